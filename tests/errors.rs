@@ -167,6 +167,11 @@ fn nonsense_and_contradictions() {
             "throughput H --dev tap:t0 --ip 10.0.0.2/24 --set threads.driver.cpus=1",
             "threads.driver.cpus=1",
         ),
+        (
+            "stack --dev tap:t0 --ip 10.0.0.2/24 --serve discard --stamp-payload 16",
+            "--stamp-payload 16",
+        ),
+        ("stack --dev tap:t0 --ip 127.0.0.1/8", "127.0.0.1/8"),
         ("throughput H --offload sendfile,splice", "--offload"),
         ("throughput H --offload none,trunc", "--offload"),
         ("throughput H --verify --offload zerocopy", "--verify"),

@@ -34,9 +34,19 @@ impl Network {
         }
     }
 
-    /// What keeps the address from being one host's: with all zeros or all ones behind the prefix it
-    /// stands for the network or for everybody in it (RFC 1122, section 3.2.1.3).
+    /// What keeps the address from being one host's on a link: with all zeros or all ones behind the prefix it
+    /// stands for the network or for everybody in it (RFC 1122, section 3.2.1.3), and some are those of every host, for
+    /// itself alone (RFC 4291, section 2.5).
     fn why_no_host(&self) -> Option<&'static str> {
+        match self.address {
+            IpAddr::V4(own) if own.is_loopback() => return Some("a loopback address"),
+            IpAddr::V6(own) if own.is_loopback() => return Some("the loopback address"),
+            IpAddr::V4(own) if own.octets()[0] == 0 => return Some("an address of 0.0.0.0/8"),
+            IpAddr::V6(own) if own.to_ipv4_mapped().is_some() => {
+                return Some("an address of IPv4 in the words of IPv6");
+            }
+            _ => {}
+        }
         let everybody = self.broadcast()?;
         match self.address {
             IpAddr::V4(own) if own == everybody => Some("the broadcast address of that network"),
@@ -167,7 +177,33 @@ impl Addressing {
                 "give it one of each version of IP at most",
             );
         }
-        for gateway in &self.gateways {
+        for (at, own) in self.networks.iter().enumerate() {
+            if self.networks[..at]
+                .iter()
+                .any(|other| other.address == own.address)
+            {
+                return refused(
+                    format!("the stack's address {} is there twice", own.address),
+                    "give each once",
+                );
+            }
+        }
+        for (at, gateway) in self.gateways.iter().enumerate() {
+            if self.is_own(*gateway) {
+                return refused(
+                    format!("the gateway {gateway} is the stack itself"),
+                    "give another host of its network",
+                );
+            }
+            let mut before = self.gateways[..at].iter();
+            if let Some(other) = before.find(|other| other.is_ipv4() == gateway.is_ipv4()) {
+                return refused(
+                    format!(
+                        "the stack has no way to choose between the gateways {other} and {gateway}"
+                    ),
+                    "give it one of each version of IP at most",
+                );
+            }
             if !self.networks.iter().any(|own| own.contains(*gateway)) {
                 return refused(
                     format!("the gateway {gateway} is in no network of the stack"),
@@ -333,8 +369,18 @@ mod tests {
         ] {
             assert_eq!(own.accepts(address.parse().unwrap()), accepted, "{address}");
         }
-        own.gateways.push("10.9.0.1".parse().unwrap());
-        assert!(own.check().is_err());
+        for (gateway, why) in [
+            ("10.9.0.1", "choose between"),
+            ("fd09::1", "no network"),
+            ("fd00::2", "itself"),
+        ] {
+            let mut wrong = own.clone();
+            wrong.gateways.push(gateway.parse().unwrap());
+            let refused = wrong.check().unwrap_err().to_string();
+            assert!(refused.contains(why), "{gateway}: {refused}");
+        }
+        let twice = Addressing::new(&["10.0.0.2/24", "10.0.0.2/16"]).unwrap_err();
+        assert!(twice.to_string().contains("twice"), "{twice}");
     }
 
     #[test]
@@ -372,6 +418,12 @@ mod tests {
             "224.0.0.1/24",
             "0.0.0.0/0",
             "::/64",
+            // The stack itself drops what comes from such.
+            "127.0.0.1/8",
+            "127.9.9.9/32",
+            "0.1.2.3/8",
+            "::1/128",
+            "::ffff:10.0.0.2/96",
         ] {
             assert!(text.parse::<Network>().is_err(), "{text}");
         }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use linerate_measure::stack::host::{self, HostOptions, Told};
-use linerate_metric::event::{Event, What};
+use linerate_metric::device_stamps::DeviceStamps;
+use linerate_metric::event::{Event, Problem, What};
 use linerate_metric::exit;
 use linerate_metric::plan::{Ends, Kind, Plan, Protocol, Wait};
 use linerate_metric::stack::StackFacts;
@@ -63,7 +64,7 @@ fn serve(args: &StackHostArgs, output: &mut Output) -> Result<u8, Failure> {
     let shown = args.screen.is_asked();
     live::check(shown)?;
     let mut plan = stack::host(&args.stack)?;
-    plan.stamp_payload = args.stamp_payload;
+    plan.stamp_payload = stamps(args)?;
     let options = HostOptions {
         plan,
         services: args.serve.clone(),
@@ -103,6 +104,20 @@ fn serve(args: &StackHostArgs, output: &mut Output) -> Result<u8, Failure> {
     } else {
         exit::OK
     })
+}
+
+/// Which times go into answers, where any of them can carry some.
+fn stamps(args: &StackHostArgs) -> Result<Option<DeviceStamps>, Failure> {
+    match args.stamp_payload {
+        Some(stamps) if !args.serve.iter().any(|spec| spec.kind.carries_times()) => {
+            Err(Failure::usage(Problem::new(
+                "it has no effect: only answers of echo and sockperf over UDP carry times",
+                format!("--stamp-payload {stamps}"),
+                "add --serve echo, or leave it out",
+            )))
+        }
+        stamps => Ok(stamps),
+    }
 }
 
 /// Prints what happens.

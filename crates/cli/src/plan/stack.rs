@@ -71,7 +71,11 @@ fn config(args: &StackArgs, asked: &Asked) -> Result<(String, Config), Failure> 
                 "name a file with the keys that `linerate stack --help` lists",
             ))
         })?;
-        config.read_toml(&text).map_err(refused)?;
+        config.read_toml(&text).map_err(|error| {
+            let mut failure = refused(error);
+            failure.problem.object = format!("--config {}", file.display());
+            failure
+        })?;
     }
     for setting in &args.set {
         config.apply(setting).map_err(refused)?;

@@ -78,10 +78,13 @@ const ROWS: &[Row] = &[
         says: |stack, count| {
             format!(
                 "{count} frames were longer than {} takes, and were dropped: their sender leaves segments \
-                 together for a device to cut. Have it cut them itself: `ethtool -K {} tso off gso off`{}",
+                 together for a device to cut. Have it cut them itself: `ethtool -K {} tso off gso off`{}. Or its \
+                 MTU is larger than the stack's, and all of a link are to have one: `ip link set {} mtu {}`",
                 stack.device,
                 far(stack),
-                at_the_sender(stack)
+                at_the_sender(stack),
+                far(stack),
+                key(stack, "mtu"),
             )
         },
     },
@@ -200,6 +203,8 @@ mod tests {
                 let names: Vec<_> = doubts.iter().map(|doubt| doubt.doubt.as_str()).collect();
                 assert_eq!(names, [row.doubt]);
                 assert!(doubts[0].why.contains("1,234"), "{doubts:?}");
+                let other = doubts[0].why.contains("`ip link set veth1 mtu 1500`");
+                assert_eq!(other, row.doubt == "frames-too-long", "{doubts:?}");
                 let remedies = ["--set", "set ip.", "ethtool -K veth1 ", "with --ip"];
                 let told = remedies.iter().any(|words| doubts[0].why.contains(words));
                 assert!(told, "{doubts:?}");

@@ -1,7 +1,9 @@
 //! A stack from its plan: configuration, addresses, port, memory.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
+use linerate_host::snapshot::is_own_address;
 use linerate_host::sys::cpu;
 use linerate_metric::stack::{StackFacts, StackPlan};
 use linerate_metric::units::format_bytes;
@@ -50,6 +52,27 @@ pub fn addressing(plan: &StackPlan) -> Result<Addressing, StackError> {
 /// What the URL says wrong.
 pub fn url(config: &Config, plan: &StackPlan) -> Result<PortUrl, MeasureError> {
     Ok(port_url(config, &plan.device)?)
+}
+
+/// Refuses an address that the kernel has, too, on a port whose frames it gets as well: it would refuse what is for the
+/// stack, and take what comes from it for its own.
+fn check_addresses(
+    plan: &StackPlan,
+    addressing: &Addressing,
+    is_kernels: impl Fn(IpAddr) -> bool,
+) -> Result<(), MeasureError> {
+    let shared = ["packet:", "tap:"]
+        .iter()
+        .any(|kind| plan.device.starts_with(kind));
+    let mut own = addressing.networks.iter().map(|network| network.address);
+    match own.find(|address| shared && is_kernels(*address)) {
+        None => Ok(()),
+        Some(address) => Err(MeasureError::OptionRefused {
+            option: format!("--ip {address} on {}", plan.device),
+            why: "the kernel of this host has that address, too, and would answer in the stack's place".to_owned(),
+            next_step: "give the stack an address of its own in that network".to_owned(),
+        }),
+    }
 }
 
 /// Refuses a configuration that takes more memory than there is: buffers are there before the first packet,
@@ -109,6 +132,7 @@ pub fn open(
     let url = url(&config, plan)?;
     let usable = cpu::usable().map_err(|error| MeasureError::system("affinity", error))?;
     schedule::check(&config, &usable)?;
+    check_addresses(plan, &addressing, is_own_address)?;
     check_memory(&config, &url)?;
     let memory = Memory::new(memory_plan(&config, &url))?;
     let mut ports = linerate_port::open(&url, &memory)?;
@@ -160,6 +184,27 @@ fn between_threads(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Its connections were refused by the kernel, and the far end seemed to speak something else.
+    #[test]
+    fn an_address_of_the_kernel_s_is_refused_where_it_sees_the_frames() {
+        let kernels = |address: IpAddr| address == IpAddr::from([10, 0, 0, 1]);
+        for (device, address, refused) in [
+            ("packet:eth0", "10.0.0.1/24", true),
+            ("tap:t0", "10.0.0.1/24", true),
+            ("packet:eth0", "10.0.0.2/24", false),
+            ("xdp:eth0", "10.0.0.1/24", false),
+            ("shm:x", "10.0.0.1/24", false),
+        ] {
+            let plan = StackPlan {
+                device: device.to_owned(),
+                addresses: vec![address.to_owned()],
+                ..StackPlan::default()
+            };
+            let found = check_addresses(&plan, &addressing(&plan).unwrap(), kernels);
+            assert_eq!(found.is_err(), refused, "{device} {address}: {found:?}");
+        }
+    }
 
     #[test]
     fn what_takes_most_is_to_be_lowered() {

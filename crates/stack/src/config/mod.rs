@@ -238,7 +238,14 @@ impl Config {
     /// [`StackError::BadToml`], or as [`Config::set`].
     pub fn read_toml(&mut self, text: &str) -> Result<(), StackError> {
         let table: toml::Table = toml::from_str(text).map_err(|error| StackError::BadToml {
-            why: error.message().to_owned(),
+            why: match error.span() {
+                Some(span) => {
+                    let before = text.get(..span.start).unwrap_or(text);
+                    let line = before.matches('\n').count() + 1;
+                    format!("line {line}: {}", error.message())
+                }
+                None => error.message().to_owned(),
+            },
         })?;
         self.read_table("", &table)
     }

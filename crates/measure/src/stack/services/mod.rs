@@ -135,6 +135,13 @@ impl FromStr for ServiceSpec {
 }
 
 impl ServiceKind {
+    /// Whether its answers over UDP can carry times (`--stamp-payload`): those of others have words of their own where
+    /// times would stand.
+    #[must_use]
+    pub fn carries_times(self) -> bool {
+        matches!(self, Self::Echo | Self::Sockperf)
+    }
+
     fn name(self) -> &'static str {
         let found = SERVICES.iter().find(|(_, kind, ..)| *kind == self);
         found.map_or("", |(name, ..)| *name)
@@ -230,8 +237,7 @@ impl Services {
             };
             let listener = stack.tcp_listen(any, backlog)?;
             let socket = stack.udp_bind(any)?;
-            if !matches!(spec.kind, ServiceKind::Echo | ServiceKind::Sockperf) {
-                // Their datagrams have words of their own where times would stand.
+            if !spec.kind.carries_times() {
                 stack.udp_leave_unstamped(socket)?;
             }
             if let (ServiceKind::Linerate, Some(desk)) = (spec.kind, &desk) {
