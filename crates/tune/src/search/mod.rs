@@ -1,12 +1,15 @@
 //! Which setting to try next: first what findings point at, then a start spread over all values, then one
-//! knob at a time from the best, then two at a time; what seems better has to win a race.
+//! knob at a time from the best, then two at a time; what seems better has to win a race. At the end leaders that lie
+//! close are told apart.
 //!
 //! Takes scores, higher is better, and gives settings; it measures nothing and reads no clock.
 
+mod leaders;
+mod moves;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 /// A setting: for each knob the number of its value, 0 is the start.
 pub type Point = Vec<usize>;
@@ -14,20 +17,11 @@ pub type Point = Vec<usize>;
 /// Runs of the start before anything else: what changes have to beat must not be one lucky run.
 const START_RUNS: usize = 2;
 
-/// Spread settings at most, before knobs are moved one by one.
-const MOST_STRATA: usize = 8;
-
 /// Spread settings that are measured again: the better ones, so that none leads by one lucky run.
 const HALF: usize = 2;
 
 /// Rounds of a race at most; each is one more run of either side.
 const MOST_ROUNDS: u32 = 3;
-
-/// Settings at most in which two knobs in an order make a step at a time.
-const MOST_STEPS: usize = 16;
-
-/// Settings at most in which two other knobs have another value at a time.
-const MOST_CHOICES: usize = 8;
 
 /// A knob as the search sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +44,8 @@ enum Doing {
     Halving(Vec<Point>),
     /// Two knobs at a time.
     Diagonals(Vec<Point>),
+    /// What may be better than the best, once more.
+    Closing,
     /// A setting that seems better, against the best so far.
     Racing {
         candidate: Point,
@@ -68,7 +64,11 @@ enum Race {
 #[derive(Clone, Debug)]
 pub struct Search {
     dials: Vec<Dial>,
+    /// Runs at most, and those that are left of them.
+    all: usize,
     left: usize,
+    /// Difference of scores that is worth knowing.
+    worth: f64,
     random: fastrand::Rng,
     scores: BTreeMap<Point, Vec<f64>>,
     /// How often a setting failed, or might not be chosen.
@@ -84,6 +84,10 @@ pub struct Search {
     improved: bool,
     spread: bool,
     diagonals: bool,
+    /// Whether leaders that lie close are told apart by now.
+    closing: bool,
+    /// The best whose knobs were moved last before that.
+    settled: Point,
     over: bool,
 }
 
@@ -93,7 +97,9 @@ impl Search {
     pub fn new(dials: Vec<Dial>, runs: usize, seed: u64) -> Self {
         let start = vec![0; dials.len()];
         Self {
+            all: runs,
             left: runs,
+            worth: 0.0,
             random: fastrand::Rng::with_seed(seed),
             scores: BTreeMap::new(),
             failures: BTreeMap::new(),
@@ -101,10 +107,12 @@ impl Search {
             doing: Doing::Nothing,
             first: VecDeque::new(),
             round: Vec::new(),
+            settled: start.clone(),
             from: start,
             improved: true,
             spread: false,
             diagonals: false,
+            closing: false,
             over: false,
             dials,
         }
@@ -123,15 +131,12 @@ impl Search {
 
     /// The next setting to measure; `None` when it has come to its end.
     pub fn propose(&mut self) -> Option<Point> {
-        if self.left == 0 {
-            return None;
-        }
-        while self.queue.is_empty() && !self.over {
+        while self.left > 0 && self.queue.is_empty() && !self.over {
             self.plan();
         }
-        let point = self.queue.pop_front()?;
-        self.left -= 1;
-        Some(point)
+        // The plan may have given up what was left.
+        self.left = self.left.checked_sub(1)?;
+        self.queue.pop_front()
     }
 
     /// What the last setting came to; `None`: it failed, or may not be chosen.
@@ -190,6 +195,7 @@ impl Search {
                 self.doing = Doing::Halving(points);
             }
             Doing::Halving(points) => self.challenge(&points),
+            Doing::Closing => self.lead(),
             Doing::Racing { candidate, rounds } => match self.race(&candidate, rounds) {
                 Race::Open => self.run_race(candidate, rounds + 1),
                 Race::Lost => {}
@@ -215,14 +221,14 @@ impl Search {
         }
         if self.improved {
             self.improved = false;
-            self.diagonals = false;
+            // Two at a time were tried around a best that this one is close to.
+            self.diagonals = self.closing;
             self.round = (0..self.dials.len()).collect();
             self.random.shuffle(&mut self.round);
             return;
         }
         if self.diagonals {
-            self.over = true;
-            return;
+            return self.close();
         }
         self.diagonals = true;
         let points = self.diagonals();
@@ -289,103 +295,6 @@ impl Search {
 
     fn runs(&self, point: &Point) -> impl Iterator<Item = f64> {
         self.scores.get(point).into_iter().flatten().copied()
-    }
-
-    /// Settings in which each value of each knob stands about as often as any other. Knobs that were moved
-    /// already stay where they are best.
-    fn spread(&mut self) {
-        let free: Vec<bool> = self.from.iter().map(|&value| value == 0).collect();
-        let counts = self.dials.iter().zip(&free).filter(|(_, free)| **free);
-        let most = counts.map(|(dial, _)| dial.values).max().unwrap_or(0);
-        let rows = most.min(MOST_STRATA).min(self.left / 4);
-        let mut columns = Vec::with_capacity(self.dials.len());
-        for (knob, dial) in self.dials.iter().enumerate() {
-            let mut column: Vec<usize> = (0..rows)
-                .map(|row| match (free[knob], rows >= dial.values) {
-                    (false, _) => self.from[knob],
-                    (true, true) => row % dial.values.max(1),
-                    (true, false) => row * dial.values / rows,
-                })
-                .collect();
-            self.random.shuffle(&mut column);
-            columns.push(column);
-        }
-        let points: BTreeSet<Point> = (0..rows)
-            .map(|row| columns.iter().map(|column| column[row]).collect())
-            .filter(|point| self.is_fresh(point))
-            .collect();
-        let points: Vec<Point> = points.into_iter().collect();
-        self.queue.extend(points.iter().cloned());
-        self.doing = Doing::Spreading(points);
-    }
-
-    /// Settings that differ in one knob: all of its values, or of many in an order some near and some far.
-    fn moves(&self, knob: usize) -> Vec<Point> {
-        let dial = self.dials[knob];
-        let at = self.from[knob];
-        let near = |value: usize| {
-            let distance = value.abs_diff(at);
-            !dial.ordered || dial.values <= 6 || distance <= 1 || distance == dial.values / 3
-        };
-        (0..dial.values)
-            .filter(|&value| value != at && near(value))
-            .map(|value| {
-                let mut point = self.from.clone();
-                point[knob] = value;
-                point
-            })
-            .collect()
-    }
-
-    /// Settings that differ in two knobs: where the smaller of two decides, what one takes the other has to
-    /// give, or one pays only beside the other, no knob alone leads further.
-    fn diagonals(&mut self) -> Vec<Point> {
-        let (mut steps, mut choices) = (Vec::new(), Vec::new());
-        for one in 0..self.dials.len() {
-            for other in one + 1..self.dials.len() {
-                match self.dials[one].ordered && self.dials[other].ordered {
-                    true => steps.extend(self.steps(one, other)),
-                    false => choices.extend(self.choices(one, other)),
-                }
-            }
-        }
-        for (points, most) in [(&mut steps, MOST_STEPS), (&mut choices, MOST_CHOICES)] {
-            points.retain(|point| self.is_fresh(point));
-            self.random.shuffle(points);
-            points.truncate(most);
-        }
-        steps.extend(choices);
-        steps
-    }
-
-    /// Steps of two knobs in an order.
-    fn steps(&self, one: usize, other: usize) -> Vec<Point> {
-        let moved = |knob: usize, step: isize| {
-            let value = self.from[knob].checked_add_signed(step)?;
-            (value < self.dials[knob].values).then_some(value)
-        };
-        [(1, 1), (1, -1), (-1, 1), (2, 2)]
-            .into_iter()
-            .filter_map(|(a, b)| Some(self.with(one, moved(one, a)?, other, moved(other, b)?)))
-            .collect()
-    }
-
-    /// Other values of two knobs, one of them in no order.
-    fn choices(&self, one: usize, other: usize) -> Vec<Point> {
-        let others = |knob: usize| {
-            let at = self.from[knob];
-            (0..self.dials[knob].values).filter(move |&value| value != at)
-        };
-        others(one)
-            .flat_map(|a| others(other).map(move |b| (a, b)))
-            .map(|(a, b)| self.with(one, a, other, b))
-            .collect()
-    }
-
-    fn with(&self, one: usize, a: usize, other: usize, b: usize) -> Point {
-        let mut point = self.from.clone();
-        (point[one], point[other]) = (a, b);
-        point
     }
 }
 

@@ -18,6 +18,10 @@ use crate::output::Output;
 /// Time of a run that only tells whether a value can be had.
 const CHECK: &str = "100ms";
 
+/// Part of --effect within which settings are as good as each other for the search: what it leaves and what is dropped
+/// after it are to stay within the whole of it together.
+const WITHIN: f64 = 2.0;
+
 /// Findings that are told; the others point at little.
 const TOLD: usize = 5;
 
@@ -234,7 +238,9 @@ pub fn search(
     let before: Vec<usize> = (0..bench.turner.knobs.len())
         .filter(|&knob| pointed(&bench.turner.knobs[knob].name))
         .collect();
-    let mut search = Search::new(dials, args.runs, seed).beginning_with(&before);
+    let mut search = Search::new(dials, args.runs, seed)
+        .beginning_with(&before)
+        .worth((args.until.effect / WITHIN).ln_1p());
     // The first measurement is the first run of the start.
     let mut first = Some(first);
     let mut ended = Ok(());
