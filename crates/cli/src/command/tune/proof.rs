@@ -111,8 +111,9 @@ enum Fate {
 /// Whether a change matters, by all changes (A) against all but this one (B).
 ///
 /// Noise alone takes no change away: one that loses as much as is worth knowing stays, decided or not,
-/// because what stays is proved together at the end, and what went is not looked at again.
-fn fate(compared: Result<&Comparison, &Unfit>) -> Fate {
+/// because what stays is proved together at the end, and what went is not looked at again. So does one that would lose
+/// as much together with those that went (`gone`, a share): each of several may be small.
+fn fate(compared: Result<&Comparison, &Unfit>, gone: f64) -> Fate {
     let compared = match compared {
         Ok(compared) => compared,
         // The start of this knob takes too much: the change is needed for that.
@@ -129,23 +130,22 @@ fn fate(compared: Result<&Comparison, &Unfit>) -> Fate {
             };
         }
     };
-    let loss = compared.ratio.map(|ratio| match compared.better {
-        Better::Higher => 1.0 - ratio.median,
-        Better::Lower => ratio.median - 1.0,
-    });
-    let large = loss.is_some_and(|loss| loss >= compared.effect);
+    let effect = compared.effect;
+    // Less than half of the effect is taken for noise.
+    let large = loss(compared)
+        .is_some_and(|loss| loss >= effect || (loss >= effect / 2.0 && gone + loss >= effect));
     match compared.verdict {
-        Verdict::Slower if compared.regression => Fate::Stays {
+        Verdict::Slower if compared.regression || large => Fate::Stays {
             without: compared.ratio,
             undecided: false,
         },
         Verdict::Undecided if large => Fate::Stays {
             without: compared.ratio,
-            undecided: !is_clear(&compared.pairs, compared.effect),
+            undecided: !is_clear(&compared.pairs, effect),
         },
         Verdict::Slower => Fate::Goes(format!(
             "makes less difference than is worth knowing, {}",
-            format_share(compared.effect)
+            format_share(effect)
         )),
         Verdict::Undecided => {
             Fate::Goes("no difference beside the others could be shown".to_owned())
@@ -154,6 +154,15 @@ fn fate(compared: Result<&Comparison, &Unfit>) -> Fate {
             Fate::Goes("makes no difference beside the others".to_owned())
         }
     }
+}
+
+/// What is lost without a change, as a share; below zero it is better without.
+fn loss(compared: &Comparison) -> Option<f64> {
+    let ratio = compared.ratio?.median;
+    Some(match compared.better {
+        Better::Higher => 1.0 - ratio,
+        Better::Lower => ratio - 1.0,
+    })
 }
 
 fn join(values: &[&String]) -> String {
@@ -186,6 +195,8 @@ fn minimal(
             most_pairs(args)
         ));
     }
+    // What those that were dropped lose together; gains by noise make up for losses by noise, and for no more.
+    let mut gone = 0.0_f64;
     for (number, &place) in changed.iter().enumerate() {
         let mut without = winner.clone();
         without[place] = 0;
@@ -201,7 +212,7 @@ fn minimal(
         let compared = pairs(args, seed, bench, [&winner, &without], true, output);
         found.spent.minimal_set += bench.runs - before;
         let compared = compared?.map(|(compared, _)| compared);
-        match fate(compared.as_ref()) {
+        match fate(compared.as_ref(), gone) {
             Fate::Stays { without, undecided } => {
                 if let Err(unfit) = &compared {
                     output.progress(&format!("kept: {}={value}: without it: {unfit}", knob.name));
@@ -219,6 +230,7 @@ fn minimal(
             Fate::Goes(why) => {
                 output.progress(&format!("dropped: {}={value}", knob.name));
                 winner = without;
+                gone = (gone + compared.ok().as_ref().and_then(loss).unwrap_or(0.0)).max(0.0);
                 found.vain.push(Vain {
                     knob: knob.name,
                     value,
@@ -373,7 +385,7 @@ mod tests {
             ),
         ] {
             let compared = compared(better, ratios);
-            match fate(Ok(&compared)) {
+            match fate(Ok(&compared), 0.0) {
                 Fate::Stays {
                     without,
                     undecided: seen,
@@ -389,7 +401,28 @@ mod tests {
             without: None,
             undecided,
         };
-        assert_eq!(fate(Err(&Unfit::Memory("much".to_owned()))), stays(false));
-        assert_eq!(fate(Err(&Unfit::Failed("gone".to_owned()))), stays(true));
+        let of = |unfit: Unfit| fate(Err(&unfit), 0.0);
+        assert_eq!(of(Unfit::Memory("much".to_owned())), stays(false));
+        assert_eq!(of(Unfit::Failed("gone".to_owned())), stays(true));
+    }
+
+    #[test]
+    fn small_changes_do_not_go_one_after_the_other_until_much_is_lost() {
+        // Decided to be small, and too wild to be decided, both 3 % in the middle.
+        let sure = [0.97; 12];
+        let wild = [0.9, 1.05, 0.97, 0.97, 0.88, 1.02, 0.99, 0.96];
+        for ratios in [&sure[..], &wild[..]] {
+            for (gone, stays) in [(0.0, false), (0.01, false), (0.03, true)] {
+                let compared = compared(Better::Higher, ratios);
+                let is_kept = matches!(fate(Ok(&compared), gone), Fate::Stays { .. });
+                assert_eq!(is_kept, stays, "{gone}: {ratios:?}: {compared:?}");
+            }
+        }
+        // What makes no difference goes whatever went before.
+        let compared = compared(
+            Better::Higher,
+            &[0.99, 1.01, 1.0, 1.0, 0.99, 1.0, 1.01, 1.0],
+        );
+        assert!(matches!(fate(Ok(&compared), 0.045), Fate::Goes(_)));
     }
 }
