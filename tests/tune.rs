@@ -259,6 +259,59 @@ fn settings_of_a_lab_go_back_however_it_ends() {
     assert_eq!(lab.snapshot(), before, "after an interrupt");
 }
 
+/// A window of a page that a setting opens: many times faster on any machine.
+#[test]
+fn what_is_kept_stays_and_nothing_else_does() {
+    let lab = lab!(Host::up("keep"));
+    fs::write(
+        lab.lab.room.path().join("knobs.toml"),
+        "[[knob]]\nname = \"window\"\nvalues = [\"4096 4096 4096\", \"4096 131072 6291456\"]\n\
+         sysctl = \"net.ipv4.tcp_rmem\"\n\
+         [[knob]]\nname = \"nothing\"\nvalues = [1, 2]\nset = \"echo {} > nothing\"\n\
+         restore = \"echo as before > nothing\"\n",
+    )
+    .expect("a file");
+    let file = "/proc/sys/net/ipv4/tcp_rmem";
+    // Where it stands before is neither of the two.
+    let before = "4096 65536 3145728";
+    for host in ["client", "server"] {
+        lab.lab
+            .shell(host, &format!("echo {before} > {file}"))
+            .expect("it can be set");
+    }
+    let others = |lab: &Host| {
+        let mut all = lab.snapshot();
+        all.retain(|line| !line.contains("/tcp_rmem:"));
+        all
+    };
+    let rest = others(&lab);
+    let words = "linerate tune 10.77.0.2 -t 150ms --runs 12 --max-pairs 8 --seed 2 --knob-file knobs.toml \
+                 --knobs window,nothing";
+    let window = |host: &str| {
+        let read = finish(&mut lab.on(host, ["cat", file])).stdout;
+        read.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let done = lab.run(words).expect(0);
+    assert!(done.stdout.contains("window"), "{done:#?}");
+    assert_eq!([window("client"), window("server")], [before; 2]);
+    let done = lab.run(&format!("{words} --keep --json")).expect(0);
+    let set = done.json();
+    let found = tuning(&set);
+    assert_eq!(found["kept"], true, "{found:#}");
+    assert_eq!(
+        [window("client"), window("server")],
+        ["4096 131072 6291456"; 2]
+    );
+    assert_eq!(others(&lab), rest);
+    let changes = found["changes"].as_array().into_iter().flatten();
+    if !changes.clone().any(|change| change["knob"] == "nothing") {
+        let nothing = fs::read_to_string(lab.lab.room.path().join("nothing"));
+        assert_eq!(nothing.expect("it was turned"), "as before\n");
+    }
+    let left = lab.run("linerate tune --restore").expect(0);
+    assert!(left.stdout.contains("nothing is left"), "{left:#?}");
+}
+
 #[test]
 fn what_a_kill_leaves_is_restored() {
     let lab = lab!(Host::up("kill"));

@@ -211,18 +211,11 @@ impl<'a> Turner<'a> {
 
     /// Everything as it was: says what could not be, and that it may be tried again.
     pub fn back(&mut self) -> Vec<String> {
-        for knob in &self.knobs {
-            // What was run last is not run once more: it may take minutes.
-            let last = self.at.get(&knob.name).and_then(|at| knob.lines(at));
-            if last.is_some_and(|(line, back)| line == back) {
-                self.guard.settled(&Key::of_command(&knob.name));
-            }
-        }
+        self.settle();
         let mut wrong = self.far_back();
         self.far = None;
         self.at.clear();
-        let here = self.guard.restore().into_iter();
-        wrong.extend(here.map(|why| format!("{why} (`linerate tune --restore` tries again)")));
+        wrong.extend(said(self.guard.restore()));
         wrong
     }
 
@@ -247,10 +240,37 @@ impl<'a> Turner<'a> {
         turned.filter_map(back).collect()
     }
 
-    /// Leaves everything as it is now; what the far host set goes back all the same.
-    pub fn keep(self) {
-        self.guard.keep();
+    /// Leaves what this setting changes as it is now, and all else as it was; what the far host set goes back all the
+    /// same. Says what could not be set back.
+    pub fn keep(&mut self, point: &Point) -> Vec<String> {
+        let changed = self.knobs.iter().zip(point);
+        let changed = changed.filter(|(_, value)| **value != 0);
+        let keys = changed.flat_map(|(knob, _)| match &knob.set {
+            Set::Host { kind, name } => self.hosts.keys(*kind, name),
+            Set::Command { .. } => vec![Key::of_command(&knob.name)],
+            Set::Option(_) | Set::StackKey(_) | Set::Point | Set::Far(_) => Vec::new(),
+        });
+        let keys: Vec<Key> = keys.collect();
+        self.settle();
+        said(self.guard.keep(&keys))
     }
+
+    /// What was run last is not run once more to set it back: it may take minutes.
+    fn settle(&mut self) {
+        for knob in &self.knobs {
+            let last = self.at.get(&knob.name).and_then(|at| knob.lines(at));
+            if last.is_some_and(|(line, back)| line == back) {
+                self.guard.settled(&Key::of_command(&knob.name));
+            }
+        }
+    }
+}
+
+/// What could not be set back, with what tries it again.
+fn said(wrong: Vec<String>) -> Vec<String> {
+    let each = wrong.into_iter();
+    each.map(|why| format!("{why} (`linerate tune --restore` tries again)"))
+        .collect()
 }
 
 /// A line that means the same wherever it is run later.

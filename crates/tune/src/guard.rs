@@ -238,10 +238,10 @@ impl<M: Machine> Guard<M> {
         back.wrong
     }
 
-    /// Leaves all as it is now.
-    pub fn keep(mut self) {
-        self.olds.clear();
-        self.forget();
+    /// Leaves these as they are now, and sets all else back. Says what could not be; that is still to be set back.
+    pub fn keep(&mut self, keys: &[Key]) -> Vec<String> {
+        keys.iter().for_each(|key| self.settled(key));
+        self.restore()
     }
 
     fn forget(&mut self) {
@@ -281,7 +281,11 @@ fn put_back<M: Machine>(machine: &M, olds: Vec<Old>) -> Back {
                 back.gone += 1;
                 continue;
             }
-            Place::At(key) => machine.write(&key, &old.value).map(|()| key),
+            Place::At(key) => match machine.write(&key, &old.value) {
+                // What could never be set stands as it did: a process that was killed had noted it before it tried.
+                Err(why) if machine.read(&key).as_ref() != Ok(&old.value) => Err(why),
+                _ => Ok(key),
+            },
             Place::Unknown(why) => Err(why),
         };
         match set {

@@ -415,3 +415,31 @@ fn after_another_boot_nothing_is_left_to_restore() {
     assert_eq!(table.0.borrow()["a"], "10", "it is not ours any more");
     fs::remove_dir(&folder).unwrap();
 }
+
+#[test]
+fn what_is_kept_stays_and_all_else_goes_back() {
+    let (table, folder) = (table(), folder("keep"));
+    let mut guard = Guard::new(&table, Some(folder.clone()), owner("x"));
+    guard.set(&key("a"), "10").unwrap();
+    guard.set(&key("b"), "20").unwrap();
+    assert_eq!(guard.keep(&[key("a")]), [""; 0]);
+    drop(guard);
+    let now = |name: &str| table.0.borrow()[name].clone();
+    assert_eq!([now("a"), now("b")], ["10", "2"]);
+    assert_eq!(journals(&folder).count(), 0, "nothing is left to be done");
+    fs::remove_dir(&folder).unwrap();
+}
+
+#[test]
+fn what_could_not_be_set_is_no_trouble_after_a_kill() {
+    let (table, folder) = (table(), folder("refused"));
+    let mut guard = Guard::new(&table, Some(folder.clone()), owner("x"));
+    guard.set(&key("a"), "10").unwrap();
+    assert!(guard.set(&key("fixed"), "1").is_err());
+    killed(guard);
+    let restored = restore_left(&folder, &table, "x", |_| false).unwrap();
+    assert_eq!(restored.wrong, [""; 0]);
+    assert_eq!(table.0.borrow()["a"], "1");
+    assert_eq!(journals(&folder).count(), 0, "nothing is left to be done");
+    fs::remove_dir(&folder).unwrap();
+}

@@ -227,23 +227,25 @@ fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
             .to_owned(),
         );
     }
-    if keeps {
+    let wrong = if keeps {
         let point = found.winner.clone();
         // Settings stand at the last half of the proof, which may have been the start.
         if let Ok(Err(why)) = bench.turner.apply(&point) {
             notes.push(format!("not all could be kept: {why}"));
         }
+        bench.turner.keep(&point)
     } else {
         let wrong = bench.turner.back();
         if !complete && wrong.is_empty() {
             output.progress("every setting is as it was before");
         }
-        stuck.extend(
-            wrong
-                .into_iter()
-                .map(|why| format!("could not be set back: {why}")),
-        );
-    }
+        wrong
+    };
+    stuck.extend(
+        wrong
+            .into_iter()
+            .map(|why| format!("could not be set back: {why}")),
+    );
     let failure = match ended {
         Err(Ended::Over(failure)) => Some(failure),
         _ => None,
@@ -264,9 +266,6 @@ fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
     notes.extend(stuck);
     notes.extend(limit.and_then(|limit| none_fits(&found.trials, limit)));
     let set = outcome::set_of(&bench, found, seed, started, (!complete, keeps), notes);
-    if keeps {
-        bench.turner.keep();
-    }
     output.set(&set, &[])?;
     if let Some(failure) = failure {
         output.after_result(&failure);
