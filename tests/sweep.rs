@@ -133,6 +133,7 @@ fn nonsense_is_refused_before_anything_runs() {
             "sweep --over mtu=1500,9000 throughput 127.0.0.1",
             "--try-host",
         ),
+        ("sweep --resume nothing --repeats 9", "cannot be used"),
     ] {
         let done = room.run(words).expect(2);
         assert!(done.stderr.contains(said), "{words}: {}", done.stderr);

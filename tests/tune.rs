@@ -129,6 +129,9 @@ fn nonsense_is_refused_before_anything_runs() {
         ("tune 127.0.0.1 --knob-file none", "cannot be read"),
         ("tune 127.0.0.1 --limit speed=1..2", "no such knob"),
         ("tune 127.0.0.1 --limit mtu", "LEAST..MOST"),
+        ("tune 127.0.0.1 --effect 0", "no difference to look for"),
+        ("tune 127.0.0.1 --max-pairs 0", "nothing to compare"),
+        ("tune 127.0.0.1 --runs 0", "nothing to search"),
         ("tune 127.0.0.1 --try-interface eth0", "--try-host"),
         (
             "tune 127.0.0.1 --try-host --try-interface none0",

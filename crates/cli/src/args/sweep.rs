@@ -35,7 +35,7 @@ pub struct SweepArgs {
     #[arg(long, value_name = "FIGURE", env = "LINERATE_FIGURE")]
     pub figure: Option<String>,
     /// Go on with a sweep that was ended: its id, or the file of its journal
-    #[arg(long, value_name = "ID|FILE", conflicts_with_all = ["over", "figure", "seed", "command"], env = "LINERATE_RESUME")]
+    #[arg(long, value_name = "ID|FILE", conflicts_with_all = ["over", "figure", "repeats", "seed", "command"], env = "LINERATE_RESUME")]
     pub resume: Option<String>,
     /// Order and page
     #[command(flatten)]

@@ -26,7 +26,7 @@ use self::half::Half;
 use super::measure::stop_on_signals;
 use super::measured::{fresh_seed, kind_of, timed};
 use super::series::Ended;
-use crate::args::CompareArgs;
+use crate::args::{CompareArgs, PairArgs};
 use crate::failure::Failure;
 use crate::knobs::{self, Knobs};
 use crate::output::Output;
@@ -55,11 +55,8 @@ fn refuse<T>(object: &str, situation: &str, next_step: &str) -> Result<T, Failur
 fn compare(args: &CompareArgs, output: &mut Output) -> Result<u8, Failure> {
     output.check_file()?;
     live::check(args.screen.is_asked())?;
-    let effect = args.until.effect;
-    if !(effect > 0.0 && effect < 10.0) {
-        return refuse("--effect", "no difference to look for", "give 0.1% to 900%");
-    }
-    if args.pairs == Some(0) || args.until.max_pairs == Some(0) {
+    check_until(&args.until)?;
+    if args.pairs == Some(0) {
         return refuse("--pairs", "there is nothing to compare", "give 1 or more");
     }
     child::check_page("compare", &args.command)?;
@@ -130,6 +127,21 @@ fn compare(args: &CompareArgs, output: &mut Output) -> Result<u8, Failure> {
             "results, a measuring command and --command-a are three ways to compare",
             "use one of them",
         ),
+    }
+}
+
+/// Refuses a difference that is none, and no pairs at all.
+pub fn check_until(until: &PairArgs) -> Result<(), Failure> {
+    if !(until.effect > 0.0 && until.effect < 10.0) {
+        return refuse("--effect", "no difference to look for", "give 0.1% to 900%");
+    }
+    match until.max_pairs {
+        Some(0) => refuse(
+            "--max-pairs",
+            "there is nothing to compare",
+            "give 1 or more",
+        ),
+        _ => Ok(()),
     }
 }
 

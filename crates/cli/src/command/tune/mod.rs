@@ -20,6 +20,7 @@ use linerate_tune::search::Point;
 use linerate_tune::snippet::Turned;
 
 use self::bench::Bench;
+use super::compare;
 use super::measure::stop_on_signals;
 use super::measured::fresh_seed;
 use super::series::Ended;
@@ -167,6 +168,10 @@ impl Found {
 fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
     output.check_file()?;
     live::check(args.screen.is_asked())?;
+    compare::check_until(&args.until)?;
+    if args.runs == 0 {
+        return refuse("--runs 0", "there is nothing to search", "give 1 or more");
+    }
     let words = asked::words_of(args)?;
     child::check_page("tune", &words)?;
     asked::check(&words)?;

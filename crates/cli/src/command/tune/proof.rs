@@ -244,7 +244,7 @@ fn minimal(
 
 /// Pairs that a question takes at most.
 pub fn most_pairs(args: &TuneArgs) -> usize {
-    args.until.max_pairs.unwrap_or(MOST_PAIRS).max(1)
+    args.until.max_pairs.unwrap_or(MOST_PAIRS)
 }
 
 /// Two settings in turn; the inner `Err` when one of them fails or, where that counts, takes more than it may.
