@@ -33,8 +33,8 @@ bench-tune: ## does `linerate tune` find what an exhaustive sweep finds (ONLY=la
 	$(CARGO) build --release --locked --package linerate --package linerate-bench
 	target/release/linerate-bench-tune
 
-bench-compare: ## is a thing called like itself, and a planted 5 % found, in a lab (RUNS=n of each kind, ONLY=name,…); see docs/METHOD.md
-	@RUNS='$(RUNS)' ONLY='$(ONLY)' $(CARGO) test --release --locked --package linerate --test compare -- --ignored --nocapture
+bench-compare: ## is a thing called like itself, and a planted 5 % found, in a lab (RUNS=n of each kind, ONLY=name,… WITHIN=s RESUME=1); see docs/METHOD.md
+	@RUNS='$(RUNS)' ONLY='$(ONLY)' WITHIN='$(WITHIN)' RESUME='$(RESUME)' $(CARGO) test --release --locked --package linerate --test compare_often -- --ignored --nocapture
 
 bank: ## plant every bottleneck live and see whether it is found (ONLY=name,…; LINERATE_UPDATE=1 records); see docs/CAUSES.md
 	@ONLY='$(ONLY)' $(CARGO) test --release --locked --package linerate-explain --package linerate --test bank --test bank_live -- --include-ignored --nocapture

@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::process::Command;
 
-use common::{Lab, Room, Running, finish, is_record, is_wanted, lab, one_of};
+use common::{Lab, Room, Running, finish, is_record, lab, one_of};
 use serde_json::Value;
 
 /// `linerate` on one processor: what depends on the state of the machine between two of them, as which pairs
@@ -333,105 +333,4 @@ fn in_a_lab_a_thing_is_like_itself() {
             _ => Err(format!("{verdict}: {}", comparison(&set)["ratio"])),
         }
     });
-}
-
-/// Comparisons of one kind: how the sides are made, what is measured, and what has to come out.
-struct Kind {
-    name: &'static str,
-    sides: &'static [&'static str],
-    command: &'static str,
-    verdict: &'static str,
-}
-
-const SHAPED: &str = "throughput 10.77.0.2 -C cubic -t 200ms";
-
-const KINDS: &[Kind] = &[
-    Kind {
-        name: "stream/itself",
-        sides: &[],
-        command: "throughput 10.77.0.2 -C cubic -t 100ms",
-        verdict: "no-difference",
-    },
-    Kind {
-        name: "round-trip/itself",
-        sides: &[],
-        command: "latency 10.77.0.2 -u -t 100ms",
-        verdict: "no-difference",
-    },
-    Kind {
-        name: "shaped/itself",
-        sides: &["--prepare-a=RATE 100mbit", "--prepare-b=RATE 100mbit"],
-        command: SHAPED,
-        verdict: "no-difference",
-    },
-    Kind {
-        name: "shaped/5-percent",
-        sides: &["--prepare-a=RATE 100mbit", "--prepare-b=RATE 95mbit"],
-        command: SHAPED,
-        verdict: "slower",
-    },
-    Kind {
-        name: "datagrams/5-percent",
-        sides: &["--b=-b19M"],
-        command: "throughput 10.77.0.2 -u -l 1000 -b 20M -t 100ms",
-        verdict: "slower",
-    },
-];
-
-/// How likely so many are wrong, or more, where each of them is with 5 in 100.
-fn by_chance(wrong: u32, of: u32) -> f64 {
-    let mut exactly = 0.95_f64.powi(of.cast_signed());
-    let mut fewer = 0.0;
-    for k in 0..wrong {
-        fewer += exactly;
-        exactly *= f64::from(of - k) / f64::from(k + 1) * 0.05 / 0.95;
-    }
-    1.0 - fewer
-}
-
-/// `make bench-compare`; RUNS=n comparisons of each kind (20 without it), ONLY=name,… of kinds whose names begin so.
-#[test]
-#[ignore = "compares for minutes, and wants a quiet machine: `make bench-compare`"]
-fn most_comparisons_in_a_lab_are_right() {
-    let runs: u32 = match std::env::var("RUNS").unwrap_or_default().as_str() {
-        "" => 20,
-        runs => runs.parse().expect("RUNS is a number"),
-    };
-    let mut wrong = Vec::new();
-    println!("comparisons               right  of    pairs, median  other verdicts");
-    for kind in KINDS.iter().filter(|kind| is_wanted(kind.name)) {
-        // One each: what a kind prepares stays for the rest of its lab.
-        let lab = lab!(Lab::up(Room::new(), "compare-often", "--hops 0"));
-        let _server = lab.server("-q");
-        let (mut pairs, mut others) = (Vec::new(), Vec::new());
-        for _ in 0..runs {
-            let rate = "tc qdisc replace dev eth0 root tbf burst 16k latency 20ms rate";
-            let sides = kind.sides.iter().map(|side| side.replace("RATE", rate));
-            let mut command = lab.linerate("client", "compare --json");
-            command.args(sides).args(kind.command.split(' '));
-            let set = finish(&mut command).json();
-            let found = comparison(&set);
-            pairs.push(found["pairs"].as_array().expect("pairs").len());
-            let verdict = found["verdict"].as_str().expect("one").to_owned();
-            if verdict != kind.verdict {
-                others.push(format!("{verdict} ({})", found["ratio"]["median"]));
-            }
-        }
-        pairs.sort_unstable();
-        let count = u32::try_from(others.len()).expect("few");
-        println!(
-            "{:<24} {:>6}  {runs:<4} {:>13}  {}",
-            kind.name,
-            runs - count,
-            pairs[pairs.len() / 2],
-            others.join(", ")
-        );
-        if by_chance(count, runs) < 0.01 {
-            wrong.push(kind.name);
-        }
-    }
-    assert!(
-        wrong.is_empty(),
-        "fewer than 95 of 100 are right: {wrong:?}"
-    );
 }

@@ -1,0 +1,264 @@
+//! How often comparisons in a lab are right: `make bench-compare`.
+//!
+//! What was measured stays in `target/bench/compare.jsonl`, a line for each comparison: with RESUME=1 it counts, and
+//! the rest is measured.
+
+mod common;
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use common::{Lab, Room, finish, is_wanted, lab};
+use serde::{Deserialize, Serialize};
+
+/// Comparisons of one kind: how the sides are made, what is measured, and what has to come out.
+struct Kind {
+    name: &'static str,
+    sides: &'static [&'static str],
+    command: &'static str,
+    verdict: &'static str,
+}
+
+const SHAPED: &str = "throughput 10.77.0.2 -C cubic -t 200ms";
+
+const KINDS: &[Kind] = &[
+    Kind {
+        name: "stream/itself",
+        sides: &[],
+        command: "throughput 10.77.0.2 -C cubic -t 100ms",
+        verdict: "no-difference",
+    },
+    Kind {
+        name: "round-trip/itself",
+        sides: &[],
+        command: "latency 10.77.0.2 -u -t 100ms",
+        verdict: "no-difference",
+    },
+    Kind {
+        name: "shaped/itself",
+        sides: &["--prepare-a=RATE 100mbit", "--prepare-b=RATE 100mbit"],
+        command: SHAPED,
+        verdict: "no-difference",
+    },
+    Kind {
+        name: "shaped/5-percent",
+        sides: &["--prepare-a=RATE 100mbit", "--prepare-b=RATE 95mbit"],
+        command: SHAPED,
+        verdict: "slower",
+    },
+    Kind {
+        name: "datagrams/5-percent",
+        sides: &["--b=-b19M"],
+        command: "throughput 10.77.0.2 -u -l 1000 -b 20M -t 100ms",
+        verdict: "slower",
+    },
+];
+
+/// A comparison that was made.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Made {
+    kind: String,
+    verdict: String,
+    ratio: Option<f64>,
+    pairs: usize,
+    seconds: f64,
+}
+
+impl Made {
+    fn is_of(&self, kind: &Kind) -> bool {
+        self.kind == kind.name
+    }
+
+    fn is_right(&self, kind: &Kind) -> bool {
+        self.verdict == kind.verdict
+    }
+
+    /// What came out in place of what had to.
+    fn said(&self) -> String {
+        match self.ratio {
+            Some(ratio) => format!("{} ({ratio:.3})", self.verdict),
+            None => self.verdict.clone(),
+        }
+    }
+}
+
+/// What was made, and the file that has it.
+struct Kept {
+    file: PathBuf,
+    made: Vec<Made>,
+}
+
+impl Kept {
+    /// Those of the file, where they are wanted; a line that a crash cut off is none.
+    fn of(file: &Path, resumes: bool) -> Self {
+        let before = fs::read_to_string(file).unwrap_or_default();
+        let lines = before.lines().filter(|_| resumes);
+        let made: Vec<Made> = lines
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .collect();
+        fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
+        let whole = made.iter().map(|made| line(made)).collect::<String>();
+        fs::write(file, whole).expect("a file");
+        Self {
+            file: file.to_owned(),
+            made,
+        }
+    }
+
+    fn add(&mut self, made: Made) {
+        let mut file = OpenOptions::new().append(true).open(&self.file);
+        let file = file.as_mut().expect("the file that was made");
+        file.write_all(line(&made).as_bytes()).expect("room");
+        self.made.push(made);
+    }
+
+    /// As many of a kind at most.
+    fn of_kind(&self, kind: &Kind, most: usize) -> Vec<&Made> {
+        let own = self.made.iter().filter(|made| made.is_of(kind));
+        own.take(most).collect()
+    }
+}
+
+fn line(made: &Made) -> String {
+    serde_json::to_string(made).expect("it is JSON") + "\n"
+}
+
+/// How likely so many are wrong, or more, where each of them is with 5 in 100.
+fn by_chance(wrong: u32, of: u32) -> f64 {
+    let mut exactly = 0.95_f64.powi(of.cast_signed());
+    let mut fewer = 0.0;
+    for k in 0..wrong {
+        fewer += exactly;
+        exactly *= f64::from(of - k) / f64::from(k + 1) * 0.05 / 0.95;
+    }
+    1.0 - fewer
+}
+
+#[test]
+fn more_are_wrong_than_chance_makes_from_twelve_of_a_hundred_on() {
+    for (wrong, of, judged) in [(0, 100, false), (11, 100, false), (12, 100, true)] {
+        assert_eq!(by_chance(wrong, of) < 0.01, judged, "{wrong} of {of}");
+    }
+    assert!((by_chance(1, 1) - 0.05).abs() < 1e-9);
+}
+
+#[test]
+fn what_was_made_before_counts_where_it_is_wanted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("bench/compare.jsonl");
+    let kind = &KINDS[0];
+    let made = |verdict: &str| Made {
+        kind: kind.name.to_owned(),
+        verdict: verdict.to_owned(),
+        ratio: Some(1.0),
+        pairs: 9,
+        seconds: 2.0,
+    };
+    let mut kept = Kept::of(&file, true);
+    kept.add(made("no-difference"));
+    kept.add(made("undecided"));
+    let text = fs::read_to_string(&file).expect("a file");
+    fs::write(&file, format!("{text}{{\"kind\":\"str")).expect("a file");
+    let mut again = Kept::of(&file, true);
+    assert_eq!(again.made, kept.made);
+    again.add(made("no-difference"));
+    assert_eq!(Kept::of(&file, true).made.len(), 3, "on a line of its own");
+    assert_eq!(again.of_kind(kind, 2).len(), 2);
+    assert!(again.of_kind(&KINDS[1], 2).is_empty());
+    assert!(Kept::of(&file, false).made.is_empty());
+    assert!(Kept::of(&file, true).made.is_empty(), "it began anew");
+}
+
+/// A number that a variable gives.
+fn asked(variable: &str) -> Option<usize> {
+    let text = std::env::var(variable).unwrap_or_default();
+    (!text.trim().is_empty()).then(|| {
+        text.trim()
+            .parse()
+            .unwrap_or_else(|_| panic!("{variable}={text} is no number"))
+    })
+}
+
+/// One comparison.
+fn compare(lab: &Lab, kind: &Kind) -> Made {
+    let rate = "tc qdisc replace dev eth0 root tbf burst 16k latency 20ms rate";
+    let sides = kind.sides.iter().map(|side| side.replace("RATE", rate));
+    let mut command = lab.linerate("client", "compare --json");
+    command.args(sides).args(kind.command.split(' '));
+    let begun = Instant::now();
+    let done = finish(&mut command);
+    let set = done.json();
+    let found = &set["result"]["comparison"];
+    Made {
+        kind: kind.name.to_owned(),
+        // One that came to no end is as wrong as one that is wrong: all others are still made.
+        verdict: (found["verdict"].as_str())
+            .map_or_else(|| format!("code {}", done.code()), str::to_owned),
+        ratio: found["ratio"]["median"].as_f64(),
+        pairs: found["pairs"].as_array().map_or(0, Vec::len),
+        seconds: begun.elapsed().as_secs_f64(),
+    }
+}
+
+/// `make bench-compare`; RUNS=n comparisons of each kind (20 without it), ONLY=name,… of kinds whose names begin so,
+/// WITHIN=seconds ends it then, and RESUME=1 goes on where it was.
+#[test]
+#[ignore = "compares for minutes, and wants a quiet machine: `make bench-compare`"]
+fn most_comparisons_in_a_lab_are_right() {
+    let runs = asked("RUNS").unwrap_or(20);
+    let until = asked("WITHIN").map(|seconds| Instant::now() + Duration::from_secs(seconds as u64));
+    let resumes = asked("RESUME").is_some_and(|number| number > 0);
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/bench/compare.jsonl");
+    let mut kept = Kept::of(&file, resumes);
+    let mut wrong = Vec::new();
+    println!("comparisons               right  of    pairs, median  seconds each  other verdicts");
+    for kind in KINDS.iter().filter(|kind| is_wanted(kind.name)) {
+        if kept.of_kind(kind, runs).len() < runs {
+            // One each: what a kind prepares stays for the rest of its lab.
+            let lab = lab!(Lab::up(Room::new(), "compare-often", "--hops 0"));
+            let _server = lab.server("-q");
+            while kept.of_kind(kind, runs).len() < runs {
+                let own = kept.of_kind(kind, runs);
+                let each = own.iter().map(|made| made.seconds).sum::<f64>() / own.len() as f64;
+                if own.len() == 3 && runs > 3 {
+                    let left = each * (runs - 3) as f64 / 60.0;
+                    println!("{}: {left:.0} min for the other {}", kind.name, runs - 3);
+                }
+                let longest = own.iter().map(|made| made.seconds).fold(0.0, f64::max);
+                let end = Instant::now() + Duration::from_secs_f64(longest);
+                assert!(
+                    until.is_none_or(|until| end < until),
+                    "no time is left after {} of {runs} of {}: RESUME=1 goes on where it was",
+                    own.len(),
+                    kind.name
+                );
+                kept.add(compare(&lab, kind));
+            }
+        }
+        let own = kept.of_kind(kind, runs);
+        let others: Vec<String> = (own.iter())
+            .filter(|made| !made.is_right(kind))
+            .map(|made| made.said())
+            .collect();
+        let mut pairs: Vec<usize> = own.iter().map(|made| made.pairs).collect();
+        pairs.sort_unstable();
+        println!(
+            "{:<24} {:>6}  {runs:<4} {:>13}  {:>12.1}  {}",
+            kind.name,
+            runs - others.len(),
+            pairs[pairs.len() / 2],
+            own.iter().map(|made| made.seconds).sum::<f64>() / own.len() as f64,
+            others.join(", ")
+        );
+        let count = |number: usize| u32::try_from(number).expect("few");
+        if by_chance(count(others.len()), count(runs)) < 0.01 {
+            wrong.push(kind.name);
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "fewer than 95 of 100 are right: {wrong:?}"
+    );
+}
