@@ -12,8 +12,9 @@ mod planted_settings;
 mod plants;
 
 use std::fs;
+use std::time::Instant;
 
-use common::{Lab, Room, finish, is_root, is_wanted, skip};
+use common::{Finished, Lab, Room, finish, is_root, is_wanted, skip};
 use confusion::{Confusion, folder};
 use linerate_metric::finding::Finding;
 use plants::{PLANTS, Plant};
@@ -30,11 +31,11 @@ fn go_before_others() {
     let _ = fs::write("/proc/self/autogroup", "-20");
 }
 
-/// Plants one and measures; why it cannot be planted here otherwise.
-fn run(plant: &Plant) -> Result<Value, String> {
+/// Plants one and measures: the record, or how the command ended without one. `Err`: why it cannot be planted here.
+fn run(plant: &Plant) -> Result<Result<Value, String>, String> {
     if plant.links.is_empty() {
         let words = format!("{} --json", plant.run);
-        return Ok(Room::new().run(&words).expect(0).json());
+        return Ok(record(&Room::new().run(&words)));
     }
     let lab = Lab::pair(&format!("bank-{}", plant.name), plant.links)?;
     for (host, line) in plant.before {
@@ -53,10 +54,22 @@ fn run(plant: &Plant) -> Result<Value, String> {
         words.push_str(" --sched nice:-20");
     }
     let ran = finish(&mut lab.linerate("client", &words));
-    match ran.code() {
-        0 => Ok(ran.json()),
-        4 => Err(ran.json()["error"].to_string()),
-        _ => Ok(ran.expect(0).json()),
+    match ran.status.code() {
+        Some(4) => Err(ran.json()["error"].to_string()),
+        _ => Ok(record(&ran)),
+    }
+}
+
+/// What a command measured. One that failed is one case that is wrong: the others are still planted.
+fn record(ran: &Finished) -> Result<Value, String> {
+    match ran.status.code() {
+        Some(0) => Ok(ran.json()),
+        _ => Err(format!(
+            "{}: {}{}",
+            ran.status,
+            ran.stdout.trim(),
+            ran.stderr.trim()
+        )),
     }
 }
 
@@ -91,25 +104,37 @@ fn plant_live(plants: &mut dyn Iterator<Item = &Plant>, keep: bool) -> Option<Co
     go_before_others();
     let mut confusion = Confusion::default();
     for plant in plants {
-        let mut last = None;
-        for _ in 0..TRIES {
+        let (mut last, mut failed) = (None, false);
+        let begun = Instant::now();
+        for number in 1..=TRIES {
             match run(plant) {
                 Err(why) => {
                     println!("skipped: {}: {why}", plant.name);
                     break;
                 }
-                Ok(record) => {
+                Ok(Err(why)) => {
+                    println!("  {}: {why}", plant.name);
+                    failed = true;
+                }
+                Ok(Ok(record)) => {
                     let findings: Vec<Finding> =
                         serde_json::from_value(record["findings"].clone()).expect("findings");
                     let right = Confusion::default().add(plant.name, plant.planted, &findings);
                     last = Some((record, findings));
                     if right {
+                        let took = begun.elapsed().as_secs_f64();
+                        println!("found: {} by try {number}, {took:.1} s", plant.name);
                         break;
                     }
                 }
             }
         }
         let Some((mut record, findings)) = last else {
+            if failed {
+                let cell = (plant.planted.to_owned(), "failed".to_owned());
+                let cell = confusion.0.entry(cell).or_default();
+                cell.push(plant.name.to_owned());
+            }
             continue;
         };
         let right = confusion.add(plant.name, plant.planted, &findings);
