@@ -162,6 +162,16 @@ impl Experiment {
         self.check_knob(&place, &plot.x)?;
         let mut series = plot.series.iter();
         series.try_for_each(|knob| self.check_knob(&place, knob))?;
+        // Of points that differ in another knob one would be drawn, and nobody would know which.
+        let stands = |name: &String| plot.x == *name || plot.series.contains(name);
+        let mut open = self.knobs.iter().filter(|knob| !stands(&knob.name));
+        if let Some(knob) = open.find(|knob| knob.values.len() > 1) {
+            return wrong(
+                place,
+                format!("the knob {} is neither its x nor in its series", knob.name),
+                "name every knob that has several values in `x` or `series`",
+            );
+        }
         let values = self.knob(&plot.x).map_or(&[][..], |knob| &knob.values);
         let word = values.iter().find(|value| number(value).is_none());
         if let Some(value) = word.filter(|_| plot.log_x) {
@@ -529,6 +539,12 @@ rule = "p50[size=1K] > p50[size=64]"
                 "rows = [\"size\"]\nagainst = \"65\"",
                 32,
                 "`65` is no value",
+            ),
+            (
+                "rows = [\"size\"]",
+                "rows = [\"size\", \"way\"]\n\n[[plots]]\ntitle = \"By size\"\nfigure = \"p50\"\nx = \"size\"\n\n[[knobs]]\nname = \"way\"\nvalues = [\"a\", \"b\"]",
+                34,
+                "the knob way is neither its x nor in its series",
             ),
             (
                 "[lab]",
