@@ -246,6 +246,35 @@ fn signed(unit: Unit, value: f64) -> String {
     }
 }
 
+/// How it was measured, as far as its table does not say: `quick, to 192.0.2.7, table bench`.
+pub(crate) fn circumstances(result: &ExperimentResult) -> Vec<String> {
+    let quick = result.quick.then(|| "quick".to_owned());
+    // Of a table that grew on several hosts the one of its latest point.
+    let host = !matches!(result.place.as_str(), "" | "lab");
+    let host = host.then(|| format!("to {}", result.place));
+    let table = result.label.as_ref().map(|label| format!("table {label}"));
+    quick.into_iter().chain(host).chain(table).collect()
+}
+
+/// Its title, with how it was measured in brackets.
+pub(crate) fn heading(result: &ExperimentResult) -> String {
+    let how = circumstances(result);
+    match how.is_empty() {
+        true => result.title.clone(),
+        false => format!("{} ({})", result.title, how.join(", ")),
+    }
+}
+
+/// What has to be known of its figures besides: those that no record has, and what it did not do without root.
+pub(crate) fn remarks(result: &ExperimentResult) -> Vec<String> {
+    let unread = result.unread.iter();
+    let unread = unread.map(|figure| format!("no record has this figure: {figure}"));
+    let rootless = result
+        .rootless
+        .then(|| format!("without root: {}", result.without_root));
+    unread.chain(rootless).collect()
+}
+
 /// What others published beside what was measured here, a table for each of what they measured on.
 pub(crate) fn published(result: &ExperimentResult) -> Vec<Grid> {
     let mut grids: Vec<Grid> = Vec::new();

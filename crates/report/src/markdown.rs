@@ -128,7 +128,7 @@ fn differences(sides: &SideBySide) -> String {
 pub fn experiment(result: &ExperimentResult, set: &RunSet) -> String {
     let mut out = format!(
         "## {}\n\n{}\n\n{}\n\n",
-        cell(&result.title),
+        cell(&crate::experiment::heading(result)),
         cell(&result.question),
         cell(&crate::experiment::verdict(result))
     );
@@ -164,6 +164,9 @@ pub fn experiment(result: &ExperimentResult, set: &RunSet) -> String {
             cell(&points.join(", ")),
             cell(&because)
         );
+    }
+    for remark in crate::experiment::remarks(result) {
+        let _ = write!(out, "\n{}\n", cell(&words::capitalised(&remark)));
     }
     let doubts = words::counted(&set.runs);
     if !doubts.is_empty() {

@@ -393,6 +393,42 @@ mod tests {
     }
 
     #[test]
+    fn how_an_experiment_was_measured_stands_on_every_surface() {
+        let mut document = experiment("20261122T000001Z-bbbbbb", &[("1", 1.5e4)]);
+        let Document::Set(set) = &mut document else {
+            unreachable!("an experiment is a set");
+        };
+        let result = set.result.experiment.as_deref_mut().unwrap();
+        (result.title, result.place) = ("Trips".to_owned(), "192.0.2.7".to_owned());
+        (result.quick, result.rootless) = (true, true);
+        result.label = Some("quick".to_owned());
+        result.without_root = "half of it".to_owned();
+        result.unread = vec!["p50 (/none)".to_owned()];
+        let style = crate::Style {
+            color: false,
+            width: 200,
+            unicode: true,
+        };
+        let text = crate::text::set(set, &style);
+        let markdown = crate::markdown::experiment(set.result.experiment.as_ref().unwrap(), set);
+        for shown in [&text, &markdown] {
+            for part in [
+                "Trips (quick, to 192.0.2.7, table quick)",
+                "o record has this figure: p50 (/none)",
+                "ithout root: half of it",
+            ] {
+                assert!(shown.contains(part), "{part}: {shown}");
+            }
+        }
+        let page = crate::html::of_set("x", set);
+        let how = ", quick: fewer points, each shorter, to 192.0.2.7, table quick</p>";
+        assert!(
+            page.contains("1 run, started") && page.contains(how),
+            "{page}"
+        );
+    }
+
+    #[test]
     fn points_of_an_experiment_are_told_apart_by_their_knobs() {
         let set = experiment("20261122T000000Z-aaaaaa", &[("0", 1.0), ("4", 2.0)]);
         let documents: Vec<Document> = (set.runs().iter())

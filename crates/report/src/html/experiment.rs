@@ -10,11 +10,16 @@ use linerate_metric::units::{format_count, format_nanos};
 
 use super::figure::{Data, Row, chart};
 use super::{hosts, points, pretty};
-use crate::experiment::{Grid, grid, published, shape_words, skipped, state, trends, verdict};
+use crate::experiment::{
+    Grid, circumstances, grid, published, shape_words, skipped, state, trends, verdict,
+};
 use crate::markdown;
 use crate::svg::{self, Axis, Bar, BarChart, Chart, Mark, Series, escape};
 use crate::text;
 use crate::words::{self, capitalised};
+
+/// What is told of an experiment that was to take less than a minute.
+const QUICK: &str = "quick: fewer points, each shorter";
 
 /// Everything between the ends of the page.
 pub(super) fn body(result: &ExperimentResult, set: &RunSet) -> String {
@@ -24,16 +29,17 @@ pub(super) fn body(result: &ExperimentResult, set: &RunSet) -> String {
         escape(&verdict(result)),
         escape(&result.question)
     );
+    let runs = match set.runs.len() {
+        1 => "1 run".to_owned(),
+        n => format!("{n} runs"),
+    };
     let mut about = format!(
-        "{} runs, started {}",
-        set.runs.len(),
+        "{runs}, started {}",
         set.started.strftime("%Y-%m-%d %H:%M:%S UTC")
     );
-    if result.quick {
-        about.push_str(", quick: fewer points, each shorter");
-    }
-    if let Some(label) = &result.label {
-        let _ = write!(about, ", table {label}");
+    for how in circumstances(result) {
+        let how = if how == "quick" { QUICK } else { &how };
+        let _ = write!(about, ", {how}");
     }
     let _ = writeln!(out, "<p class=\"muted\">{}</p>", escape(&about));
     if set.interrupted {

@@ -4,18 +4,16 @@ use linerate_metric::experiment::{ExperimentResult, ShapeState};
 
 use super::sentence_note;
 use super::table::table;
-use crate::experiment::{grid, published, shape_words, skipped, state, trends, verdict};
+use crate::experiment::{
+    grid, heading, published, remarks, shape_words, skipped, state, trends, verdict,
+};
 use crate::style::{Paint, Style, clean, hang, wrap};
 
 /// All that an experiment says.
 pub(super) fn experiment(result: &ExperimentResult, style: &Style) -> String {
-    let mut title = clean(&result.title).into_owned();
-    if result.quick {
-        title.push_str(" (quick)");
-    }
     let mut blocks = vec![format!(
         "{}\n{}",
-        style.paint(Paint::Bold, &title),
+        style.paint(Paint::Bold, &clean(&heading(result))),
         wrap(&clean(&result.question), style.width).join("\n")
     )];
     let tables = result.tables.iter().map(|table| grid(result, table));
@@ -72,13 +70,8 @@ pub(super) fn experiment(result: &ExperimentResult, style: &Style) -> String {
         })
         .collect();
     blocks.push(notes.join("\n"));
-    for figure in &result.unread {
-        let text = format!("no record has this figure: {figure}");
+    for text in remarks(result) {
         blocks.push(sentence_note(&clean(&text), style, style.width));
-    }
-    if result.rootless {
-        let text = format!("without root: {}", clean(&result.without_root));
-        blocks.push(sentence_note(&text, style, style.width));
     }
     blocks.retain(|block| !block.is_empty());
     blocks.join("\n\n")
