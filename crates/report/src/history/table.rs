@@ -48,6 +48,7 @@ const TEXTS: &[Text] = &[
     }),
     ("dialect", |e| e.dialect.clone().unwrap_or_default()),
     ("client", |e| e.client.clone().unwrap_or_default()),
+    ("experiment", |e| e.experiment.clone().unwrap_or_default()),
 ];
 
 type Count = (&'static str, fn(&Entry) -> i64);

@@ -398,6 +398,21 @@ fn what_is_exported_can_be_imported() {
     );
 }
 
+#[test]
+fn a_row_of_an_experiment_says_which() {
+    let entry = Entry {
+        kind: "set:experiment".to_owned(),
+        experiment: Some("udp-hops".to_owned()),
+        ..Entry::default()
+    };
+    let text = csv(&[entry]);
+    let cells = |line: usize| text.lines().nth(line).unwrap().split(',');
+    let named = cells(0)
+        .zip(cells(1))
+        .find(|(name, _)| *name == "experiment");
+    assert_eq!(named, Some(("experiment", "udp-hops")), "{text}");
+}
+
 /// A disk may be full, or a file no record, when others have arrived already.
 #[test]
 fn what_was_taken_before_an_import_failed_is_known() {
