@@ -168,10 +168,13 @@ pub fn trend(trend: &Trend, style: &Style) -> String {
             trend.figure
         );
     };
+    let runs = match trend.points.len() {
+        1 => "1 run".to_owned(),
+        n => format!("{n} runs"),
+    };
     let title = format!(
-        "{} of {} runs, {} to {}",
+        "{} of {runs}, {} to {}",
         trend.figure,
-        trend.points.len(),
         first.started.strftime("%Y-%m-%d %H:%M"),
         last.started.strftime("%Y-%m-%d %H:%M UTC")
     );
@@ -179,12 +182,17 @@ pub fn trend(trend: &Trend, style: &Style) -> String {
     if style.unicode {
         blocks.push(picture(trend, style.width));
     }
+    // Where nothing changed a column of changes would only make the table wider.
+    let columns = match trend.levels.len() {
+        1 => 6,
+        _ => 7,
+    };
     let rows = trend
         .levels
         .iter()
         .map(|level| {
             let from = &trend.points[level.from];
-            vec![
+            let mut row = vec![
                 from.started.strftime("%Y-%m-%d %H:%M:%S").to_string(),
                 clean(&from.id).into_owned(),
                 (level.to - level.from).to_string(),
@@ -194,7 +202,9 @@ pub fn trend(trend: &Trend, style: &Style) -> String {
                 level.ratio.map_or_else(String::new, |ratio| {
                     format!("{:+.1} %", (ratio - 1.0) * 100.0)
                 }),
-            ]
+            ];
+            row.truncate(columns);
+            row
         })
         .collect();
     let headings = [
@@ -206,7 +216,7 @@ pub fn trend(trend: &Trend, style: &Style) -> String {
         "to",
         "change",
     ];
-    blocks.push(table(&headings, rows, 2, style));
+    blocks.push(table(&headings[..columns], rows, 2, style));
     if trend.levels.len() == 1 {
         blocks.push("Its level did not change.".to_owned());
     }
@@ -274,6 +284,28 @@ mod tests {
             };
             let list = runs(&[entry(shapes)], &style);
             assert!(list.contains(told), "{list}");
+        }
+    }
+
+    #[test]
+    fn a_level_that_did_not_change_has_no_column_of_changes() {
+        let entry = |second: i64| Entry {
+            id: format!("20261101T0000{second:02}Z-000001"),
+            started: jiff::Timestamp::from_second(second).unwrap(),
+            figures: [("goodput".to_owned(), 9e9)].into(),
+            ..Entry::default()
+        };
+        let style = Style {
+            color: false,
+            width: 80,
+            unicode: false,
+        };
+        for (count, runs) in [(1, "goodput of 1 run, "), (7, "goodput of 7 runs, ")] {
+            let entries: Vec<Entry> = (0..count).map(entry).collect();
+            let found = crate::history::trend("goodput", Unit::BitRate, &entries);
+            let text = trend(&found, &style);
+            assert!(text.starts_with(runs), "{text}");
+            assert_eq!(text.matches("first run").count(), 1, "one table: {text}");
         }
     }
 }
