@@ -60,7 +60,10 @@ fn item(found: &Finding) -> String {
     out.push_str(&format!("<ul class=\"muted\">{readings}</ul>\n"));
     out.push_str(&format!("<p>Try: {}", ticked(&pretty(&found.remedy))));
     if let Some(command) = &found.command {
-        out.push_str(&format!(" <code>{}</code>", escape(command)));
+        out.push_str(&format!(
+            " <code class=\"typed\">{}</code>",
+            escape(command)
+        ));
     }
     if let Some(gain) = found.gain {
         let formula = found.gain_formula.as_deref().unwrap_or("");
@@ -71,4 +74,23 @@ fn item(found: &Finding) -> String {
     }
     out.push_str("</p></div>\n");
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Beside the words it would run into what they have between ticks.
+    #[test]
+    fn what_is_typed_has_a_line_of_its_own() {
+        let found: Finding = serde_json::from_value(serde_json::json!({
+            "kind": "cause", "cause": "slow", "end": "server", "cost": 0.5, "what": "it is slow",
+            "evidence": [], "remedy": "start it with `--grant sched`", "command": "linerate x",
+        }))
+        .unwrap();
+        let words = "<code>--grant sched</code> <code class=\"typed\">linerate x</code>";
+        assert!(item(&found).contains(words), "{}", item(&found));
+        let style = include_str!("style.css");
+        assert!(style.contains(".typed { display: block;"));
+    }
 }
