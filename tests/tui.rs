@@ -1,4 +1,4 @@
-//! The screen of a run, through a pseudo-terminal that tmux keeps.
+//! The screen of a run, and what is asked on a terminal, through a pseudo-terminal that tmux keeps.
 
 mod common;
 #[path = "common/experiment.rs"]
@@ -473,6 +473,50 @@ fn series_show_what_runs_and_what_is_over() {
         terminal.press("q");
         let screen = terminal.wait("the end", |screen| screen.contains("ended with"));
         assert!(screen.contains("ended with 130"), "{words}: {screen}");
+    }
+}
+
+/// What hands have to do is waited for without a screen, too: for Enter, and not for one that was typed before.
+#[test]
+fn hands_are_waited_for_until_enter_or_the_end() {
+    if !tmux_is_there() {
+        skip!("no tmux");
+    }
+    let far = Room::new();
+    let server = far.server("-q --no-store");
+    let measure = format!("latency {{server}} -p {} -u -t 3 -i 0", server.port);
+    let by_hand = |size: &str| {
+        format!(
+            "[[far]]\nhost = \"server\"\nexec = \"serve-{size}\"\nwhen = {{ size = \"{size}\" }}\n"
+        )
+    };
+    let small = experiment::by_size(&(by_hand("64") + &by_hand("1K")), &measure);
+    for enters in [0, 1] {
+        let room = Room::new();
+        std::fs::write(room.path().join("small.toml"), &small).unwrap();
+        let words = "run small.toml --repeat 1 --on 127.0.0.1 --no-store";
+        let Some(terminal) = Terminal::start(&room, words) else {
+            skip!("tmux gives no session");
+        };
+        let asked = |screen: &str, size: &str| {
+            screen.contains(&format!("start `serve-{size}`, then press Enter"))
+        };
+        terminal.wait("a question", |screen| asked(screen, "64"));
+        for _ in 0..enters {
+            terminal.press("Enter");
+            terminal.wait("a point", |screen| screen.contains("[1/2]"));
+            // Too early: nothing was asked yet.
+            terminal.press("Enter");
+            terminal.wait("another question", |screen| asked(screen, "1K"));
+        }
+        terminal.press("C-c");
+        let screen = terminal.wait("the end", |screen| screen.contains("ended with"));
+        assert!(screen.contains("ended with 130"), "{screen}");
+        let goes_on = screen.contains("to go on with it: linerate run --resume");
+        assert_eq!(goes_on, enters > 0, "{screen}");
+        // A page of nothing would stand in place of an earlier one.
+        let page = room.path().join("linerate-small/report.html");
+        assert_eq!(page.exists(), enters > 0, "{screen}");
     }
 }
 

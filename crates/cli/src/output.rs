@@ -487,7 +487,8 @@ impl Output {
         }
         let set = &set;
         let json = serde_json::to_string(set).expect("a set holds only what JSON can say");
-        if self.store {
+        // Of what was ended before its first run there is nothing to keep.
+        if self.store && !set.runs.is_empty() {
             let stored = Store::open_default().and_then(|store| {
                 for run in &set.runs {
                     store.store(run)?;

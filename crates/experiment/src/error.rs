@@ -72,6 +72,10 @@ pub enum ExperimentError {
     Nothing {
         /// Why the first one was not.
         why: String,
+        /// What to do about that; empty where it is for another machine.
+        next_step: String,
+        /// The exit code of the command that told it.
+        code: u8,
     },
 }
 
@@ -139,11 +143,18 @@ impl ExperimentError {
                 problem.object.clone(),
                 problem.next_step.clone(),
             ),
-            Self::Nothing { why } => Problem::new(
-                "no point could be measured",
-                "the experiment",
-                format!("the first one: {why}"),
-            ),
+            Self::Nothing { why, next_step, .. } => match next_step.is_empty() {
+                true => Problem::new(
+                    "no point could be measured",
+                    "the experiment",
+                    format!("the first one: {why}"),
+                ),
+                false => Problem::new(
+                    format!("no point could be measured; the first one: {why}"),
+                    "the experiment",
+                    next_step.clone(),
+                ),
+            },
         }
     }
 
@@ -166,9 +177,9 @@ impl ExperimentError {
             | Self::StaysHere
             | Self::NoSuchPoint { .. }
             | Self::NeedsHands { .. } => exit::USAGE,
-            Self::Stays { code, .. } => *code,
+            Self::Stays { code, .. } | Self::Nothing { code, .. } => *code,
             Self::Lab(error) if error.is_missing_privilege() => exit::MISSING,
-            Self::Lab(_) | Self::Far { .. } | Self::Nothing { .. } => exit::FAILED,
+            Self::Lab(_) | Self::Far { .. } => exit::FAILED,
         }
     }
 }

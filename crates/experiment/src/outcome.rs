@@ -36,18 +36,13 @@ pub(crate) fn set(
     let unread = unread(experiment, &kept);
     let mut points: Vec<Point> = kept.iter().map(Kept::point).collect();
     let mut runs: Vec<Record> = kept.into_iter().flat_map(|point| point.runs).collect();
-    if let Some(before) = options.before {
+    if let Some(before) = (options.before)() {
         let earlier = before.result.experiment.as_ref();
         let earlier = earlier.map_or(&[][..], |result| &result.points);
         let staying = staying(earlier, &mut points, &mut runs, interrupted);
         let ids: Vec<&String> = staying.iter().flat_map(|point| &point.runs).collect();
-        runs.extend(
-            before
-                .runs
-                .iter()
-                .filter(|run| ids.contains(&&run.id))
-                .cloned(),
-        );
+        let theirs = before.runs.into_iter();
+        runs.extend(theirs.filter(|run| ids.contains(&&run.id)));
         points.extend(staying);
         let order = |point: &Point| {
             let places = experiment.knobs.iter().map(|knob| {

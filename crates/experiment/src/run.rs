@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use linerate_metric::event::{Again, Event};
+use linerate_metric::exit;
 use linerate_metric::experiment::{Point, Setting};
 use linerate_metric::record::Record;
 use linerate_metric::set::RunSet;
@@ -39,8 +40,8 @@ pub struct Options<'a> {
     pub repeats: Option<u32>,
     /// The table that points are added to.
     pub label: Option<String>,
-    /// What was in that table before.
-    pub before: Option<&'a RunSet>,
+    /// What is in that table. It is asked when all points are measured: others may have added some meanwhile.
+    pub before: &'a dyn Fn() -> Option<RunSet>,
     /// The folder of the results.
     pub dir: PathBuf,
     /// The program that measures: this one.
@@ -182,64 +183,74 @@ pub fn run(
     let measured = kept.iter().filter(|point| point.skipped.is_none());
     let of = measured.count() * rounds as usize;
     let mut number = 0;
-    let mut by_hand: Option<String> = None;
+    let mut by_hand: Option<&String> = None;
     let mut turned = BTreeMap::new();
     let mut failures = Failures::after_measuring(!options.done.is_empty());
-    for round in 0..rounds {
-        failures.another_round();
-        for at in 0..kept.len() {
-            let point = &mut kept[at];
+    let mut hands = Vec::new();
+    for point in &kept {
+        hands.push(runner.hands(&point.setting)?.words());
+    }
+    let mut current = None;
+    for (round, at) in order(&hands, rounds) {
+        if current.replace(round) != Some(round) {
+            failures.another_round();
+        }
+        let point = &mut kept[at];
+        if options.stop.load(Relaxed) {
+            break;
+        }
+        if point.is_out() {
+            continue;
+        }
+        number += 1;
+        let is_done = |done: &Measured| done.round == round && done.setting == point.setting;
+        if options.done.iter().any(is_done) {
+            continue;
+        }
+        let words = words_of(experiment, &point.setting);
+        let now = &hands[at];
+        if !now.is_empty() && by_hand != Some(now) {
+            let _ = progress(&Progress::Hands { words: now.clone() });
+            by_hand = Some(now);
             if options.stop.load(Relaxed) {
                 break;
             }
-            if point.is_out() {
-                continue;
+        }
+        let _ = progress(&Progress::Point {
+            number,
+            of,
+            words: words.clone(),
+        });
+        let measured = match turn(experiment, &point.setting, &mut turned, progress) {
+            Ok(()) => tried(&mut runner, &kept, (at, round), &mut failures, progress)?,
+            Err(because) => Err(Left {
+                because,
+                next_step: "see what its command lacks".to_owned(),
+                code: exit::FAILED,
+                may_pass: false,
+                at: Instant::now(),
+            }),
+        };
+        let point = &mut kept[at];
+        match measured {
+            Ok(measured) => {
+                failures.measured = true;
+                point.add(&measured);
+                let _ = progress(&Progress::Measured {
+                    words,
+                    figures: runner.figures_of(&measured),
+                    measured: Box::new(measured),
+                });
             }
-            number += 1;
-            let is_done = |done: &Measured| done.round == round && done.setting == point.setting;
-            if options.done.iter().any(is_done) {
-                continue;
-            }
-            let words = words_of(experiment, &point.setting);
-            let now = runner.hands(&point.setting)?.words();
-            if !now.is_empty() && by_hand.as_ref() != Some(&now) {
-                let _ = progress(&Progress::Hands { words: now.clone() });
-                by_hand = Some(now);
-            }
-            let _ = progress(&Progress::Point {
-                number,
-                of,
-                words: words.clone(),
-            });
-            let measured = match turn(experiment, &point.setting, &mut turned, progress) {
-                Ok(()) => tried(&mut runner, &kept, (at, round), &mut failures, progress)?,
-                Err(because) => Err(Left {
-                    because,
-                    may_pass: false,
-                    at: Instant::now(),
-                }),
-            };
-            let point = &mut kept[at];
-            match measured {
-                Ok(measured) => {
-                    failures.measured = true;
-                    point.add(&measured);
-                    let _ = progress(&Progress::Measured {
-                        words,
-                        figures: runner.figures_of(&measured),
-                        measured: Box::new(measured),
-                    });
+            // Whatever a command says that was ended with us is not why it did not go on.
+            Err(_) if options.stop.load(Relaxed) => break,
+            Err(left) => {
+                let because = left.because.clone();
+                if point.runs.is_empty() {
+                    point.skipped = Some(because.clone());
                 }
-                // Whatever a command says that was ended with us is not why it did not go on.
-                Err(_) if options.stop.load(Relaxed) => break,
-                Err(left) => {
-                    let because = left.because.clone();
-                    if point.runs.is_empty() {
-                        point.skipped = Some(because.clone());
-                    }
-                    point.left = Some(left);
-                    let _ = progress(&Progress::Skipped { words, because });
-                }
+                point.left = Some(left);
+                let _ = progress(&Progress::Skipped { words, because });
             }
         }
     }
@@ -250,13 +261,42 @@ pub fn run(
         }
     }
     if kept.iter().all(|point| point.runs.is_empty()) && !interrupted {
+        let left = kept.iter().find_map(|point| point.left.as_ref());
         let why = kept.iter().find_map(|point| point.skipped.clone());
-        return Err(ExperimentError::Nothing {
-            why: why.unwrap_or_default(),
+        return Err(match left {
+            Some(left) => ExperimentError::Nothing {
+                why: left.because.clone(),
+                next_step: left.next_step.clone(),
+                code: left.code,
+            },
+            None => ExperimentError::Nothing {
+                why: why.unwrap_or_default(),
+                next_step: String::new(),
+                code: exit::FAILED,
+            },
         });
     }
     let ground = (rootless, runner.into_between());
     Ok(set(experiment, options, kept, ground, interrupted))
+}
+
+/// Rounds over the points, each a place in `hands`: all rounds over those for which hands do the same come before
+/// the next, so that nobody inserts a switch twice.
+fn order(hands: &[String], rounds: u32) -> Vec<(u32, usize)> {
+    let mut kinds: Vec<&String> = Vec::new();
+    for words in hands {
+        if !kinds.contains(&words) {
+            kinds.push(words);
+        }
+    }
+    let mut order = Vec::new();
+    for kind in kinds {
+        for round in 0..rounds {
+            let alike = (0..hands.len()).filter(|&at| hands[at] == *kind);
+            order.extend(alike.map(|at| (round, at)));
+        }
+    }
+    order
 }
 
 /// Measures a point, several times where its failure may pass; why it could not be otherwise.
@@ -293,6 +333,8 @@ fn tried(
         let failed = failed.failed;
         let left = Left {
             because: failed.problem.to_string(),
+            next_step: failed.problem.next_step.clone(),
+            code: failed.code,
             may_pass: failed.problem.again == Some(Again::MayPass),
             at: Instant::now(),
         };
@@ -366,6 +408,10 @@ fn is_root() -> bool {
 /// Why a point was left unmeasured in a round.
 struct Left {
     because: String,
+    /// What to do about it.
+    next_step: String,
+    /// The exit code that fits.
+    code: u8,
     /// Whether that may be otherwise in the next one.
     may_pass: bool,
     /// When that was.
@@ -428,5 +474,28 @@ impl Kept {
             runs: self.runs.iter().map(|run| run.id.clone()).collect(),
             skipped: self.skipped.clone(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_hands_do_is_done_once_for_all_rounds() {
+        let told = |hands: &[&str]| -> Vec<(u32, usize)> {
+            let hands: Vec<String> = hands.iter().map(|&words| words.to_owned()).collect();
+            order(&hands, 2)
+        };
+        // In a lab nobody does anything: rounds go over all points.
+        assert_eq!(told(&["", ""]), [(0, 0), (0, 1), (1, 0), (1, 1)]);
+        let hops = ["set hops=0", "set hops=0", "set hops=2"];
+        let groups = [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (1, 2)];
+        assert_eq!(told(&hops), groups);
+        let apart = ["", "start a", ""];
+        assert_eq!(
+            told(&apart),
+            [(0, 0), (0, 2), (1, 0), (1, 2), (0, 1), (1, 1)]
+        );
     }
 }

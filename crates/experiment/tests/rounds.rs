@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use linerate_experiment::{Experiment, Measured, Options, Place, Progress, run};
+use linerate_experiment::{Experiment, ExperimentError, Measured, Options, Place, Progress, run};
 use linerate_metric::set::RunSet;
 
 const FILE: &str = r#"
@@ -72,12 +72,29 @@ impl Room {
     }
 
     /// Four rounds, without those that are done.
-    fn run(
+    fn run(&self, only: &[(&str, &str)], done: &[Measured], hear: impl FnMut(&Progress)) -> RunSet {
+        self.run_into(&|| None, only, done, hear)
+    }
+
+    /// The same, into a table.
+    fn run_into(
         &self,
+        table: &dyn Fn() -> Option<RunSet>,
+        only: &[(&str, &str)],
+        done: &[Measured],
+        hear: impl FnMut(&Progress),
+    ) -> RunSet {
+        self.attempt(table, only, done, hear).unwrap()
+    }
+
+    /// The same, whether or not anything is measured.
+    fn attempt(
+        &self,
+        table: &dyn Fn() -> Option<RunSet>,
         only: &[(&str, &str)],
         done: &[Measured],
         mut hear: impl FnMut(&Progress),
-    ) -> RunSet {
+    ) -> Result<RunSet, ExperimentError> {
         let experiment = Experiment::from_toml(FILE).unwrap();
         let stop = AtomicBool::new(false);
         let options = Options {
@@ -91,7 +108,7 @@ impl Room {
                 .collect(),
             repeats: Some(4),
             label: None,
-            before: None,
+            before: table,
             dir: self.folder.path().to_owned(),
             program: self.folder.path().join("program"),
             cores: 1,
@@ -103,7 +120,7 @@ impl Room {
             hear(progress);
             Ok(())
         };
-        run(&experiment, &options, &mut hear).unwrap()
+        run(&experiment, &options, &mut hear)
     }
 }
 
@@ -182,4 +199,34 @@ fn points_that_were_measured_before_are_not_measured_again() {
     let runs: Vec<usize> = points.iter().map(|point| point.runs.len()).collect();
     assert_eq!(runs, [4, 4]);
     assert_eq!(points[0].figures["goodput"].runs, 4);
+}
+
+/// Two that add points to one table at a time: who ends last has those of the other.
+#[test]
+fn what_others_put_into_the_table_meanwhile_stays_in_it() {
+    let other = Room::new().run(&[("far", "there")], &[], |_| ());
+    let room = Room::new();
+    let measured = std::cell::Cell::new(false);
+    let table = || measured.get().then(|| other.clone());
+    let set = room.run_into(&table, &[("far", "late")], &[], |progress| {
+        measured.set(matches!(progress, Progress::Measured { .. }) || measured.get());
+    });
+    let points = set.result.experiment.unwrap().points;
+    let runs: Vec<usize> = points.iter().map(|point| point.runs.len()).collect();
+    assert_eq!((runs, set.runs.len()), (vec![4, 2], 6));
+}
+
+#[test]
+fn where_nothing_could_be_measured_the_first_failure_says_what_to_do() {
+    let room = Room::new();
+    let program = "#!/bin/sh\necho '{\"error\": {\"situation\": \"lacks a thing\", \"object\": \"far\", \"next_step\": \"mend it\"}}'\nexit 4\n";
+    std::fs::write(room.folder.path().join("program"), program).unwrap();
+    let failed = room.attempt(&|| None, &[], &[], |_| ()).unwrap_err();
+    assert_eq!(failed.exit_code(), 4, "{failed}");
+    let problem = failed.problem();
+    assert_eq!(problem.next_step, "mend it");
+    assert!(
+        problem.situation.contains("far: lacks a thing"),
+        "{problem}"
+    );
 }

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::stdio::{dup2_stderr, dup2_stdout, stderr, stdin, stdout};
-use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcsetattr};
+use rustix::termios::{
+    OptionalActions, QueueSelector, Termios, isatty, tcflush, tcgetattr, tcsetattr,
+};
 
 /// Settings of the terminal when it was first taken over: a process has one terminal.
 static BEFORE: OnceLock<Termios> = OnceLock::new();
@@ -103,6 +105,12 @@ pub fn leave_unread() {
     if isatty(stderr()) {
         let _ = dup2_stderr(&nowhere);
     }
+}
+
+/// Throws away what was typed on the terminal on standard input and nobody has read.
+pub fn forget_typed() {
+    // What is no terminal has nobody who types.
+    let _ = tcflush(stdin(), QueueSelector::IFlush);
 }
 
 /// Whether the terminal on standard input has gone away: whoever reads from it then waits for nobody.

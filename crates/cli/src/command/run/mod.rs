@@ -1,8 +1,9 @@
 //! `linerate run`: a whole experiment, its tables, its page and its records.
 
 mod journal;
+mod table;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -12,15 +13,18 @@ use linerate_experiment::file::{Distance, KnobOf};
 use linerate_experiment::shipped::{SHIPPED, shipped};
 use linerate_experiment::{Experiment, ExperimentError, Options, Place, Progress, run as measure};
 use linerate_host::doctor::{cache_line::NEAR_BELOW, processors_apart};
+use linerate_host::sys::terminal::forget_typed;
+use linerate_host::sys::wait::{Ready, poll};
 use linerate_metric::event::Problem;
 use linerate_metric::exit;
 use linerate_metric::set::RunSet;
 use linerate_report::document::Document;
 use linerate_report::html;
-use linerate_report::store::{Store, write_file};
+use linerate_report::store::write_file;
 use linerate_tune::knob::{Knob, Set};
 
 use self::journal::{Asked, Keeper, resumed};
+use self::table::{check_table, table_of};
 use super::measure::stop_on_signals;
 use crate::args::RunArgs;
 use crate::failure::Failure;
@@ -90,9 +94,9 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
     if experiment.lab.is_some() && asked.on.is_none() && !linerate_lab::privileged() {
         linerate_lab::enter_user_namespace()?;
     }
-    let before = (asked.label.as_deref()).and_then(|label| table(dir, &experiment.name, label));
-    if let Some(before) = &before {
-        check_table(before, &asked)?;
+    let table = || table_of(dir, &experiment.name, asked.label.as_deref()?);
+    if let Some(before) = table() {
+        check_table(&before, &asked)?;
     }
     let stop = stop_on_signals()?;
     left_note().iter().for_each(|note| output.remark(note));
@@ -113,7 +117,7 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
         only: asked.point.clone(),
         repeats: asked.repeat,
         label: asked.label.clone(),
-        before: before.as_ref(),
+        before: &table,
         dir: dir.clone(),
         program,
         cores: std::thread::available_parallelism().map_or(1, usize::from),
@@ -177,7 +181,10 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
     }
     let put = measured.map_err(Failure::from).and_then(|set| {
         output.set(&set, &[])?;
-        write_folder(dir, &set)?;
+        // A page of nothing would stand in place of one that says something.
+        if !set.runs.is_empty() {
+            write_folder(dir, &set)?;
+        }
         Ok(set)
     });
     let unfinished = !matches!(&put, Ok(set) if !set.interrupted);
@@ -187,7 +194,7 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
         (false, _) => keeper.done(),
     }
     let set = put?;
-    if !output.is_quiet() {
+    if !output.is_quiet() && !set.runs.is_empty() {
         output.remark(&format!("report: {}", dir.join("report.html").display()));
     }
     let misses = set
@@ -250,29 +257,6 @@ fn check_commands(experiment: &Experiment, quick: bool, file: &str) -> Result<()
         }
     }
     Ok(())
-}
-
-/// Points that were measured elsewhere, or for another time, do not belong into one table.
-fn check_table(before: &RunSet, asked: &Asked) -> Result<(), Failure> {
-    let Some(result) = &before.result.experiment else {
-        return Ok(());
-    };
-    let label = asked.label.as_deref().unwrap_or_default();
-    let told = |quick, in_lab| match (quick, in_lab) {
-        (true, true) => "--quick, in labs of this machine",
-        (true, false) => "--quick, on real hosts (--on)",
-        (false, true) => "at full length, in labs of this machine",
-        (false, false) => "at full length, on real hosts (--on)",
-    };
-    let was = told(result.quick, result.place == "lab");
-    match was == told(asked.quick, asked.on.is_none()) {
-        true => Ok(()),
-        false => Err(Failure::usage(Problem::new(
-            format!("its points were measured {was}"),
-            format!("--label {label}"),
-            "measure this one in the same way, or give another label",
-        ))),
-    }
 }
 
 /// The experiment of a name or a file.
@@ -369,34 +353,29 @@ fn tell(output: &Output, stop: &AtomicBool, progress: &Progress) {
                 output.remark(&format!("taken as done: {words}"));
                 return;
             }
+            // What was typed before the question is no answer to it.
+            forget_typed();
             output.remark(&format!("{words}, then press Enter"));
-            let mut line = String::new();
-            let _ = std::io::stdin().read_line(&mut line);
+            wait_for_enter(stop);
         }
     }
 }
 
-/// The table of a label: the newest one in the folder or the store.
-fn table(dir: &Path, name: &str, label: &str) -> Option<RunSet> {
-    let fits = |set: &RunSet| {
-        let result = set.result.experiment.as_ref();
-        result.is_some_and(|result| result.name == name && result.label.as_deref() == Some(label))
-    };
-    let read = |path: PathBuf| match Document::from_json(&std::fs::read_to_string(path).ok()?) {
-        Ok(Document::Set(set)) if fits(&set) => Some(*set),
-        _ => None,
-    };
-    let store = Store::open_default().ok();
-    let stored = store
-        .iter()
-        .flat_map(|store| std::fs::read_dir(store.folder()).into_iter());
-    let stored = stored
-        .flatten()
-        .flatten()
-        .filter_map(|found| read(found.path()));
-    stored
-        .chain(read(dir.join("result.json")))
-        .max_by_key(|set| set.started)
+/// Waits until somebody presses Enter, or the terminal ends, or somebody ends the experiment: a read that waits
+/// for a line goes on after a signal.
+fn wait_for_enter(stop: &AtomicBool) {
+    let input = std::io::stdin();
+    while !stop.load(Relaxed) {
+        match poll(&input, Ready::Receive, LOOK) {
+            Ok(false) => continue,
+            Ok(true) => {
+                let _ = input.read_line(&mut String::new());
+            }
+            // Whoever cannot be asked is not waited for.
+            Err(_) => {}
+        }
+        return;
+    }
 }
 
 /// How far apart two processors are now.

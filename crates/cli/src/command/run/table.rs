@@ -1,0 +1,119 @@
+//! Tables that grow: points of several runs of an experiment under one label.
+
+use std::path::{Path, PathBuf};
+
+use linerate_metric::event::Problem;
+use linerate_metric::set::RunSet;
+use linerate_report::document::Document;
+use linerate_report::store::Store;
+
+use super::journal::Asked;
+use crate::failure::Failure;
+
+/// Points that were measured elsewhere, or for another time, do not belong into one table.
+///
+/// # Errors
+/// They would be in one.
+pub fn check_table(before: &RunSet, asked: &Asked) -> Result<(), Failure> {
+    let Some(result) = &before.result.experiment else {
+        return Ok(());
+    };
+    let label = asked.label.as_deref().unwrap_or_default();
+    let told = |quick, in_lab| match (quick, in_lab) {
+        (true, true) => "--quick, in labs of this machine",
+        (true, false) => "--quick, on real hosts (--on)",
+        (false, true) => "at full length, in labs of this machine",
+        (false, false) => "at full length, on real hosts (--on)",
+    };
+    let was = told(result.quick, result.place == "lab");
+    match was == told(asked.quick, asked.on.is_none()) {
+        true => Ok(()),
+        false => Err(Failure::usage(Problem::new(
+            format!("its points were measured {was}"),
+            format!("--label {label}"),
+            "measure this one in the same way, or give another label",
+        ))),
+    }
+}
+
+/// The table of a label: the newest one in the folder or the store.
+pub fn table_of(dir: &Path, name: &str, label: &str) -> Option<RunSet> {
+    let fits = |set: &RunSet| {
+        let result = set.result.experiment.as_ref();
+        result.is_some_and(|result| result.name == name && result.label.as_deref() == Some(label))
+    };
+    let read = |path: PathBuf| match Document::from_json(&std::fs::read_to_string(path).ok()?) {
+        Ok(Document::Set(set)) if fits(&set) => Some(*set),
+        _ => None,
+    };
+    let store = Store::open_default().ok();
+    let stored = store
+        .iter()
+        .flat_map(|store| std::fs::read_dir(store.folder()).into_iter());
+    let stored = stored
+        .flatten()
+        .flatten()
+        .filter_map(|found| read(found.path()));
+    newest(stored.chain(read(dir.join("result.json"))))
+}
+
+/// The table that was written last, which has all points: not the one that was begun last, since one that was
+/// ended half-way is gone on with later.
+fn newest(tables: impl Iterator<Item = RunSet>) -> Option<RunSet> {
+    tables.max_by_key(|set| {
+        let latest = set.runs.iter().map(|run| run.started).max();
+        (latest, set.started)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jiff::Timestamp;
+    use linerate_metric::plan::{Kind, Plan, Protocol};
+    use linerate_metric::record::Record;
+
+    /// A table that was begun at a second, with runs of others.
+    fn table(id: &str, begun: i64, runs: &[i64]) -> RunSet {
+        let at = |second: i64| Timestamp::from_second(second).unwrap();
+        let run = |&second: &i64| {
+            let plan = Plan::new(Kind::Latency, Protocol::Udp, "far.example");
+            Record::new(second.to_string(), at(second), plan)
+        };
+        RunSet {
+            schema: linerate_metric::set::SET_SCHEMA.to_owned(),
+            id: id.to_owned(),
+            kind: "experiment".to_owned(),
+            started: at(begun),
+            interrupted: false,
+            runs: runs.iter().map(run).collect(),
+            result: Default::default(),
+        }
+    }
+
+    #[test]
+    fn the_newest_table_is_the_one_that_was_written_last() {
+        for (tables, wanted) in [
+            (vec![], None),
+            // Each point is added to the table before.
+            (
+                vec![table("one", 1, &[2]), table("two", 3, &[2, 4])],
+                Some("two"),
+            ),
+            // The first was ended half-way, and gone on with after the second.
+            (
+                vec![table("resumed", 1, &[2, 4, 6]), table("two", 3, &[4])],
+                Some("resumed"),
+            ),
+            // A point of the first was measured anew and failed: nothing is newer.
+            (
+                vec![table("one", 1, &[2]), table("again", 3, &[2])],
+                Some("again"),
+            ),
+        ] {
+            let all: Vec<String> = tables.iter().map(|table| table.id.clone()).collect();
+            let found = newest(tables.into_iter()).map(|table| table.id);
+            assert_eq!(found.as_deref(), wanted, "{all:?}");
+        }
+    }
+}
