@@ -1,6 +1,7 @@
 //! Measuring single points: labs that stay up between them, programs at the far end, records.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -19,6 +20,9 @@ use crate::file::{CommandOf, Experiment, FigureFrom};
 use crate::point::{Names, applies, fits, settings, words_of};
 use crate::process::{Ended, Programs, finish, first_line, signal_words, start};
 use crate::run::{COMMAND_LIMIT, Kept, Measured, Options, Place};
+
+/// Stands for the address of a host while commands are only looked at.
+const STANDS_FOR: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// What hands do for a point on real hosts.
 pub(crate) struct Hands {
@@ -76,17 +80,21 @@ pub(crate) struct Runner<'a> {
 }
 
 impl Experiment {
-    /// The command lines of ours at every point that may be measured, each once; hosts have addresses
-    /// that stand for theirs.
+    /// The command lines of ours at every point of a setting that may be measured, each once; hosts have
+    /// addresses that stand for theirs.
     ///
     /// # Errors
-    /// [`ExperimentError::Content`] where a name stands for nothing.
-    pub fn command_lines(&self, quick: bool) -> Result<Vec<Vec<String>>, ExperimentError> {
+    /// [`ExperimentError::Content`] where a name stands for nothing, [`ExperimentError::NoSuchPoint`].
+    pub fn command_lines(
+        &self,
+        quick: bool,
+        only: &Setting,
+    ) -> Result<Vec<Vec<String>>, ExperimentError> {
         let hosts = self.hosts().into_iter();
         let hosts: Vec<(String, String)> =
-            hosts.map(|name| (name, "127.0.0.1".to_owned())).collect();
+            hosts.map(|name| (name, STANDS_FOR.to_string())).collect();
         let mut lines: Vec<Vec<String>> = Vec::new();
-        for setting in settings(self, quick, &Setting::new())? {
+        for setting in settings(self, quick, only)? {
             let names = Names::at(self, &setting, quick, &hosts, "1");
             let commands = self.measure.iter().chain(&self.far);
             for command in commands.filter(|command| applies(command, &setting)) {
@@ -97,6 +105,26 @@ impl Experiment {
             }
         }
         Ok(lines)
+    }
+
+    /// Addresses that stand in these command lines themselves: of its own network, and of no other.
+    ///
+    /// # Errors
+    /// As [`Experiment::command_lines`].
+    pub fn own_addresses(
+        &self,
+        quick: bool,
+        only: &Setting,
+    ) -> Result<Vec<IpAddr>, ExperimentError> {
+        let lines = self.command_lines(quick, only)?;
+        // `10.77.0.9/24` is one, too.
+        let words = lines
+            .iter()
+            .flatten()
+            .filter_map(|word| word.split('/').next());
+        let addresses = words.filter_map(|word| word.parse().ok());
+        let own = addresses.filter(|address: &IpAddr| *address != STANDS_FOR);
+        Ok(own.collect::<BTreeSet<_>>().into_iter().collect())
     }
 }
 
@@ -659,6 +687,26 @@ mod tests {
             let said = told(ended);
             assert!(said.contains(words), "{said}");
         }
+    }
+
+    #[test]
+    fn addresses_of_its_own_network_are_found_in_commands() {
+        let own = |name: &str, only: &[(&str, &str)]| {
+            let text = crate::shipped::shipped(name).unwrap();
+            let only = only.iter();
+            let only = only.map(|(knob, value)| ((*knob).to_owned(), (*value).to_owned()));
+            let experiment = Experiment::from_toml(text).unwrap();
+            let found = experiment.own_addresses(true, &only.collect()).unwrap();
+            found.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(own("udp-hops", &[]), [""; 0]);
+        assert_eq!(own("stack-tuning", &[]), ["10.77.0.9"]);
+        assert_eq!(own("stack-tuning", &[("setup", "kernel")]), [""; 0]);
+        assert_eq!(
+            own("udp-response", &[("answer", "our-stack")]),
+            ["10.77.0.9"]
+        );
+        assert_eq!(own("udp-response", &[("answer", "kernel")]), [""; 0]);
     }
 
     #[test]

@@ -17,6 +17,7 @@ use linerate_host::sys::terminal::forget_typed;
 use linerate_host::sys::wait::{Ready, poll};
 use linerate_metric::event::Problem;
 use linerate_metric::exit;
+use linerate_metric::experiment::Setting;
 use linerate_metric::set::RunSet;
 use linerate_report::document::Document;
 use linerate_report::html;
@@ -138,6 +139,9 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
             "warning: {why}; what is measured is lost if this is killed"
         ));
     }
+    if let Some(note) = strange_addresses(&experiment, &asked)? {
+        output.remark(&note);
+    }
     let mut keeper = Keeper::new(begun.ok(), !args.output.no_store);
     if keeper.is_kept() {
         let resume = asked.resume();
@@ -239,7 +243,7 @@ fn lab_of(experiment: &Experiment) -> Result<String, Failure> {
 
 /// Every command of ours is one: a mistyped word would else be found at its point only.
 fn check_commands(experiment: &Experiment, quick: bool, file: &str) -> Result<(), Failure> {
-    for words in experiment.command_lines(quick)? {
+    for words in experiment.command_lines(quick, &Setting::new())? {
         let line = std::iter::once("linerate").chain(words.iter().map(String::as_str));
         if let Err(error) = crate::args::command().try_get_matches_from(line) {
             let text = error.to_string();
@@ -257,6 +261,28 @@ fn check_commands(experiment: &Experiment, quick: bool, file: &str) -> Result<()
         }
     }
     Ok(())
+}
+
+/// That commands which go to a real host have addresses of the experiment's own network in them.
+fn strange_addresses(experiment: &Experiment, asked: &Asked) -> Result<Option<String>, Failure> {
+    let (Some(_), Some(_)) = (&asked.on, &experiment.lab) else {
+        return Ok(None);
+    };
+    let own = experiment.own_addresses(asked.quick, &asked.point)?;
+    let named: Vec<String> = own.iter().map(ToString::to_string).collect();
+    let next = match shipped(&asked.file) {
+        Some(_) => format!(
+            "`linerate run {} --print > mine.toml`, write your addresses and interfaces in it, and run that",
+            asked.file
+        ),
+        None => format!("write your addresses and interfaces in {}", asked.file),
+    };
+    Ok((!named.is_empty()).then(|| {
+        format!(
+            "note: its commands name {}, of the network that it builds: where yours is another, {next}",
+            named.join(", ")
+        )
+    }))
 }
 
 /// The experiment of a name or a file.
