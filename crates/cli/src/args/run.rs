@@ -12,12 +12,14 @@ use super::{OutputArgs, ScreenArgs};
 Shipped: stack-tuning, pmd-threads, ttcp-calls, udp-response, udp-hops
 
 Examples:
-  linerate run udp-hops --quick                     under a minute; writes linerate-udp-hops/report.html
-  linerate run mine.toml                            an experiment of your own
-  linerate run udp-hops --print > mine.toml         begin with one that works
+  linerate run udp-hops --quick              a page in linerate-udp-hops
+  linerate run mine.toml                     an experiment of your own
+  linerate run udp-hops --print > mine.toml  begin with one that works
   linerate run udp-hops --on 192.0.2.7 --point hops=1 --label bench
-                                                    against a host; each point into the same table
-  linerate run --resume 20261121T144042Z-3f9a1c     goes on where a crash or Ctrl-C ended it
+                                             against a host; each point into
+                                             the same table
+  linerate run --resume 20261121T144042Z-3f9a1c
+                                             go on after a crash or Ctrl-C
 
 An experiment is a file: knobs to vary, a network or none, far ends, commands of linerate that measure a
 point, figures to read from their records, tables, plots, and the shape that is expected. Ends with exit

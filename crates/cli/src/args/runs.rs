@@ -132,9 +132,11 @@ Examples:
 Examples:
   linerate runs trend p99 --host db1 --since 30d
   linerate runs trend goodput --like last         only runs with the plan of the latest
-  linerate runs trend goodput --like last --fail-on-change")]
+  linerate runs trend goodput --like last --fail-on-change
+  linerate runs trend 'hops=4 size=1024 socket=reused trip'")]
     Trend {
-        /// A figure as --expect names it: goodput, p50, p99, pps, loss, ...
+        /// A figure as --expect names it: goodput, p50, p99, pps, loss, ...; or, in quotes, one of an
+        /// experiment's point: KNOB=VALUE, of each knob, and its name
         figure: String,
         /// Which
         #[command(flatten)]

@@ -366,7 +366,7 @@ fn trend(
     fail_on_change: bool,
     json: bool,
 ) -> Result<u8, Failure> {
-    let name = figure.replace("p99_", "p99.");
+    let name = name_of(figure);
     let mut filter = filter(history, selection)?;
     // A set's figure is the median of runs that are in the history themselves; an experiment's points have
     // figures of their own.
@@ -396,6 +396,16 @@ fn trend(
         true => exit::GATE,
         false => exit::OK,
     })
+}
+
+/// The name of a figure: those of `--expect` as records have them, too (`p99_9`); those of an experiment's points
+/// are its file's.
+fn name_of(figure: &str) -> String {
+    let known = figure.replace("p99_", "p99.");
+    match FIGURES.iter().any(|figure| figure.name == known) {
+        true => known,
+        false => figure.to_owned(),
+    }
 }
 
 /// In what a figure of an experiment's point is.
@@ -520,4 +530,19 @@ fn import(
         ));
     }
     Ok(exit::OK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_of_a_file_keep_their_names() {
+        assert_eq!(name_of("p99_9"), "p99.9");
+        assert_eq!(name_of("p99.9"), "p99.9");
+        assert_eq!(name_of("goodput"), "goodput");
+        for point in ["size=64 p99_9", "answer=p99_9 trip"] {
+            assert_eq!(name_of(point), point);
+        }
+    }
 }
