@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use linerate_metric::expect::Unit;
 use linerate_metric::experiment::{ExperimentResult, ShapeState};
-use linerate_metric::set::RunSet;
+use linerate_metric::set::{RateSearch, RunSet};
 use linerate_metric::statistics::Estimate;
 
 use crate::side::SideBySide;
@@ -181,6 +181,20 @@ pub fn experiment(result: &ExperimentResult, set: &RunSet) -> String {
         }
     }
     out.trim_end().to_owned()
+}
+
+/// A search for the highest rate: what it found, and its trials.
+#[must_use]
+pub fn search(search: &RateSearch) -> String {
+    let grid = crate::text::trials(search);
+    let rows: Vec<Vec<String>> = (grid.rows.iter())
+        .map(|row| row.iter().map(|text| cell(text)).collect())
+        .collect();
+    format!(
+        "{}\n\n{}",
+        cell(&crate::text::search_words(search)),
+        table(&grid.headings, &rows).trim_end()
+    )
 }
 
 /// What the intervals are.

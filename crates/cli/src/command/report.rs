@@ -86,6 +86,11 @@ fn markdown_of(documents: &[Document]) -> String {
         return markdown::experiment(result, set);
     }
     if let [Document::Set(set)] = documents
+        && let Some(search) = &set.result.search
+    {
+        return markdown::search(search);
+    }
+    if let [Document::Set(set)] = documents
         && set.result.figures.is_empty()
     {
         let runs: Vec<Document> = set

@@ -43,9 +43,7 @@ pub(super) fn body(result: &ExperimentResult, set: &RunSet) -> String {
     }
     let _ = writeln!(out, "<p class=\"muted\">{}</p>", escape(&about));
     if set.interrupted {
-        out.push_str(
-            "<p class=\"callout\">Interrupted: what is here was measured until then.</p>\n",
-        );
+        let _ = writeln!(out, "<p class=\"callout\">{}</p>", super::INTERRUPTED);
     }
     for note in &set.result.notes {
         let _ = writeln!(out, "<p class=\"callout\">{}</p>", escape(note));

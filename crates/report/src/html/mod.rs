@@ -154,6 +154,9 @@ impl Shown {
     }
 }
 
+/// What a page begins with where somebody ended what it is about.
+const INTERRUPTED: &str = "Interrupted: what is here was measured until then.";
+
 /// A page about runs that belong together, with what follows from them.
 #[must_use]
 pub fn of_set(title: &str, set: &RunSet) -> String {
@@ -184,6 +187,12 @@ pub fn of_set(title: &str, set: &RunSet) -> String {
         .capacity
         .as_deref()
         .map_or_else(String::new, capacity::section);
+    if let Some(search) = &set.result.search {
+        own.push_str(&format!(
+            "<section>\n<h2>The search, trial by trial</h2>\n{}</section>\n",
+            figure::grid(&text::trials(search))
+        ));
+    }
     own.push_str(&forward::saturation(&set.result.saturation));
     if !follows.is_empty() && own.is_empty() {
         let follows = follows.iter().map(|found| {
@@ -203,15 +212,19 @@ pub fn of_set(title: &str, set: &RunSet) -> String {
     own.push_str(&tuning::in_vain(set));
     own.push_str(&sweep::section(set));
     let result = &set.result;
+    let mut notes = result.notes.clone();
+    if set.interrupted {
+        notes.insert(0, INTERRUPTED.to_owned());
+    }
     let each = match (
-        result.capacity.is_some() || !result.saturation.is_empty(),
+        result.capacity.is_some() || result.search.is_some() || !result.saturation.is_empty(),
         result.load_curve.is_some(),
     ) {
         (true, _) => Each::Step,
         (_, true) => Each::Point,
         _ => Each::Run,
     };
-    page(title, &shown, &result.notes, &sentences, &own, each)
+    page(title, &shown, &notes, &sentences, &own, each)
 }
 
 /// What the runs of a page are.

@@ -34,6 +34,7 @@ pub use findings::{explained, findings};
 pub(crate) use generate::tables as generate_tables;
 pub use hosts::hosts;
 pub use search::trial;
+pub(crate) use search::{headline as search_words, trials};
 pub use set::set;
 pub use side::side_by_side;
 pub(crate) use stages::pass_words;

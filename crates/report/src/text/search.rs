@@ -3,7 +3,7 @@
 use linerate_metric::set::{RateSearch, RunSet, Trial};
 use linerate_metric::units::{format_bit_rate, format_share};
 
-use super::table::table;
+use super::table::Grid;
 use crate::style::{Paint, Style, clean, hang, wrap};
 use crate::words;
 
@@ -35,15 +35,31 @@ pub(super) fn search(set: &RunSet, search: &RateSearch, style: &Style) -> String
     let title = set.runs.first().map_or_else(String::new, |run| {
         format!("{}: ", clean(&words::title(&run.plan)))
     });
-    let limit = match search.loss_limit > 0.0 {
-        true => format!("at most {} lost", format_share(search.loss_limit)),
-        false => "nothing lost".to_owned(),
-    };
-    let mut text = style.paint(Paint::Bold, &format!("{title}highest rate with {limit}"));
+    let title = format!("{title}highest rate with {}", limit(search));
+    let mut text = style.paint(Paint::Bold, &title);
     for line in wrap(&sentence(search), style.width) {
         text.push('\n');
         text.push_str(&line);
     }
+    text.push_str("\n\n");
+    text.push_str(&trials(search).text(style));
+    text
+}
+
+/// `Highest rate with nothing lost: 48.1 Mb/s offered, 48.1 Mb/s arrived, ...`.
+pub(crate) fn headline(search: &RateSearch) -> String {
+    format!("Highest rate with {}: {}", limit(search), sentence(search))
+}
+
+fn limit(search: &RateSearch) -> String {
+    match search.loss_limit > 0.0 {
+        true => format!("at most {} lost", format_share(search.loss_limit)),
+        false => "nothing lost".to_owned(),
+    }
+}
+
+/// Its trials, a row each.
+pub(crate) fn trials(search: &RateSearch) -> Grid {
     let rows = search
         .trials
         .iter()
@@ -67,9 +83,11 @@ pub(super) fn search(set: &RunSet, search: &RateSearch, style: &Style) -> String
         })
         .collect();
     let headings = ["trial", "asked", "offered", "goodput", "lost", "verdict"];
-    text.push_str("\n\n");
-    text.push_str(&table(&headings, rows, 0, style));
-    text
+    Grid {
+        headings: headings.map(str::to_owned).into(),
+        rows,
+        left: 0,
+    }
 }
 
 /// `48.1 Mb/s offered, 48.1 Mb/s arrived; 48.6 Mb/s was too much. ...`.
@@ -115,4 +133,71 @@ fn sentence(search: &RateSearch) -> String {
         _ => {}
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_metric::record::Record;
+    use linerate_metric::set::{SET_SCHEMA, SetResult};
+
+    /// Its first trial is a flood, which nobody takes for its result.
+    #[test]
+    fn what_a_search_found_comes_first_on_every_surface() {
+        let run = include_str!("../../tests/fixtures/run-1.json");
+        let run: Record = serde_json::from_str(run).unwrap();
+        let trial = |number, offered: f64, lost: f64| Trial {
+            number,
+            asked_bps: (number > 1).then_some(offered),
+            offered_bps: offered,
+            goodput_bps: offered * (1.0 - lost),
+            loss_fraction: lost,
+            passed: lost == 0.0,
+            ..serde_json::from_value(serde_json::json!({
+                "number": 0, "offered_bps": 0.0, "goodput_bps": 0.0, "loss_fraction": 0.0,
+                "passed": false, "record": run.id,
+            }))
+            .unwrap()
+        };
+        let found = RateSearch {
+            loss_limit: 0.0,
+            resolution: 0.02,
+            rate_bps: Some(6e9),
+            goodput_bps: Some(6e9),
+            loss_fraction: Some(0.0),
+            failed_bps: Some(24e9),
+            confirmed: false,
+            stopped_by: "interrupted".to_owned(),
+            trials: vec![trial(1, 24e9, 0.5), trial(2, 6e9, 0.0)],
+        };
+        let set = RunSet {
+            schema: SET_SCHEMA.to_owned(),
+            id: "20261122T000000Z-aaaaaa".to_owned(),
+            kind: "search".to_owned(),
+            started: run.started,
+            interrupted: true,
+            runs: vec![run.clone(), run],
+            result: SetResult {
+                search: Some(Box::new(found.clone())),
+                ..SetResult::default()
+            },
+        };
+        let page = crate::html::of_set("x", &set);
+        let (head, rest) = page.split_once("</header>").unwrap();
+        for part in [
+            "Highest rate with nothing lost",
+            "6.00 Gb/s",
+            "Interrupted: what is here",
+        ] {
+            assert!(head.contains(part), "{part}: {head}");
+        }
+        assert!(!head.contains("12.0 Gb/s"), "{head}");
+        assert!(rest.contains("trial by trial") && rest.contains("The 2 runs one by one"));
+        let markdown = crate::markdown::search(&found);
+        assert!(
+            markdown.starts_with("Highest rate with nothing lost: 6.00 Gb/s offered")
+                && markdown.contains("| 1 | all it can | 24.0 Gb/s | 12.0 Gb/s | 50.0 % | fails |"),
+            "{markdown}"
+        );
+    }
 }

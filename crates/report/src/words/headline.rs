@@ -30,6 +30,7 @@ pub(crate) fn set_headline(result: &SetResult, runs: &[Record]) -> Vec<String> {
     let mut sentences: Vec<String> = (result.capacity.iter())
         .filter_map(|capacity| crate::text::capacity::headline(capacity))
         .collect();
+    sentences.extend(result.search.as_deref().map(crate::text::search_words));
     let walks = result.saturation.iter();
     sentences.extend(walks.map(|walk| format!("{}.", crate::forward::saturation_words(walk))));
     let proofs = [
