@@ -4,16 +4,19 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use linerate_lab::LabHost;
+
 use crate::ground::{Ground, version_of};
 use crate::process::Program;
 use crate::trouble::Trouble;
 
-const SOURCES: [(&str, &str); 5] = [
+const SOURCES: [(&str, &str); 6] = [
     ("memory", include_str!("../../bare/memory.c")),
     ("pingpong", include_str!("../../bare/pingpong.c")),
     ("stream", include_str!("../../bare/stream.c")),
     ("streams", include_str!("../../bare/streams.c")),
     ("tap", include_str!("../../bare/tap.c")),
+    ("xdp", include_str!("../../bare/xdp.c")),
 ];
 
 /// Any free port of the lab's server will do.
@@ -130,6 +133,25 @@ impl Bare {
         command.arg(time.as_millis().to_string());
         let text = Program::start(ground.client()?, None, &mut command)?.finish(time + MOMENT)?;
         Ok(told("tap", "bps", &text)? / 1e9)
+    }
+
+    /// Frames that a loop of nothing but AF_XDP hands on from `eth0` of a host to its `eth1`, in M/s.
+    pub fn xdp_io(&self, ground: &Ground, host: &LabHost, time: Duration) -> Result<f64, Trouble> {
+        let [_, far] = ground.cpus;
+        let mut command = Command::new(self.folder.join("xdp"));
+        command.args(["io", "eth0", "eth1", &time.as_millis().to_string()]);
+        let text = Program::start(host, Some(far), &mut command)?.finish(time + MOMENT)?;
+        Ok(told("xdp", "pps", &text)? / 1e6)
+    }
+
+    /// The same loop on one interface, which sends each datagram back; it runs until it is dropped.
+    pub fn xdp_echo(&self, ground: &Ground, host: &LabHost) -> Result<Program, Trouble> {
+        let [_, far] = ground.cpus;
+        let mut command = Command::new(self.folder.join("xdp"));
+        command.args(["echo", "eth0"]);
+        let mut answering = Program::start(host, Some(far), &mut command)?;
+        answering.wait_for("READY", MOMENT)?;
+        Ok(answering)
     }
 
     /// The median round trip of datagrams of so many bytes, in µs. `wait`: `block` or `spin`.

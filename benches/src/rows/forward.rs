@@ -18,7 +18,7 @@ use crate::row::{Mark, Peer, Row};
 use crate::trouble::Trouble;
 
 /// How long a bare loop is timed.
-const SECOND: Duration = Duration::from_secs(1);
+pub(super) const SECOND: Duration = Duration::from_secs(1);
 /// Far above the seconds that a run takes.
 const LIMIT: Duration = Duration::from_secs(30);
 

@@ -8,9 +8,11 @@ use std::time::Duration;
 use linerate_lab::{Lab, LabHost, Topology};
 use serde_json::Value;
 
-use super::forward::{BASE, RATE, one_core, ours, start, wire, with_source};
+use super::forward::{BASE, RATE, SECOND, one_core, ours, start, wire, with_source};
 use crate::ground::Ground;
+use crate::peer::bare;
 use crate::peer::linerate::{figure, run};
+use crate::peer::testpmd::installed;
 use crate::process::Program;
 use crate::row::{Mark, Peer, Row};
 use crate::trouble::Trouble;
@@ -60,26 +62,38 @@ pub const RX: Row = Row {
 /// From one link to another, from a sender of ours on the other core.
 pub const IO: Row = Row {
     name: "forward/xdp/io",
-    ours: |ground| {
-        let lab = wire()?;
-        let [_, far] = ground.cpus;
-        with_source(lab.host("source")?, ground, "packet:eth0", || {
-            let words = format!("--dev xdp:eth0 --dev xdp:eth1 --corelist {far} -t 1");
-            let device = lab.host("device")?;
-            let sent = ours(device, ground, &words, "/forward/ports/1/transmit/packets")?;
-            Ok(sent / 1e6)
-        })
-    },
+    ours: |ground| between_links(ground, |device| our_io(ground, device)),
     theirs: &[Peer::only(|ground| {
-        let lab = wire()?;
-        with_source(lab.host("source")?, ground, "packet:eth0", || {
+        between_links(ground, |device| {
             let devices = [af_xdp(0, "eth0"), af_xdp(1, "eth1")];
-            let device = lab.host("device")?;
             let [_, sent] = one_core(ground, device, &devices, "set fwd io\nstart")?;
             Ok(sent)
         })
     })],
     ..TX
+};
+
+/// Ours against a loop that does nothing but hand frames on.
+pub const IO_BARE: Row = Row {
+    name: "forward/xdp/io/bare",
+    against: "bare loop of AF_XDP",
+    mark: Mark::Shown,
+    needs: bare::installed,
+    theirs: &[Peer::only(|ground| {
+        between_links(ground, |device| bare_io(ground, device))
+    })],
+    ..IO
+};
+
+/// What the bare loop leaves room for by the native hook: the sender's core brings each frame up to the ring, and is what
+/// holds all of them back.
+pub const IO_LIMIT: Row = Row {
+    name: "forward/xdp/io/limit",
+    against: "testpmd net_af_xdp; ours is the bare loop of AF_XDP",
+    mark: Mark::Shown,
+    needs: |ground| installed(ground).and_then(|()| bare::installed(ground)),
+    ours: |ground| between_links(ground, |device| bare_io(ground, device)),
+    ..IO
 };
 
 /// Two queues of one veth, a core each, against one of them.
@@ -116,9 +130,19 @@ pub const ECHO_BLOCKING: Row = Row {
     mark: Mark::AtMost(1.0 / 3.0),
     held: false,
     needs: |_| Ok(()),
-    ours: |ground| answered(ground, "spin"),
+    ours: |ground| answered(ground, "spin", our_echo),
     theirs: &[Peer::only(|ground| by_the_kernel(ground, "spin/block"))],
     ..BASE
+};
+
+/// What the bare loop leaves room for: the way through the kernel is the same for whoever answers by AF_XDP.
+pub const ECHO_BLOCKING_LIMIT: Row = Row {
+    name: "forward/xdp/echo/blocking/limit",
+    against: "kernel echo that blocks, as found, p50; ours is the bare loop of AF_XDP",
+    mark: Mark::Shown,
+    needs: bare::installed,
+    ours: |ground| answered(ground, "spin", bare_echo),
+    ..ECHO_BLOCKING
 };
 
 /// The same where no core halts, so that only the sleep is left of what waking the server costs.
@@ -135,7 +159,7 @@ pub const ECHO_ASLEEP: Row = Row {
     name: "forward/xdp/echo/asleep",
     against: "kernel echo that blocks, as found, p50; the client blocks for both",
     mark: Mark::Shown,
-    ours: |ground| answered(ground, "block"),
+    ours: |ground| answered(ground, "block", our_echo),
     theirs: &[Peer::only(|ground| by_the_kernel(ground, "block"))],
     ..ECHO_BLOCKING
 };
@@ -148,6 +172,39 @@ pub const ECHO_SPINNING: Row = Row {
     theirs: &[Peer::only(|ground| by_the_kernel(ground, "spin"))],
     ..ECHO_BLOCKING_HELD
 };
+
+/// Ours against a loop that does nothing but send frames back; the client is the same for both and never sleeps.
+pub const ECHO_BARE: Row = Row {
+    name: "forward/xdp/echo/spinning/bare",
+    against: "bare loop of AF_XDP, same spinning client, p50",
+    mark: Mark::Shown,
+    needs: bare::installed,
+    theirs: &[Peer::only(|ground| answered(ground, "spin", bare_echo))],
+    ..ECHO_SPINNING
+};
+
+/// What becomes of frames on a device between two links, from a sender of ours on the other core.
+fn between_links(
+    ground: &Ground,
+    measure: impl FnOnce(&LabHost) -> Result<f64, Trouble>,
+) -> Result<f64, Trouble> {
+    let lab = wire()?;
+    let device = lab.host("device")?;
+    with_source(lab.host("source")?, ground, "packet:eth0", || {
+        measure(device)
+    })
+}
+
+fn our_io(ground: &Ground, device: &LabHost) -> Result<f64, Trouble> {
+    let [_, far] = ground.cpus;
+    let words = format!("--dev xdp:eth0 --dev xdp:eth1 --corelist {far} -t 1");
+    let sent = ours(device, ground, &words, "/forward/ports/1/transmit/packets")?;
+    Ok(sent / 1e6)
+}
+
+fn bare_io(ground: &Ground, device: &LabHost) -> Result<f64, Trouble> {
+    ground.bare()?.xdp_io(ground, device, SECOND)
+}
 
 fn af_xdp(number: u32, interface: &str) -> String {
     format!("net_af_xdp{number},iface={interface}")
@@ -185,21 +242,33 @@ fn queues(words: &str, ground: &Ground) -> Result<f64, Trouble> {
     ours(lab.host("client")?, ground, &words, RATE)
 }
 
+/// Starts what answers on a host, on the far core.
+type Answering = fn(&Ground, &LabHost) -> Result<Program, Trouble>;
+
+fn our_echo(ground: &Ground, server: &LabHost) -> Result<Program, Trouble> {
+    let [_, far] = ground.cpus;
+    let words = format!("--dev xdp:eth0 --mode 5tswap --corelist {far} -t 20");
+    start(server, ground, &words)
+}
+
+fn bare_echo(ground: &Ground, server: &LabHost) -> Result<Program, Trouble> {
+    ground.bare()?.xdp_echo(ground, server)
+}
+
 /// Half of the answers came within so many microseconds.
-fn answered(ground: &Ground, wait: &str) -> Result<f64, Trouble> {
+fn answered(ground: &Ground, wait: &str, answering: Answering) -> Result<f64, Trouble> {
     const PORT: u16 = 7007;
-    let [near, far] = ground.cpus;
+    let [near, _] = ground.cpus;
     let lab = pair()?;
     let (client, server) = (lab.host("client")?, lab.host("server")?);
-    // The forwarder takes every frame, questions for addresses too.
+    // What answers takes every frame, questions for addresses too.
     let hardware = server
         .run(|| std::fs::read_to_string("/sys/class/net/eth0/address"))?
         .map_err(Trouble::system("read the server's Ethernet address"))?;
     let neighbour = format!("{} lladdr {}", server.address(), hardware.trim());
     let words = format!("neigh replace {neighbour} dev eth0 nud permanent");
     tool(client, "ip", &words)?;
-    let words = format!("--dev xdp:eth0 --mode 5tswap --corelist {far} -t 20");
-    let _answering = start(server, ground, &words)?;
+    let _answering = answering(ground, server)?;
     thread::sleep(Duration::from_millis(300));
     let mut command = Command::new(&ground.linerate);
     command
