@@ -22,7 +22,8 @@ impl Terminal {
         // Words may have quotes of their own.
         let start = format!("echo $$ > pid; exec {LINERATE} {words}");
         std::fs::write(room.path().join("start"), start).unwrap();
-        let command = "stty -g > before; sh start; code=$?; echo $code > code; \
+        // Ctrl-C goes to all who have the terminal, and this one is to tell the end.
+        let command = "trap : INT; stty -g > before; sh start; code=$?; echo $code > code; \
             stty -g > after; echo ended with $code; sleep 900";
         let status = room
             .command(
