@@ -99,7 +99,7 @@ impl Kept {
             .filter_map(|line| serde_json::from_str(line).ok())
             .collect();
         fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
-        let whole = made.iter().map(|made| line(made)).collect::<String>();
+        let whole = made.iter().map(line).collect::<String>();
         fs::write(file, whole).expect("a file");
         Self {
             file: file.to_owned(),
