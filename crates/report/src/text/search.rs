@@ -186,12 +186,12 @@ mod tests {
         let (head, rest) = page.split_once("</header>").unwrap();
         for part in [
             "Highest rate with nothing lost",
-            "6.00 Gb/s",
+            "6.00&nbsp;Gb/s",
             "Interrupted: what is here",
         ] {
             assert!(head.contains(part), "{part}: {head}");
         }
-        assert!(!head.contains("12.0 Gb/s"), "{head}");
+        assert!(!head.contains("12.0&nbsp;Gb/s"), "{head}");
         assert!(rest.contains("trial by trial") && rest.contains("The 2 runs one by one"));
         let markdown = crate::markdown::search(&found);
         assert!(
