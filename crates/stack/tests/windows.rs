@@ -4,6 +4,7 @@ mod common;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::task::Poll;
 
 use common::{Bulk, Link, World, packets, ready, segments};
 
@@ -180,4 +181,50 @@ fn what_comes_late_closes_no_window_that_has_opened() {
     world.until(5, |world| world.far.tcp_queued(server).unwrap().1 == 700);
     let took_ms = (world.now - start) / 1_000_000;
     assert!(took_ms < 100, "{took_ms} ms");
+}
+
+/// A window that is rounded down ends in front of one that was told before: a segment may end, with the stream, between
+/// the two.
+#[test]
+fn an_end_beyond_what_was_told_last_comes_with_the_payload_before_it() {
+    /// An odd one, of which pairs of bytes are told.
+    const WINDOW: usize = 99_991;
+    let setting = format!("tcp.receive_window={WINDOW}");
+    let mut world = World::alike(&[&setting], Link::CLEAN);
+    let frames = world.kept(|end, frame| end == 0 && segments::is_tcp(frame));
+    let (_, server) = world.connected(80);
+    let last = frames.borrow().last().cloned().expect("a greeting");
+    let put = |world: &mut World, at: usize, bytes: usize, flags| {
+        let number = segments::sequence(&last).wrapping_add(at as u32);
+        let segment = segments::like(&last, number, flags, &vec![0xaa; bytes]);
+        world.wire.put(1, &segment);
+        for _ in 0..3 {
+            world.turn();
+            world.pass();
+        }
+    };
+    for at in (0..99_000).step_by(1_000) {
+        put(&mut world, at, 1_000, segments::ACK);
+    }
+    let ends = segments::ACK | segments::FIN;
+    put(&mut world, 99_000, 991, ends);
+    let read = |world: &mut World| {
+        let mut came = 0;
+        loop {
+            let take = |bytes: &[u8]| (bytes.len(), bytes.len());
+            match world.far.tcp_receive(server, take) {
+                Poll::Ready(Ok(0)) => return (came, true),
+                Poll::Ready(Ok(bytes)) => came += bytes,
+                other => {
+                    assert!(other.is_pending(), "{other:?}");
+                    return (came, false);
+                }
+            }
+        }
+    };
+    assert_eq!(read(&mut world), (WINDOW - 1, false));
+    // That there is room again is told.
+    world.turn();
+    put(&mut world, WINDOW - 1, 1, ends);
+    assert_eq!(read(&mut world), (1, true));
 }

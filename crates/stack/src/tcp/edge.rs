@@ -134,6 +134,14 @@ impl Bare {
         self
     }
 
+    /// The same as one that ends the stream.
+    pub(super) fn ending(mut self) -> Self {
+        let at = self.body + 12;
+        let flags = word(&self.bytes, at);
+        put(&mut self.bytes, at, flags | FIN);
+        self
+    }
+
     /// A byte that came before, from the first of two ends to the other: the engine answers it at once.
     pub(super) fn stale(ends: (SocketAddr, SocketAddr), sequence: u32, number: u32) -> Self {
         let mut bare = Self::made(ends, sequence, number, 1);

@@ -18,7 +18,7 @@ use crate::config::CongestionControl;
 use crate::link::Link;
 use crate::socket::{SocketId, SocketKind};
 use crate::wire::ip::{self, Header};
-use crate::wire::{ACK, RST, SYN, TCP, TCP_BYTES, Verdict, long, put, word};
+use crate::wire::{ACK, FIN, RST, SYN, TCP, TCP_BYTES, Verdict, long, put, word};
 
 /// How long nothing of a closed connection may move, as in Linux (tcp_fin_timeout).
 const PATIENCE: Nanos = 60_000_000_000;
@@ -111,6 +111,66 @@ impl Tcp {
                 .poll_ingress_single(now, &mut glance, &mut self.nobody);
             return;
         };
+        if flags & SYN_RST == 0 && flags & FIN != 0 && self.ends_with_payload(index, segment) {
+            self.split(link, now, index, header, packet);
+        } else {
+            self.step(link, now, index, header, packet);
+        }
+    }
+
+    #[cold]
+    fn ends_with_payload(&mut self, index: u32, segment: &[u8]) -> bool {
+        let head = usize::from(word(segment, 12) >> 12) * 4;
+        let socket = self.connections[index as usize].socket();
+        segment.len() > head
+            && matches!(
+                socket.state(),
+                State::Established | State::FinWait1 | State::FinWait2
+            )
+    }
+
+    /// Takes the payload of a segment, and the end behind it when all of the payload was taken: the engine cuts off what
+    /// lies beyond the window that it told last, and would take the end for the stream's all the same. A window that
+    /// is rounded down can end a few bytes in front of one that was told earlier.
+    #[cold]
+    fn split(&mut self, link: &mut Link, now: Instant, index: u32, header: &Header, packet: &[u8]) {
+        let Some(mut copy) = link.pool.allocate() else {
+            // It comes again.
+            link.counters.ip.in_no_buffer += 1;
+            return;
+        };
+        let memory = link.memory.clone();
+        copy.set_len(header.end as u16);
+        let bytes = memory.bytes_mut(&mut copy);
+        bytes.copy_from_slice(&packet[..header.end]);
+        let flags = word(bytes, header.body + 12);
+        put(bytes, header.body + 12, flags & !FIN);
+        self.step(link, now, index, header, bytes);
+        link.pool.free(copy);
+
+        let segment = &packet[header.body..header.end];
+        let head = usize::from(flags >> 12) * 4;
+        let behind = long(segment, 4).wrapping_add((segment.len() - head) as u32);
+        let connection = &mut self.connections[index as usize];
+        let queued = connection.socket().recv_queue() as u32;
+        if connection.far_base.wrapping_add(queued) != behind {
+            return;
+        }
+        if let Some(end) = Bare::of(behind, header, packet).map(Bare::ending) {
+            let end = end.packet();
+            let header = Header {
+                end: end.len(),
+                ..*header
+            };
+            self.step(link, now, index, &header, end);
+        }
+    }
+
+    /// A segment for a connection.
+    #[inline(always)]
+    fn step(&mut self, link: &mut Link, now: Instant, index: u32, header: &Header, packet: &[u8]) {
+        let segment = &packet[header.body..header.end];
+        let flags = word(segment, 12);
         link.counters.tcp.connection_steps += 1;
         let connection = &mut self.connections[index as usize];
         if flags & SYN != 0 {

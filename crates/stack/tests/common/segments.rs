@@ -6,6 +6,7 @@ use super::packets::{self, ETHERNET, TCP, V4};
 pub const AT: usize = ETHERNET + V4;
 pub const PAYLOAD: usize = AT + 20;
 
+pub const FIN: u8 = 0x01;
 pub const SYN: u8 = 0x02;
 pub const RST: u8 = 0x04;
 pub const ACK: u8 = 0x10;
