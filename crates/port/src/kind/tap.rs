@@ -74,9 +74,10 @@ struct Reach(usize);
 impl Reach {
     const SHORTEST: Self = Self(1);
 
+    /// What comes after a poll that found so many, and had room for no more than `most`.
     #[inline]
-    fn after(self, found: usize) -> Self {
-        match found < self.0 {
+    fn after(self, found: usize, most: usize) -> Self {
+        match found < most {
             true => Self::SHORTEST,
             false => Self((self.0 * 2).min(BURST_FRAMES)),
         }
@@ -307,7 +308,8 @@ impl Receive for TapReceive {
     fn receive(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
         let (mut kept, mut bytes) = (0, 0);
         let file = self.file.as_fd();
-        while kept < self.reach.0 && !burst.is_full() {
+        let most = self.reach.0.min(burst.room());
+        while kept < most {
             let Some(mut frame) = self.waiting.take().or_else(|| pool.allocate()) else {
                 break;
             };
@@ -334,7 +336,7 @@ impl Receive for TapReceive {
             bytes += (length - self.shape.header) as u64;
             kept += usize::from(burst.push(frame).is_ok());
         }
-        self.reach = self.reach.after(kept);
+        self.reach = self.reach.after(kept, most);
         if kept > 0 {
             self.counters.moved(kept, bytes);
         }
@@ -404,12 +406,13 @@ impl Transmit for TapTransmit {
 mod tests {
     use super::*;
 
-    /// What each poll finds where so many frames wait when it begins.
-    fn polls(waiting: &[usize]) -> Vec<usize> {
+    /// What each poll finds that has room for so many, where so many frames wait when it begins.
+    fn polls(room: usize, waiting: &[usize]) -> Vec<usize> {
         let mut reach = Reach::SHORTEST;
         let poll = |waiting: &usize| {
-            let found = reach.0.min(*waiting);
-            reach = reach.after(found);
+            let most = reach.0.min(room);
+            let found = most.min(*waiting);
+            reach = reach.after(found, most);
             found
         };
         waiting.iter().map(poll).collect()
@@ -418,8 +421,11 @@ mod tests {
     #[test]
     fn the_first_frame_after_silence_waits_for_no_other_and_load_is_taken_in_bursts() {
         // A question at a time: no call is spent on what does not come.
-        assert_eq!(polls(&[1, 0, 1, 0, 1]), [1, 0, 1, 0, 1]);
-        assert_eq!(polls(&[99; 8]), [1, 2, 4, 8, 16, 32, 32, 32]);
-        assert_eq!(polls(&[99, 98, 96, 3, 99, 98]), [1, 2, 4, 3, 1, 2]);
+        assert_eq!(polls(32, &[1, 0, 1, 0, 1]), [1, 0, 1, 0, 1]);
+        assert_eq!(polls(32, &[99; 8]), [1, 2, 4, 8, 16, 32, 32, 32]);
+        assert_eq!(polls(32, &[99, 98, 96, 3, 99, 98]), [1, 2, 4, 3, 1, 2]);
+        // A short burst that is full is no silence, nor is one that had no room.
+        assert_eq!(polls(12, &[99; 6]), [1, 2, 4, 8, 12, 12]);
+        assert_eq!(Reach(8).after(0, 0), Reach(16));
     }
 }
