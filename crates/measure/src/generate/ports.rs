@@ -157,18 +157,21 @@ impl Ports {
         Some(&port.capabilities.name)
     }
 
-    /// That processes at other ends went away in a run that began then and sent for so long.
+    /// That processes at other ends went away in a run that began then and sent for so long: one of each port, by the
+    /// queue that has seen most of it.
     pub(super) fn left(&self, began: Instant, sending_ns: u64) -> Vec<Doubt> {
-        let receive = self.receive.iter().flatten();
-        let left = std::iter::once(&self.send)
+        let seen = |port: &AnyPort| {
+            let mut absences = absences_since(&port.receive, began);
+            // Whoever goes once all has left takes nothing with it.
+            absences.retain(|absence| absence.from_ns < sending_ns);
+            (port.capabilities.name.clone(), absences)
+        };
+        let queues = self.receive.iter().flatten().map(seen);
+        let receive = queues.max_by_key(|(_, absences)| absences.len());
+        std::iter::once(seen(&self.send))
             .chain(receive)
-            .filter_map(|port| {
-                let mut absences = absences_since(&port.receive, began);
-                // Whoever goes once all has left takes nothing with it.
-                absences.retain(|absence| absence.from_ns < sending_ns);
-                peer_left(&port.capabilities.name, &absences, sending_ns)
-            });
-        left.collect()
+            .filter_map(|(name, absences)| peer_left(&name, &absences, sending_ns))
+            .collect()
     }
 
     pub(super) fn carriers(&self) -> Carriers {

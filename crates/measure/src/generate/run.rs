@@ -339,7 +339,6 @@ pub fn run(
         cpus,
     };
     let numa = ports.seats.doubt(&facts.cpus);
-    let began = Instant::now();
     tell(Told::Started(&facts));
 
     let memory = ports.memory.clone();
@@ -465,6 +464,9 @@ pub fn run(
     figures.refused_polls = refused;
     figures.flows_each = flows.div_ceil(u32::from(accounts));
     let carriers = both(carriers, ports.carriers());
+    // The clock of the run and that of absences are one, with other origins.
+    let since = Duration::from_nanos(clock::now().saturating_sub(ends.began));
+    let began = Instant::now() - since;
     figures.send = port(&ports.send.capabilities, carriers.0, moved.0);
     figures.receive = receives.then(|| {
         let port_of = ports.receive.as_ref().and_then(|ports| ports.first());
