@@ -18,11 +18,22 @@ impl IndexQueue {
 
     #[inline]
     pub(crate) fn push(&mut self, index: u32) {
-        let waiting = &mut self.waiting[index as usize];
-        if !*waiting {
-            *waiting = true;
+        if self.is_new(index) {
             self.order.push_back(index);
         }
+    }
+
+    /// Adds it in front of all others.
+    pub(crate) fn push_front(&mut self, index: u32) {
+        if self.is_new(index) {
+            self.order.push_front(index);
+        }
+    }
+
+    /// Whether it did not wait; it does from now on.
+    #[inline]
+    fn is_new(&mut self, index: u32) -> bool {
+        !std::mem::replace(&mut self.waiting[index as usize], true)
     }
 
     #[inline]

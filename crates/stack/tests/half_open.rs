@@ -222,3 +222,23 @@ fn a_closed_connection_lasts_as_long_as_it_moves() {
     assert_eq!(world.far.tcp_state(server).unwrap(), TcpState::Closed);
     assert_eq!(world.near.counters().tcp.out_resets, 1);
 }
+
+/// More ask in each turn than are answered in one: who waits is answered before those that have come since.
+#[test]
+fn who_asked_before_a_flood_is_answered_while_it_lasts() {
+    // Two are answered in a turn.
+    let settings = ["tx_descriptors=8", "rx_descriptors=64", "sockets.tcp=1000"];
+    let mut world = World::alike(&settings, Link::CLEAN);
+    let mut ghost = Ghost::new(&mut world);
+    world.far.tcp_listen(any(80), 1_000).unwrap();
+    let clients = [(); 4].map(|()| world.near.tcp_connect(at(FAR, 80), None).unwrap());
+    for turn in 0..250 {
+        let from = 1_000 + turn * 3;
+        ghost.ask(&mut world, from..from + 3, 80);
+        world.turn();
+        world.pass();
+    }
+    assert_eq!(clients.map(|client| stands(&mut world, client)), [true; 4]);
+    // The flood was not: it waits.
+    assert!(world.far.counters().tcp.out_segments < 600);
+}

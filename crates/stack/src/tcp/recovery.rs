@@ -265,7 +265,8 @@ impl Recovery {
             let many = each > 0 && moved as u32 > each;
             return (undisturbed && free && many).then_some(Nudge::InSteps { from, each });
         }
-        if segment.len() != head || window == 0 {
+        // Nor does one count that ends the stream (RFC 5681, section 2).
+        if segment.len() != head || window == 0 || word(segment, 12) & FIN != 0 {
             return None;
         }
         // A window that changes is news of its own, unless the segment also says what came.

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use linerate_port::Frame;
 use linerate_port::vnet::VnetHeader;
 use smoltcp::iface::PollResult;
 use smoltcp::socket::tcp::State;
@@ -35,6 +36,19 @@ const SEGMENTS_AT_A_TIME: u32 = 8;
 
 const ACK_RST: u16 = ACK | RST;
 const SYN_RST: u16 = SYN | RST;
+
+/// A packet that is changed before the engine sees it, in a frame of its own; none where no buffer is free.
+fn changed(link: &mut Link, packet: &[u8], change: impl FnOnce(&mut [u8])) -> Option<Frame> {
+    let Some(mut frame) = link.pool.allocate() else {
+        link.counters.ip.in_no_buffer += 1;
+        return None;
+    };
+    frame.set_len(packet.len() as u16);
+    let bytes = link.memory.bytes_mut(&mut frame);
+    bytes.copy_from_slice(packet);
+    change(bytes);
+    Some(frame)
+}
 
 impl Tcp {
     /// A segment came, in a whole packet.
@@ -134,26 +148,22 @@ impl Tcp {
     /// is rounded down can end a few bytes in front of one that was told earlier.
     #[cold]
     fn split(&mut self, link: &mut Link, now: Instant, index: u32, header: &Header, packet: &[u8]) {
-        let Some(mut copy) = link.pool.allocate() else {
+        let segment = &packet[header.body..header.end];
+        let flags = word(segment, 12);
+        let without_end = changed(link, packet, |changed| {
+            put(changed, header.body + 12, flags & !FIN);
+        });
+        let Some(payload) = without_end else {
             // It comes again.
-            link.counters.ip.in_no_buffer += 1;
             return;
         };
         let memory = link.memory.clone();
-        copy.set_len(header.end as u16);
-        let bytes = memory.bytes_mut(&mut copy);
-        bytes.copy_from_slice(&packet[..header.end]);
-        let flags = word(bytes, header.body + 12);
-        put(bytes, header.body + 12, flags & !FIN);
-        self.step(link, now, index, header, bytes);
-        link.pool.free(copy);
+        self.step(link, now, index, header, memory.bytes(&payload));
+        link.pool.free(payload);
 
-        let segment = &packet[header.body..header.end];
         let head = usize::from(flags >> 12) * 4;
         let behind = long(segment, 4).wrapping_add((segment.len() - head) as u32);
-        let connection = &mut self.connections[index as usize];
-        let queued = connection.socket().recv_queue() as u32;
-        if connection.far_base.wrapping_add(queued) != behind {
+        if self.connections[index as usize].next_number() != Some(behind) {
             return;
         }
         if let Some(end) = Bare::of(behind, header, packet).map(Bare::ending) {
@@ -327,15 +337,11 @@ impl Tcp {
         packet: &[u8],
         change: impl FnOnce(&mut [u8]),
     ) {
-        let Some(mut frame) = link.pool.allocate() else {
+        let Some(frame) = changed(link, packet, change) else {
             return;
         };
         let memory = link.memory.clone();
-        frame.set_len(packet.len() as u16);
-        let changed = memory.bytes_mut(&mut frame);
-        changed.copy_from_slice(packet);
-        change(changed);
-        self.show(link, now, index, changed);
+        self.show(link, now, index, memory.bytes(&frame));
         link.pool.free(frame);
     }
 
@@ -421,7 +427,8 @@ impl Tcp {
             let Some(index) = self.unanswered.pop() else {
                 break;
             };
-            self.dirty.push(index);
+            // In front of those that have come since, or a flood of them would always be before.
+            self.dirty.push_front(index);
         }
         if self.dirty.is_empty() {
             return;
