@@ -147,7 +147,7 @@ pub fn of(stack: &StackFacts) -> Vec<Doubt> {
 
 /// Real-time threads that never sleep.
 fn throttled(stack: &StackFacts) -> Option<Doubt> {
-    schedule::never_sleeps(stack).map(|_| {
+    schedule::never_sleeps(stack).then(|| {
         Doubt::new(
             "rt-throttle",
             "a real-time thread of our own stack that spins meets the kernel's throttle \
@@ -157,7 +157,8 @@ fn throttled(stack: &StackFacts) -> Option<Doubt> {
     })
 }
 
-fn key<'a>(stack: &'a StackFacts, key: &str) -> &'a str {
+/// A key of its configuration, as it is written; empty where there is none.
+pub(super) fn key<'a>(stack: &'a StackFacts, key: &str) -> &'a str {
     stack.configuration.get(key).map_or("", String::as_str)
 }
 

@@ -55,7 +55,8 @@ pub fn counters(counters: &Counters) -> BTreeMap<String, BTreeMap<String, u64>> 
 }
 
 /// Segments that the only stream of a run sent again. The stack counts them for all connections together: with several
-/// nobody tells them apart, and where the beginning is not counted, nobody knows when they were.
+/// nobody tells them apart, and where the beginning is not counted, nobody knows when they were. Where the control connection
+/// goes over the stack its few segments are among them.
 #[must_use]
 pub fn retransmits(stack: &StackFacts, plan: &Plan) -> Option<u64> {
     let streams = u64::from(plan.streams) * plan.directions.len() as u64;
