@@ -124,16 +124,7 @@ impl<M: Machine> Guard<M> {
             self.note_old(key, &old)
                 .map_err(|error| error.to_string())?;
         }
-        let set = self.machine.write(key, value);
-        if let (Err(_), false) = (&set, known) {
-            let old = self.olds.iter().find(|old| old.key == *key);
-            let same = old.is_some_and(|old| self.machine.read(key).as_ref() == Ok(&old.value));
-            if same {
-                // What cannot be set need not go back, which could not be done either.
-                self.settled(key);
-            }
-        }
-        set
+        self.machine.write(key, value)
     }
 
     /// The value now.
@@ -206,7 +197,7 @@ impl<M: Machine> Guard<M> {
     /// Why it cannot be set, in words.
     pub fn reset(&mut self, key: &Key) -> Result<(), String> {
         match self.olds.iter().find(|old| old.key == *key) {
-            Some(old) => self.machine.write(key, &old.value),
+            Some(old) => set_back(&self.machine, key, &old.value),
             None => Ok(()),
         }
     }
@@ -241,7 +232,19 @@ impl<M: Machine> Guard<M> {
     /// Leaves these as they are now, and sets all else back. Says what could not be; that is still to be set back.
     pub fn keep(&mut self, keys: &[Key]) -> Vec<String> {
         keys.iter().for_each(|key| self.settled(key));
-        self.restore()
+        let wrong = self.restore();
+        if let Some(whole) = self.journal.take() {
+            // What is kept is in that one as well, and whoever restores by it would set it back.
+            let olds = self.olds.clone();
+            match olds.iter().try_for_each(|old| self.note(old)) {
+                Ok(()) => drop(whole.remove()),
+                Err(_) => {
+                    self.forget();
+                    self.journal = Some(whole);
+                }
+            }
+        }
+        wrong
     }
 
     fn forget(&mut self) {
@@ -272,6 +275,17 @@ struct Back {
     wrong: Vec<String>,
 }
 
+/// Sets a value back. What could never be set stands as it did, and need not go back, which could not be done either: it
+/// is noted before it is tried.
+fn set_back<M: Machine>(machine: &M, key: &Key, value: &str) -> Result<(), String> {
+    machine
+        .write(key, value)
+        .or_else(|why| match machine.read(key) {
+            Ok(now) if now == value => Ok(()),
+            _ => Err(why),
+        })
+}
+
 /// Sets back in the order opposite to that of the changes.
 fn put_back<M: Machine>(machine: &M, olds: Vec<Old>) -> Back {
     let mut back = Back::default();
@@ -281,11 +295,7 @@ fn put_back<M: Machine>(machine: &M, olds: Vec<Old>) -> Back {
                 back.gone += 1;
                 continue;
             }
-            Place::At(key) => match machine.write(&key, &old.value) {
-                // What could never be set stands as it did: a process that was killed had noted it before it tried.
-                Err(why) if machine.read(&key).as_ref() != Ok(&old.value) => Err(why),
-                _ => Ok(key),
-            },
+            Place::At(key) => set_back(machine, &key, &old.value).map(|()| key),
             Place::Unknown(why) => Err(why),
         };
         match set {

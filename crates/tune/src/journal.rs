@@ -92,13 +92,17 @@ impl Journal {
     pub fn append(&mut self, line: &impl Serialize) -> Result<(), TuneError> {
         let mut text = serde_json::to_string(line).expect("our lines hold only what JSON can say");
         text.push('\n');
+        let end = self.file.metadata().map(|facts| facts.len());
         let written = self.file.write_all(text.as_bytes());
-        written
-            .and_then(|()| self.file.sync_data())
-            .map_err(|source| TuneError::Journal {
-                path: self.path.clone(),
-                source,
-            })
+        let written = written.and_then(|()| self.file.sync_data());
+        if let (Err(_), Ok(end)) = (&written, end) {
+            // A part of a line would spoil the next one, and with it all of the journal.
+            let _ = self.file.set_len(end);
+        }
+        written.map_err(|source| TuneError::Journal {
+            path: self.path.clone(),
+            source,
+        })
     }
 
     /// Where it is.

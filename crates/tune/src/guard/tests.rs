@@ -430,6 +430,27 @@ fn what_is_kept_stays_and_all_else_goes_back() {
     fs::remove_dir(&folder).unwrap();
 }
 
+/// What is kept is none of the journal's that stays for what could not go back.
+#[test]
+fn what_is_kept_is_not_restored_with_what_could_not_go_back() {
+    let (table, folder) = (table(), folder("kept"));
+    let stuck = Stuck(&table, RefCell::new(false));
+    let mut guard = Guard::new(&stuck, Some(folder.clone()), owner("x"));
+    guard.set(&key("a"), "10").unwrap();
+    guard.set(&key("b"), "20").unwrap();
+    *stuck.1.borrow_mut() = true;
+    assert_eq!(guard.keep(&[key("b")]), ["a of client: no such device"]);
+    killed(guard);
+    *stuck.1.borrow_mut() = false;
+    assert_eq!(journals(&folder).count(), 1, "it is the only word of `a`");
+    let restored = restore_left(&folder, &&stuck, "x", |_| false).unwrap();
+    assert_eq!((restored.settings, restored.wrong.len()), (1, 0));
+    let now = |name: &str| table.0.borrow()[name].clone();
+    assert_eq!([now("a"), now("b")], ["1", "20"]);
+    assert_eq!(journals(&folder).count(), 0);
+    fs::remove_dir(&folder).unwrap();
+}
+
 #[test]
 fn what_could_not_be_set_is_no_trouble_after_a_kill() {
     let (table, folder) = (table(), folder("refused"));
