@@ -179,8 +179,11 @@ impl Emulator {
 
     /// Asks whether frames pass; [`Emulator::ended_by`] has the answer.
     pub(crate) fn ask(&self) {
-        // One that has ended hears nothing, and its output says so.
-        let _ = send(&self.questions, b"?", SendFlags::NOSIGNAL);
+        // What it said late answers no new question.
+        let _ = self.ended();
+        // One that has ended hears nothing, and its output says so; one that is stopped hears no more of them some day.
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let _ = send(&self.questions, b"?", flags);
     }
 
     /// Why frames pass no more, as far as it has said so; none while they do.

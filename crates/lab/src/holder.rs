@@ -30,6 +30,7 @@ use rustix::fs::MemfdFlags;
 use rustix::process::{Signal, WaitOptions};
 use serde::{Deserialize, Serialize};
 
+use crate::emulate::ANSWERS;
 use crate::error::LabError;
 use crate::exec;
 use crate::info::LabInfo;
@@ -218,8 +219,8 @@ fn keep() -> Result<(), LabError> {
     listen(socket, Arc::clone(&held))?;
     tell(&Report::Up(name))?;
     let_go_of_starter()?;
-    // A link may have been among what ended.
-    wait(&signals, || look(&held));
+    // A link may have been among what ended: its output has, then, and nobody has to be asked.
+    wait(&signals, || look(&held, Duration::ZERO));
     Ok(())
 }
 
@@ -253,9 +254,9 @@ impl Held {
         })
     }
 
-    /// Looks after its links, and offers it anew where one has ended.
-    fn look(&mut self) {
-        let now = self.lab.cut_ended();
+    /// Looks after its links, and offers it anew where one has ended; with time for it they are asked.
+    fn look(&mut self, time: Duration) {
+        let now = self.lab.cut_ended(time);
         if now == self.ended {
             return;
         }
@@ -270,8 +271,9 @@ impl Held {
     }
 }
 
-fn look(held: &Mutex<Held>) {
-    held.lock().unwrap_or_else(PoisonError::into_inner).look();
+fn look(held: &Mutex<Held>, time: Duration) {
+    let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
+    held.look(time);
 }
 
 /// Takes the name asked for, or the first of `lab1`, `lab2`, ... that is free.
@@ -302,7 +304,7 @@ fn listen(socket: OwnedFd, held: Arc<Mutex<Held>>) -> Result<(), LabError> {
         .spawn(move || {
             loop {
                 match listener.accept() {
-                    Ok(_connection) => look(&held),
+                    Ok(_connection) => look(&held, ANSWERS),
                     // Out of descriptors, say: never spin on it.
                     Err(_) => thread::sleep(Duration::from_millis(100)),
                 }

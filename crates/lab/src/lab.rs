@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use linerate_host::sys::namespace;
 
@@ -200,11 +200,13 @@ impl Lab {
     }
 
     /// Takes the wire of links away whose program has ended, so that both ends see no carrier instead of a network
-    /// that loses everything; says how many those are. All programs are asked: one that moves frames no more may have
-    /// yet to notice.
-    pub(crate) fn cut_ended(&self) -> usize {
-        self.emulators.values().for_each(Emulator::ask);
-        let until = Instant::now() + emulate::ANSWERS;
+    /// that loses everything; says how many those are. With time for it all programs are asked: one that moves
+    /// frames no more may have yet to notice.
+    pub(crate) fn cut_ended(&self, time: Duration) -> usize {
+        if !time.is_zero() {
+            self.emulators.values().for_each(Emulator::ask);
+        }
+        let until = Instant::now() + time;
         let ended = self.emulators.iter();
         let ended: Vec<_> = ended
             .filter(|(_, it)| it.ended_by(until).is_some())
@@ -232,7 +234,7 @@ impl Lab {
     /// # Errors
     /// [`LabError::LinkEnded`]; both ends of the link have lost their carrier then.
     pub fn check_links(&self) -> Result<(), LabError> {
-        if self.cut_ended() == 0 {
+        if self.cut_ended(emulate::ANSWERS) == 0 {
             return Ok(());
         }
         self.info("", 0, 0).check_links()
