@@ -261,19 +261,17 @@ pub fn run(
         }
     }
     if kept.iter().all(|point| point.runs.is_empty()) && !interrupted {
-        let left = kept.iter().find_map(|point| point.left.as_ref());
-        let why = kept.iter().find_map(|point| point.skipped.clone());
-        return Err(match left {
-            Some(left) => ExperimentError::Nothing {
-                why: left.because.clone(),
-                next_step: left.next_step.clone(),
-                code: left.code,
-            },
-            None => ExperimentError::Nothing {
-                why: why.unwrap_or_default(),
-                next_step: String::new(),
-                code: exit::FAILED,
-            },
+        let (why, next_step, code) = match kept.iter().find_map(|point| point.left.as_ref()) {
+            Some(left) => (left.because.clone(), left.next_step.clone(), left.code),
+            None => {
+                let why = kept.iter().find_map(|point| point.skipped.clone());
+                (why.unwrap_or_default(), String::new(), exit::FAILED)
+            }
+        };
+        return Err(ExperimentError::Nothing {
+            why,
+            next_step,
+            code,
         });
     }
     let ground = (rootless, runner.into_between());

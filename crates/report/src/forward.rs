@@ -50,7 +50,8 @@ pub(crate) fn details(forward: &ForwardPlan, lasted_ns: Option<u64>) -> Vec<Stri
     words
 }
 
-fn counted(count: u64, what: &str) -> String {
+/// `1 run`, `1,234 runs`.
+pub(crate) fn counted(count: u64, what: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{} {what}{plural}", format_count(count))
 }

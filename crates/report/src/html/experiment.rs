@@ -13,6 +13,7 @@ use super::{hosts, points, pretty};
 use crate::experiment::{
     Grid, circumstances, grid, published, shape_words, skipped, state, trends, verdict,
 };
+use crate::forward::counted;
 use crate::markdown;
 use crate::svg::{self, Axis, Bar, BarChart, Chart, Mark, Series, escape};
 use crate::text;
@@ -29,12 +30,9 @@ pub(super) fn body(result: &ExperimentResult, set: &RunSet) -> String {
         escape(&verdict(result)),
         escape(&result.question)
     );
-    let runs = match set.runs.len() {
-        1 => "1 run".to_owned(),
-        n => format!("{n} runs"),
-    };
     let mut about = format!(
-        "{runs}, started {}",
+        "{}, started {}",
+        counted(set.runs.len() as u64, "run"),
         set.started.strftime("%Y-%m-%d %H:%M:%S UTC")
     );
     for how in circumstances(result) {

@@ -5,6 +5,7 @@ use linerate_metric::plan::Direction;
 
 use super::sentence_note;
 use super::table::table;
+use crate::forward::counted;
 use crate::history::{Entry, Shapes, Trend};
 use crate::style::{Paint, Style, clean, hang};
 use crate::words;
@@ -168,10 +169,7 @@ pub fn trend(trend: &Trend, style: &Style) -> String {
             trend.figure
         );
     };
-    let runs = match trend.points.len() {
-        1 => "1 run".to_owned(),
-        n => format!("{n} runs"),
-    };
+    let runs = counted(trend.points.len() as u64, "run");
     let title = format!(
         "{} of {runs}, {} to {}",
         trend.figure,
