@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::time::Duration;
 
-use common::{Finished, Lab, Room, Running, finish, is_record, lab, one_of, skip, soon};
+use common::{Finished, Lab, Room, Running, finish, is_record, lab, number, one_of, skip, soon};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -30,11 +30,6 @@ fn list(room: &Room) -> Vec<String> {
 
 fn down(lab: &Lab) -> Finished {
     lab.room.run(&format!("lab down --name {}", lab.name))
-}
-
-fn number(record: &Value, pointer: &str) -> f64 {
-    let value = record.pointer(pointer).and_then(Value::as_f64);
-    value.unwrap_or_else(|| panic!("no {pointer} in {record:#}"))
 }
 
 #[test]

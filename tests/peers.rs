@@ -10,7 +10,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::{
-    Finished, LONG, Lab, Room, Running, finish, free_port, is_record, one_of, skip, soon, works,
+    Finished, LONG, Lab, Room, Running, finish, free_port, is_record, number, one_of, skip, soon,
+    works,
 };
 use serde_json::Value;
 
@@ -79,11 +80,6 @@ macro_rules! pair {
             Err(why) => skip!("{why}"),
         }
     }};
-}
-
-fn number(value: &Value, path: &str) -> f64 {
-    let found = value.pointer(path).and_then(Value::as_f64);
-    found.unwrap_or_else(|| panic!("{path}: {value:#}"))
 }
 
 #[track_caller]

@@ -7,13 +7,8 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{Finished, Lab, Room, Running, finish, is_record, one_of, skip, soon, works};
+use common::{Finished, Lab, Room, Running, finish, is_record, number, one_of, skip, soon, works};
 use serde_json::Value;
-
-fn number(document: &Value, pointer: &str) -> f64 {
-    let value = document.pointer(pointer).and_then(Value::as_f64);
-    value.unwrap_or_else(|| panic!("no {pointer} in {document:#}"))
-}
 
 /// A host of its own with a tap interface, whose other side a stack takes.
 struct House {

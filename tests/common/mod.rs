@@ -210,6 +210,13 @@ pub struct Running {
     errors: Receiver<String>,
 }
 
+/// The figure at this place of a document.
+#[track_caller]
+pub fn number(document: &Value, pointer: &str) -> f64 {
+    let value = document.pointer(pointer).and_then(Value::as_f64);
+    value.unwrap_or_else(|| panic!("no {pointer} in {document:#}"))
+}
+
 /// Gathers what a stream says, and passes each line on as it comes.
 fn reader(from: impl Read + Send + 'static) -> (JoinHandle<String>, Receiver<String>) {
     let (sink, lines) = channel();
