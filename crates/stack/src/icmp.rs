@@ -314,7 +314,7 @@ fn echo(
         }
         return;
     }
-    let id = link.next_id();
+    let id = link.numbers.next(own, header.from) as u16;
     let Some(mut frame) = link.make(bytes) else {
         return;
     };
@@ -338,7 +338,7 @@ pub(crate) fn port_unreachable(link: &mut Link, header: &Header, packet: &[u8]) 
     let (kinds, protocol) = kinds(header.to);
     let head = ip::header_bytes(header.to);
     let length = HEADER_BYTES + quote.len();
-    let id = link.next_id();
+    let id = link.numbers.next(header.to, header.from) as u16;
     let Some(mut frame) = link.make(head + length) else {
         return;
     };

@@ -64,6 +64,7 @@ mod discovery;
 mod icmp;
 mod link;
 mod neighbors;
+mod numbers;
 mod paths;
 mod problem;
 mod queue;

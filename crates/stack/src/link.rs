@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::icmp::Allowance;
 use crate::neighbors::{Neighbors, Resolved};
+use crate::numbers::Numbers;
 use crate::paths::Paths;
 use crate::watch::{Mark, Watch};
 use crate::wire::{ETHERNET_BYTES, UDP, ip, put, word};
@@ -56,8 +57,7 @@ pub(crate) struct Link {
     pub(crate) mark: Option<Mark>,
     /// Where a packet is written for which no buffer is free.
     pub(crate) scratch: Vec<u8>,
-    /// Identification of the next IPv4 datagram.
-    id: u16,
+    pub(crate) numbers: Numbers,
     /// Type of service or traffic class of what is sent for sockets.
     tos: u8,
     /// Networks that packets to a group may cross.
@@ -78,7 +78,7 @@ impl Link {
         config: &Config,
     ) -> Self {
         let per_turn = config.tx_descriptors;
-        let id = own.seed as u16;
+        let numbers = Numbers::new(own.seed);
         Self {
             memory: memory.clone(),
             pool: memory.pool(),
@@ -104,7 +104,7 @@ impl Link {
             watch: None,
             mark: None,
             scratch: vec![0; memory.frame_bytes().into()],
-            id,
+            numbers,
             tos: config.ip.tos,
             // RFC 1112, section 6.1.
             group_hops: 1,
@@ -133,11 +133,6 @@ impl Link {
         if to.is_multicast() {
             ip::limit_hops(packet, self.group_hops);
         }
-    }
-
-    pub(crate) fn next_id(&mut self) -> u16 {
-        self.id = self.id.wrapping_add(1);
-        self.id
     }
 
     /// A turn begins: as many frames as it has descriptors may leave again.

@@ -3,6 +3,7 @@
 mod common;
 
 use std::cell::Cell;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -78,40 +79,69 @@ fn long_datagrams_arrive_whole_at_any_mtu() {
     }
 }
 
-/// Numbers that count for all hosts alike tell each what others are sent, and let him spoil it (RFC 7739).
-#[test]
-fn numbers_of_fragments_say_nothing_of_those_to_others() {
-    const OTHER: &str = "fd00::3";
-    let own = Addressing::new(&["10.0.0.2/24", "fd00::2/64", "fd00::3/64"]).unwrap();
+/// Numbers of what is sent to two addresses in turn, in packets that `number` knows; those to either of them.
+fn numbers(
+    ends: [&'static str; 2],
+    bytes: usize,
+    number: fn(&[u8]) -> Option<u32>,
+) -> [Vec<u32>; 2] {
+    let own = ["10.0.0.2/24", "10.0.0.3/24", "fd00::2/64", "fd00::3/64"];
     let config = common::config(&[]);
-    let mut world = World::between(&config, &config, Link::CLEAN, &own);
-    let (client, _) = pair_at(&mut world, FAR_V6);
-    // First ones, of those from near.
-    let firsts =
-        world.kept(|end, frame| end == 0 && frame[20] == FRAGMENT && frame[56..58] == [0, 1]);
-    for far in [FAR_V6, OTHER, OTHER, FAR_V6, OTHER, FAR_V6] {
-        let sent = world.near.udp_send(client, Some(at(far, 7)), 3_000, |_| ());
+    let mut world = World::between(
+        &config,
+        &config,
+        Link::CLEAN,
+        &Addressing::new(&own).unwrap(),
+    );
+    let (client, _) = pair_at(&mut world, ends[0]);
+    let meant = world.kept(move |end, frame| end == 0 && number(frame).is_some());
+    for turn in [0, 1, 1, 0, 1, 0] {
+        let to = Some(at(ends[turn], 7));
+        let sent = world.near.udp_send(client, to, bytes, |_| ());
         assert!(sent.is_ready());
         world.run(100);
     }
-    let firsts = firsts.borrow();
-    let numbers = firsts.iter().map(|frame| {
-        let number = u32::from_be_bytes(frame[58..62].try_into().unwrap());
-        (frame[53], number)
-    });
-    let to = |host: u8| -> Vec<u32> {
-        let to_it = numbers.clone().filter(|(to, _)| *to == host);
-        to_it.map(|(_, number)| number).collect()
+    let meant = meant.borrow();
+    ends.map(|end| {
+        let end: IpAddr = end.parse().unwrap();
+        let to_it = meant
+            .iter()
+            .filter(|frame| packets::addressee(frame) == end);
+        to_it.filter_map(|frame| number(frame)).collect()
+    })
+}
+
+/// Numbers that count for all hosts alike tell each what others are sent, and let him spoil it (RFC 7739).
+#[test]
+fn numbers_of_packets_say_nothing_of_those_to_others() {
+    const OTHER: &str = "10.0.0.3";
+    const OTHER_V6: &str = "fd00::3";
+    // Of first fragments, and of packets that a router may cut.
+    let v4 = |frame: &[u8]| {
+        let meant =
+            packets::is_v4(frame) && frame[23] == UDP && frame[21] == 0 && frame[20] & 0x1f == 0;
+        meant.then(|| u16::from_be_bytes([frame[18], frame[19]]).into())
     };
-    let (ones, others) = (to(2), to(3));
-    assert_eq!((ones.len(), others.len()), (3, 3));
-    for numbers in [&ones, &others] {
-        // None comes again soon.
-        let mut each = numbers.windows(2).map(|two| two[1].wrapping_sub(two[0]));
-        assert!(each.all(|more| (1..10).contains(&more)), "{numbers:?}");
+    let v6 = |frame: &[u8]| {
+        let first = frame[20] == FRAGMENT && frame[56..58] == [0, 1];
+        first.then(|| u32::from_be_bytes(frame[58..62].try_into().unwrap()))
+    };
+    for (bits, all) in [
+        (16, numbers([FAR, OTHER], 100, v4)),
+        (16, numbers([FAR, OTHER], 3_000, v4)),
+        (32, numbers([FAR_V6, OTHER_V6], 3_000, v6)),
+    ] {
+        let less = |one: u32, other: u32| one.wrapping_sub(other) << (32 - bits) >> (32 - bits);
+        let [ones, others] = &all;
+        assert_eq!((ones.len(), others.len()), (3, 3));
+        for numbers in &all {
+            // None comes again soon.
+            let mut each = numbers.windows(2).map(|two| less(two[1], two[0]));
+            assert!(each.all(|more| (1..10).contains(&more)), "{numbers:?}");
+        }
+        let apart = less(ones[0], others[0]).min(less(others[0], ones[0]));
+        assert!(apart > 1_000, "{all:?}");
     }
-    let apart = ones[0].wrapping_sub(others[0]) as i32;
-    assert!(apart.unsigned_abs() > 1_000, "{ones:?} {others:?}");
 }
 
 /// The engine's fragmenter forgot all but the last of a burst; ours has one on its way at a time.

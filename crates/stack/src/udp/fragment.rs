@@ -1,6 +1,5 @@
 //! Datagrams that are longer than a frame leave in fragments (RFC 791; RFC 8200, section 4.5).
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr};
 
 use linerate_port::vnet::VnetHeader;
@@ -34,9 +33,6 @@ pub(crate) struct Fragmenter {
     id: u32,
     /// The longest packet that the way to the addressee takes.
     mtu: usize,
-    /// Datagrams of IPv6 that were cut, and the key of their numbers.
-    count: u32,
-    secret: u64,
 }
 
 /// Bytes of a fragment's headers.
@@ -58,7 +54,7 @@ pub(crate) fn pieces(to: IpAddr, length: usize, mtu: usize) -> usize {
 }
 
 impl Fragmenter {
-    pub(crate) fn new(on: bool, secret: u64) -> Self {
+    pub(crate) fn new(on: bool) -> Self {
         Self {
             datagram: vec![0; Self::heap_bytes(on)],
             length: 0,
@@ -68,8 +64,6 @@ impl Fragmenter {
             protocol: 0,
             id: 0,
             mtu: 0,
-            count: 0,
-            secret,
         }
     }
 
@@ -105,22 +99,7 @@ impl Fragmenter {
     ) {
         ((self.from, self.to), self.protocol) = (ends, protocol);
         (self.sent, self.mtu) = (0, mtu);
-        self.id = match self.to {
-            IpAddr::V4(_) => link.next_id().into(),
-            IpAddr::V6(_) => {
-                self.count = self.count.wrapping_add(1);
-                self.first_number().wrapping_add(self.count)
-            }
-        };
-    }
-
-    /// What is counted from between two hosts: who sees the numbers of one way cannot guess those of another, to spoil
-    /// what is put together at its end (RFC 7739).
-    fn first_number(&self) -> u32 {
-        // Of this kind (SipHash), as from the quick one of the tables its key could be reckoned back.
-        let mut hasher = DefaultHasher::new();
-        (self.secret, self.from, self.to).hash(&mut hasher);
-        hasher.finish() as u32
+        self.id = link.numbers.next(self.from, self.to);
     }
 
     /// Makes fragments while there is room for frames.

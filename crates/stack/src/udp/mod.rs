@@ -156,7 +156,7 @@ impl Udp {
                 config.ip.reassembly_bytes,
                 config.ip.reassembly_timeout.as_nanos() as Nanos,
             ),
-            fragmenter: Fragmenter::new(config.ip.fragmentation, own.seed),
+            fragmenter: Fragmenter::new(config.ip.fragmentation),
             verify,
             takes_open,
             several: own.networks.len() > 1,

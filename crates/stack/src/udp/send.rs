@@ -30,6 +30,8 @@ pub(super) struct Template {
     pseudo_sum: Sum,
     ports_sum: Sum,
     from: IpAddr,
+    /// Where numbers of packets of IPv4 are counted from.
+    place: u16,
     /// The longest packet that may leave whole.
     whole: usize,
     /// What the ends of long ones are remembered as; zero before the first of them.
@@ -46,6 +48,7 @@ impl Default for Template {
             pseudo_sum: Sum::default(),
             ports_sum: Sum::default(),
             from: Ipv4Addr::UNSPECIFIED.into(),
+            place: 0,
             whole: 0,
             name: 0,
         }
@@ -63,6 +66,7 @@ impl Template {
         ip::write(packet, from, to.ip(), UDP, 0, 0);
         link.label(packet, to.ip());
         if head == V4_BYTES {
+            self.place = link.numbers.place(from, to.ip()) as u16;
             put(packet, 2, 0);
             put(packet, 10, 0);
             self.header_sum = Sum::of(&packet[..V4_BYTES]);
@@ -235,7 +239,6 @@ impl Udp {
         let Some(mut frame) = link.make(head + UDP_BYTES + bytes) else {
             return false;
         };
-        let number = link.next_id();
         let (vnet, offload) = (link.vnet, self.checksum == Checksum::Offload);
         let template = &self.sockets[id.index as usize].template;
         let known = template.epoch != 0;
@@ -251,6 +254,7 @@ impl Udp {
         let length = (UDP_BYTES + bytes) as u16;
         let packet = &mut ethernet[ETHERNET_BYTES..];
         if head == V4_BYTES {
+            let number = link.numbers.next_from(template.place);
             let total = V4_BYTES as u16 + length;
             put(packet, 2, total);
             put(packet, 4, number);

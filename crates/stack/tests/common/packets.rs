@@ -146,3 +146,13 @@ pub fn sender(frame: &[u8]) -> IpAddr {
         Ipv6Addr::from_octets(packet[8..24].try_into().unwrap()).into()
     }
 }
+
+/// Whom a packet is for.
+pub fn addressee(frame: &[u8]) -> IpAddr {
+    let packet = &frame[ETHERNET..];
+    if is_v4(frame) {
+        Ipv4Addr::from_octets(packet[16..20].try_into().unwrap()).into()
+    } else {
+        Ipv6Addr::from_octets(packet[24..40].try_into().unwrap()).into()
+    }
+}
