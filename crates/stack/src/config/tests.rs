@@ -51,6 +51,8 @@ fn values_out_of_range_are_refused() {
         ("rx_descriptors", "0"),
         ("mtu", "100"),
         ("mtu", "large"),
+        ("mtu", "1400.5"),
+        ("ip.tos", "1.5"),
         ("tcp.send_buffer", "2G"),
         ("tcp.nagle", "maybe"),
         ("tcp.delayed_ack", "2s"),

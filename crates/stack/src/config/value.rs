@@ -6,6 +6,10 @@ use linerate_metric::units::{ByteSize, parse_duration};
 
 /// A whole number of bytes or things within bounds; `16K` is 16384.
 pub(super) fn size(text: &str, least: u64, most: u64) -> Option<u64> {
+    // 1.5K is one, and 1.5 is none.
+    if text.contains('.') && text.ends_with(|last: char| last.is_ascii_digit()) {
+        return None;
+    }
     let ByteSize(size) = text.parse().ok()?;
     (least..=most).contains(&size).then_some(size)
 }
