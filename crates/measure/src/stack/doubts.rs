@@ -19,7 +19,8 @@ const ROWS: &[Row] = &[
     Row {
         doubt: "reassembly-too-long",
         counted: &[("ip", "reassembly_too_long")],
-        holds: |_| true,
+        // No datagram is longer than the longest buffer: what says so is no good one.
+        holds: |stack| key(stack, "ip.reassembly_buffers.bytes") != LONGEST_BUFFER,
         says: |stack, count| {
             format!(
                 "{count} fragments were of datagrams above {} B, which no buffer holds, and these \
@@ -131,6 +132,9 @@ const ROWS: &[Row] = &[
     },
 ];
 
+/// The largest value of `ip.reassembly_buffers.bytes`.
+const LONGEST_BUFFER: &str = "65535";
+
 /// What a stack's counters say of losses that its sender can prevent, and what its threads meet.
 #[must_use]
 pub fn of(stack: &StackFacts) -> Vec<Doubt> {
@@ -225,6 +229,19 @@ mod tests {
         assert_eq!(of(&stack)[0].doubt, "rt-throttle");
         set(&mut stack, "poll.interval", "125us");
         assert!(of(&stack).is_empty());
+    }
+
+    #[test]
+    fn no_buffer_is_asked_for_that_cannot_be_had() {
+        let mut stack = StackFacts::default();
+        let ip = stack.counters.entry("ip".to_owned()).or_default();
+        ip.insert("reassembly_too_long".to_owned(), 2);
+        let mut doubts = |bytes: &str| {
+            let key = "ip.reassembly_buffers.bytes".to_owned();
+            stack.configuration.insert(key, bytes.to_owned());
+            of(&stack).len()
+        };
+        assert_eq!((doubts("8192"), doubts("65535")), (1, 0));
     }
 
     #[test]
