@@ -1,5 +1,6 @@
 //! What the asking end settles before it asks, and what it takes over from the answer.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use linerate_dialect::control::Accept;
@@ -98,11 +99,24 @@ fn whole_packet_payload(far: SocketAddr, local: &Local) -> Result<u64, MeasureEr
     let socket = Socket::new(Domain::for_address(far), Type::DGRAM, None).map_err(system)?;
     local.bind(&socket)?;
     // Connecting a UDP socket sends nothing.
-    socket.connect(&SockAddr::from(far)).map_err(system)?;
+    (socket.connect(&SockAddr::from(far))).map_err(|error| unconnected(far, error))?;
     let is_v6 = far.is_ipv6();
     let mtu = linerate_host::sys::socket::path_mtu(&socket, is_v6).map_err(system)?;
     let headers = if is_v6 { V6_HEADERS } else { V4_HEADERS };
     Ok(u64::from(mtu.saturating_sub(headers)).clamp(64, LARGEST_DATAGRAM_BYTES))
+}
+
+/// Why a socket was not connected: where there is no way, that is said.
+fn unconnected(far: SocketAddr, error: io::Error) -> MeasureError {
+    match error.kind() {
+        io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable => {
+            MeasureError::NoRoute {
+                address: far,
+                source: error,
+            }
+        }
+        _ => MeasureError::system("path MTU", error),
+    }
 }
 
 /// The flows in the order in which the far end granted them.
@@ -219,4 +233,27 @@ pub(super) fn take_over(plan: &mut Plan, accept: &Accept) -> Result<(), &'static
     }
     *plan = expected;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use linerate_metric::exit;
+
+    use super::*;
+
+    /// Where nothing is said before the first datagram, nobody else finds out.
+    #[test]
+    fn a_host_that_no_way_leads_to_is_told_as_over_tcp() {
+        let far: SocketAddr = "192.0.2.1:7".parse().unwrap();
+        let of = |number| unconnected(far, io::Error::from_raw_os_error(number));
+        const ENETUNREACH: i32 = 101;
+        const EHOSTUNREACH: i32 = 113;
+        const EINVAL: i32 = 22;
+        for number in [ENETUNREACH, EHOSTUNREACH] {
+            let error = of(number);
+            assert!(matches!(error, MeasureError::NoRoute { address, .. } if address == far));
+            assert_eq!(error.exit_code(), exit::PEER);
+        }
+        assert_eq!(of(EINVAL).exit_code(), exit::FAILED);
+    }
 }
