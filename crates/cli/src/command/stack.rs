@@ -99,7 +99,7 @@ fn serve(args: &StackHostArgs, output: &mut Output) -> Result<u8, Failure> {
         }
         return Ok(failure.code);
     }
-    Ok(if record.interrupted && args.time.is_some() {
+    Ok(if record.interrupted {
         exit::INTERRUPTED
     } else {
         exit::OK

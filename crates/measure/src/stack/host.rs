@@ -159,7 +159,8 @@ fn serve(
             last = reading;
         }
         if over {
-            interrupted = stopped;
+            // Without a time somebody has to end it: that is no interruption.
+            interrupted = stopped && ends_ns.is_some();
             break;
         }
         if let Some(error) = thread.failure() {
