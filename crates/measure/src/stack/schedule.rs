@@ -42,24 +42,27 @@ pub fn check(config: &Config, usable: &[u32]) -> Result<(), MeasureError> {
         false => thread.cpus.0.clone(),
     };
     let (driver, application) = (&config.driver, &config.application);
-    let [processor] = on(driver)[..] else {
-        return Ok(());
+    // A thread that may run nowhere else waits for the one that does not sleep; the scheduler moves none that runs.
+    let waits = |above: &Thread, below: &Thread| -> Option<u32> {
+        let [processor] = on(below)[..] else {
+            return None;
+        };
+        let meet = on(above).contains(&processor);
+        (meet && keeps_from_running(above.sched, below.sched)).then_some(processor)
     };
-    if on(application) != [processor] {
-        return Ok(());
-    }
-    let (above, below) = match keeps_from_running(driver.sched, application.sched) {
-        true => ("driver", "application"),
-        false if keeps_from_running(application.sched, driver.sched) => ("application", "driver"),
-        false => return Ok(()),
+    let (above, below, processor) = match (waits(driver, application), waits(application, driver)) {
+        (Some(processor), _) => ("driver", "application", processor),
+        (None, Some(processor)) => ("application", "driver", processor),
+        (None, None) => return Ok(()),
     };
     Err(MeasureError::OptionRefused {
         option: format!(
-            "--set threads.driver.sched={} with threads.application.sched={} on processor {processor} alone",
+            "--set threads.driver.sched={} with threads.application.sched={} where the {below}'s thread has processor \
+             {processor} alone",
             driver.sched, application.sched
         ),
         why: format!(
-            "with poll.interval=spin the {above}'s thread never sleeps, and the {below}'s would never run"
+            "with poll.interval=spin the {above}'s thread never sleeps, and the {below}'s would never run while that is there"
         ),
         next_step: "let them sleep (--set poll.interval=125us), give each a processor of its own \
                     (threads.driver.cpus, threads.application.cpus), or --set threads.count=1"
@@ -136,7 +139,23 @@ mod tests {
                 "threads.driver.sched=fifo:80 threads.application.sched=fifo:50 threads.driver.cpus=1 \
                  threads.application.cpus=1",
                 &[0, 1],
-                Some("on processor 1 alone"),
+                Some("has processor 1 alone"),
+            ),
+            // As `--cpu 0` has it.
+            (
+                "threads.driver.sched=fifo:80 threads.application.sched=fifo:50 threads.application.cpus=0",
+                &[0, 1],
+                Some("application's thread has processor 0 alone"),
+            ),
+            (
+                "threads.driver.sched=fifo:50 threads.application.sched=fifo:80 threads.driver.cpus=1",
+                &[0, 1],
+                Some("driver's thread has processor 1 alone"),
+            ),
+            (
+                "threads.driver.sched=fifo:80 threads.application.sched=fifo:50 threads.driver.cpus=0",
+                &[0, 1],
+                None,
             ),
             (
                 "threads.driver.sched=fifo:80 threads.application.sched=fifo:50 threads.driver.cpus=0 \
