@@ -38,10 +38,13 @@ fn refuse<T>(object: &str, situation: &str, next_step: &str) -> Result<T, Failur
     Err(Failure::usage(Problem::new(situation, object, next_step)))
 }
 
-fn meets_throttle(plan: &Plan, asked: bool) -> Result<(), Failure> {
+fn meets_throttle(plan: &Plan, asked: bool, args: &MeasureArgs) -> Result<(), Failure> {
     let real_time = plan.sched.near.is_real_time() || plan.sched.far.is_real_time();
-    let spins =
-        (plan.wait.as_ref()).is_some_and(|wait| wait.near == Wait::Spin || wait.far == Wait::Spin);
+    let spins = match &plan.wait {
+        Some(wait) => wait.near == Wait::Spin || wait.far == Wait::Spin,
+        // As our own stack does unless it was told otherwise.
+        None => args.near.stack.dev.is_some(),
+    };
     if asked && !(real_time && spins) {
         return refuse(
             "--rt-yield",

@@ -278,7 +278,7 @@ fn round_trip(args: &LatencyArgs, plan: &Plan) -> Result<RoundTripPlan, Failure>
             "give 8 or more",
         );
     }
-    meets_throttle(plan, args.rt_yield)?;
+    meets_throttle(plan, args.rt_yield, &args.measure)?;
     if args.rt_yield && (scheduled || outstanding > 1) {
         return refuse(
             "--rt-yield with --rate, --outstanding or --load-curve",

@@ -2,7 +2,7 @@
 
 use linerate_measure::stack::{facts, open, refuse};
 use linerate_metric::event::Problem;
-use linerate_metric::plan::{Kind, Plan, Protocol, Wait};
+use linerate_metric::plan::{Kind, Plan, Protocol, Sched, Wait};
 use linerate_metric::stack::{STACK_NAME, StackPlan};
 use linerate_metric::units::written_duration;
 use linerate_stack::config::Thread;
@@ -11,41 +11,80 @@ use linerate_stack::{Config, StackError};
 use crate::args::{NearStackArgs, StackArgs};
 use crate::failure::Failure;
 
-/// Keys that a run may set by options that the kernel's sockets have, too.
-struct Asked(Vec<(&'static str, String)>);
+/// A key that a run sets by an option that the kernel's sockets have, too.
+struct Wish {
+    key: &'static str,
+    value: String,
+    /// None where nobody asked, and the run only begins with it.
+    option: Option<&'static str>,
+}
+
+/// Those keys and options, by long names: an option and a key that say different things are refused.
+pub const KEYS_OF_OPTIONS: &[(&str, &str)] = &[
+    ("tcp.send_buffer", "window"),
+    ("tcp.send_buffer", "sndbuf"),
+    ("tcp.receive_window", "window"),
+    ("tcp.receive_window", "rcvbuf"),
+    ("tcp.nagle", "no-delay"),
+    ("tcp.mss", "mss"),
+    ("ip.tos", "tos"),
+    ("tcp.congestion_control", "congestion"),
+    ("poll.interval", "wait"),
+    ("threads.application.cpus", "cpu"),
+    ("threads.application.sched", "sched"),
+];
+
+/// Keys that a run sets so.
+struct Asked(Vec<Wish>);
 
 impl Asked {
     fn new(plan: &Plan) -> Self {
         let mut asked = Vec::new();
+        let mut ask = |option, key, value| asked.push(Wish { key, value, option });
         let tcp = plan.protocol == Protocol::Tcp;
         let buffers = [
-            ("tcp.send_buffer", plan.socket.send_buffer_bytes),
-            ("tcp.receive_window", plan.socket.receive_buffer_bytes),
+            ("--sndbuf", "tcp.send_buffer", plan.socket.send_buffer_bytes),
+            (
+                "--rcvbuf",
+                "tcp.receive_window",
+                plan.socket.receive_buffer_bytes,
+            ),
         ];
-        for (key, bytes) in buffers.into_iter().filter(|_| tcp) {
-            asked.extend(
-                bytes
-                    .or(plan.window_bytes)
-                    .map(|bytes| (key, bytes.to_string())),
-            );
+        for (option, key, bytes) in buffers.into_iter().filter(|_| tcp) {
+            match (bytes, plan.window_bytes) {
+                (Some(bytes), _) => ask(Some(option), key, bytes.to_string()),
+                (None, Some(bytes)) => ask(Some("-w"), key, bytes.to_string()),
+                (None, None) => {}
+            }
         }
         if tcp && (plan.socket.no_delay || plan.kind == Kind::Latency) {
-            asked.push(("tcp.nagle", "off".to_owned()));
+            let asked_for = plan.socket.no_delay.then_some("-N");
+            ask(asked_for, "tcp.nagle", "off".to_owned());
         }
         if let (Some(bytes), true) = (plan.socket.mss_bytes, tcp) {
-            asked.push(("tcp.mss", bytes.to_string()));
+            ask(Some("-M"), "tcp.mss", bytes.to_string());
         }
-        asked.extend(plan.socket.tos.map(|tos| ("ip.tos", tos.to_string())));
-        if plan.congestion_control_asked {
-            let name = plan.congestion_control.clone();
-            asked.extend(name.map(|name| ("tcp.congestion_control", name)));
+        if let Some(tos) = plan.socket.tos {
+            ask(Some("-S"), "ip.tos", tos.to_string());
+        }
+        if let (Some(name), true) = (&plan.congestion_control, plan.congestion_control_asked) {
+            ask(Some("-C"), "tcp.congestion_control", name.clone());
         }
         match plan.wait.as_ref().map(|wait| wait.near) {
-            Some(Wait::Spin) => asked.push(("poll.interval", "spin".to_owned())),
+            Some(Wait::Spin) => ask(Some("--wait"), "poll.interval", "spin".to_owned()),
             Some(Wait::Interval { time_ns }) => {
-                asked.push(("poll.interval", written_duration(time_ns)));
+                ask(Some("--wait"), "poll.interval", written_duration(time_ns));
             }
             _ => {}
+        }
+        // Where the driver's thread is one of its own it stays where its keys put it.
+        if !plan.cpu.near.0.is_empty() {
+            let cpus = plan.cpu.near.to_string();
+            ask(Some("--cpu"), "threads.application.cpus", cpus);
+        }
+        if plan.sched.near != Sched::Inherited {
+            let sched = plan.sched.near.to_string();
+            ask(Some("--sched"), "threads.application.sched", sched);
         }
         Self(asked)
     }
@@ -60,9 +99,10 @@ fn refused(error: StackError) -> Failure {
 fn config(args: &StackArgs, asked: &Asked) -> Result<(String, Config), Failure> {
     let profile = args.profile.clone().unwrap_or_else(|| "default".to_owned());
     let mut config = Config::profile(&profile).map_err(refused)?;
-    for (key, value) in &asked.0 {
-        config.set(key, value).map_err(refused)?;
+    for wish in &asked.0 {
+        config.set(wish.key, &wish.value).map_err(refused)?;
     }
+    let wished = config.clone();
     if let Some(file) = &args.config {
         let text = std::fs::read_to_string(file).map_err(|error| {
             Failure::usage(Problem::new(
@@ -81,7 +121,23 @@ fn config(args: &StackArgs, asked: &Asked) -> Result<(String, Config), Failure> 
         config.apply(setting).map_err(refused)?;
     }
     refuse_without_effect(args, &config)?;
+    refuse_contradictions(asked, &wished, &config)?;
     Ok((profile, config))
+}
+
+/// Refuses an option whose key was set to something else: one of both would do nothing.
+fn refuse_contradictions(asked: &Asked, wished: &Config, config: &Config) -> Result<(), Failure> {
+    let overruled =
+        |wish: &&Wish| wish.option.is_some() && wished.get(wish.key) != config.get(wish.key);
+    let Some(Wish { key, value, option }) = asked.0.iter().find(overruled) else {
+        return Ok(());
+    };
+    let set = config.get(key).unwrap_or_default();
+    Err(Failure::usage(Problem::new(
+        format!("both say what {key} is, and not the same: {value} and {set}"),
+        format!("{} with --set {key}={set}", option.unwrap_or_default()),
+        "leave one of them out",
+    )))
 }
 
 /// Refuses a place of the driver's thread where the driver has none.
@@ -132,6 +188,24 @@ pub fn host(args: &StackArgs) -> Result<StackPlan, Failure> {
     })
 }
 
+/// Refuses pauses of real-time threads where one spins that makes none.
+fn refuse_pauses(plan: &Plan, stack: &StackPlan) -> Result<(), Failure> {
+    let config = open::config(stack).map_err(refused)?;
+    let driver = config.threads > 1 && config.poll_interval.is_none();
+    let spins = driver && config.driver.sched.is_real_time();
+    match plan.round_trip.rt_yield && spins {
+        false => Ok(()),
+        true => Err(Failure::usage(Problem::new(
+            "only the application's thread makes pauses: the driver's is real-time, too, and spins",
+            format!(
+                "--rt-yield with threads.driver.sched={}",
+                config.driver.sched
+            ),
+            "leave it out, or add --set threads.driver.sched=inherited or --set poll.interval=125us",
+        ))),
+    }
+}
+
 /// Puts our stack at the near end of a run, if that is asked for.
 pub fn near(plan: &mut Plan, args: &NearStackArgs) -> Result<(), Failure> {
     let control = args.control.unwrap_or_default();
@@ -147,6 +221,7 @@ pub fn near(plan: &mut Plan, args: &NearStackArgs) -> Result<(), Failure> {
         return Ok(());
     };
     stack.control = control;
+    refuse_pauses(plan, &stack)?;
     let interval = stack.configuration.get("poll.interval");
     let near = match interval.map(String::as_str) {
         None | Some("spin") => Wait::Spin,
@@ -162,4 +237,82 @@ pub fn near(plan: &mut Plan, args: &NearStackArgs) -> Result<(), Failure> {
     plan.stack.near = STACK_NAME.to_owned();
     plan.near_stack = Some(Box::new(stack));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    /// What a command line over our stack is refused with; its configuration where it is not.
+    fn planned(words: &str) -> Result<Config, Problem> {
+        let all = format!("linerate throughput host --dev tap:t0 --ip 10.0.0.2/24 {words}");
+        let Command::Throughput(args) =
+            Cli::try_parse_from(all.split_whitespace()).unwrap().command
+        else {
+            panic!("another command");
+        };
+        let measurement = crate::plan::throughput(&args).map_err(|failure| failure.problem)?;
+        let stack = measurement.client.plan.near_stack.expect("our stack");
+        Ok(open::config(&stack).unwrap())
+    }
+
+    #[test]
+    fn an_option_and_the_key_that_it_sets_say_the_same() {
+        for (option, words, key, other) in [
+            ("-w", "-w 64K", "tcp.send_buffer", "10240"),
+            ("--sndbuf", "--sndbuf 64K", "tcp.send_buffer", "10240"),
+            ("--rcvbuf", "--rcvbuf 64K", "tcp.receive_window", "10240"),
+            ("-N", "-N", "tcp.nagle", "on"),
+            ("-M", "-M 1000", "tcp.mss", "900"),
+            ("-S", "-S 8", "ip.tos", "4"),
+            ("-C", "-C reno", "tcp.congestion_control", "none"),
+            ("--wait", "--wait spin", "poll.interval", "200us"),
+            ("--wait", "--wait interval:1ms", "poll.interval", "spin"),
+            ("--cpu", "--cpu 0", "threads.application.cpus", "1"),
+            (
+                "--sched",
+                "--sched nice:5",
+                "threads.application.sched",
+                "nice:3",
+            ),
+        ] {
+            let alone = planned(words).unwrap().get(key).unwrap();
+            assert_ne!(alone, other);
+            planned(&format!("{words} --set {key}={alone}")).unwrap();
+            let problem = planned(&format!("{words} --set {key}={other}")).unwrap_err();
+            assert_eq!(problem.object, format!("{option} with --set {key}={other}"));
+            let differ = format!("{alone} and {other}");
+            assert!(
+                problem.situation.ends_with(&differ),
+                "{}",
+                problem.situation
+            );
+        }
+        // What a profile says is its own affair.
+        let config = planned("--profile embedded-tuned -w 64K --sched nice:5").unwrap();
+        assert_eq!(config.get("tcp.send_buffer").unwrap(), "65536");
+        assert_eq!(config.get("threads.application.sched").unwrap(), "nice:5");
+    }
+
+    #[test]
+    fn pauses_are_had_where_every_thread_makes_them() {
+        let yields = |words: &str| planned(&format!("--rt-yield {words}")).map(drop);
+        let real_time = "--sched fifo:10/inherited";
+        yields(real_time).unwrap();
+        yields(&format!("{real_time} --wait spin")).unwrap();
+        let waits = format!("{real_time} --wait interval:1ms");
+        assert!(yields(&waits).is_err());
+        assert!(yields("").is_err());
+        let tuned = format!("{real_time} --profile embedded-tuned");
+        let problem = yields(&tuned).unwrap_err();
+        assert!(
+            problem.object.ends_with("threads.driver.sched=fifo:80"),
+            "{}",
+            problem.object
+        );
+        yields(&format!("{tuned} --set threads.driver.sched=inherited")).unwrap();
+    }
 }

@@ -73,7 +73,7 @@ pub fn throughput(args: &ThroughputArgs) -> Result<Measurement, Failure> {
         batches(&mut plan, args, batch)?;
     }
     threads(&mut plan, args)?;
-    rt_yield(&mut plan, args.rt_yield)?;
+    rt_yield(&mut plan, args)?;
     if let Some(bytes) = args.bytes {
         if bytes.0 == 0 {
             return refuse("-n 0", "there is nothing to move", "give a size above 0");
@@ -308,9 +308,9 @@ fn threads(plan: &mut Plan, args: &ThroughputArgs) -> Result<(), Failure> {
 }
 
 /// Pauses of real-time threads that spin.
-fn rt_yield(plan: &mut Plan, asked: bool) -> Result<(), Failure> {
-    meets_throttle(plan, asked)?;
-    plan.round_trip.rt_yield = asked;
+fn rt_yield(plan: &mut Plan, args: &ThroughputArgs) -> Result<(), Failure> {
+    meets_throttle(plan, args.rt_yield, &args.measure)?;
+    plan.round_trip.rt_yield = args.rt_yield;
     Ok(())
 }
 
@@ -344,6 +344,6 @@ fn connections(args: &ThroughputArgs) -> Result<Measurement, Failure> {
     plan.round_trip.attachment = Attachment::Reopened;
     plan.round_trip.connections = true;
     threads(&mut plan, args)?;
-    rt_yield(&mut plan, args.rt_yield)?;
+    rt_yield(&mut plan, args)?;
     finish(plan, measure)
 }

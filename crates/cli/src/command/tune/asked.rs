@@ -10,6 +10,7 @@ use crate::command::measured::kind_of;
 use crate::command::run;
 use crate::failure::Failure;
 use crate::knobs::Knobs;
+use crate::plan::stack;
 use crate::words;
 
 /// Whether a measuring command is a point of an experiment.
@@ -156,10 +157,24 @@ fn only(args: &TuneArgs, mut all: Vec<Knob>, names: &[String]) -> Result<Vec<Kno
 /// Whether a measuring command says what a knob would turn.
 pub fn says(words: &[String], set: &Set) -> bool {
     match set {
-        Set::Option(option) => words::names(words, option),
-        Set::StackKey(key) => words.iter().any(|word| says_key(word, key)),
+        Set::Option(option) => {
+            // Of the others our own stack has knobs of its own.
+            let keys = stack::KEYS_OF_OPTIONS.iter();
+            let mut keys = keys.filter(|(key, own)| own == option && key.starts_with("threads."));
+            words::names(words, option) || keys.any(|(key, _)| names_key(words, key))
+        }
+        Set::StackKey(key) => {
+            let options = stack::KEYS_OF_OPTIONS.iter();
+            let mut options = options.filter(|(own, _)| own == key && words::names(words, "dev"));
+            names_key(words, key) || options.any(|(_, option)| words::names(words, option))
+        }
         _ => false,
     }
+}
+
+/// Whether a measuring command sets a key.
+fn names_key(words: &[String], key: &str) -> bool {
+    words.iter().any(|word| says_key(word, key))
 }
 
 /// Whether a word of `--set` is about a key.

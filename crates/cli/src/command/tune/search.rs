@@ -318,6 +318,13 @@ mod tests {
                 "throughput h --set tcp.nagle=on;tcp.send_buffer=1K",
                 "stack-psh; as it was given stays stack-sndbuf",
             ),
+            // What an option of sockets says is a key of our stack, too.
+            (
+                "delayed-ack",
+                &["stack-psh"],
+                "throughput h --dev tap:t0 --ip 10.0.0.2/24 -w 64K",
+                "stack-psh; as it was given stays stack-sndbuf",
+            ),
         ] {
             let pointer = point::Pointer {
                 cause: cause.to_owned(),
