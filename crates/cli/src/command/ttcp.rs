@@ -84,6 +84,8 @@ fn plan(args: &TtcpArgs) -> Result<Plan, Failure> {
     plan.udp_offload.gso = Some(false);
     plan.udp_offload.gro = Some(false);
     plan.udp_offload.asked = args.stack.stack.dev.is_none();
+    // Our own stack moves bursts where it is not told otherwise.
+    plan.batch = (args.udp && args.stack.stack.dev.is_some()).then_some(1);
     let usual = match args.receive {
         true => Wait::Select { timeout_ns: None },
         false => Wait::Block,
@@ -186,7 +188,12 @@ fn classic(record: &Record, receives: bool) -> String {
     let mut line =
         format!("{name}: {bytes} bytes in {seconds:.2} real seconds = {rate} KB/sec +++");
     let threads = record.summary.cpu.iter().flat_map(|cpu| &cpu.threads);
-    let calls: u64 = threads.filter_map(|thread| thread.calls).sum();
+    // Looks of a thread that spins, which found nothing, are no calls of the classic: it sleeps for its one.
+    let moved = threads.filter_map(|thread| {
+        let empty = thread.empty_calls.unwrap_or(0);
+        thread.calls.map(|calls| calls.saturating_sub(empty))
+    });
+    let calls: u64 = moved.sum();
     if calls > 0 && seconds > 0.0 {
         line.push_str(&format!(
             "\n{name}: {calls} I/O calls, msec/call = {:.2}, calls/sec = {:.2}",
@@ -199,8 +206,10 @@ fn classic(record: &Record, receives: bool) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use clap::Parser;
+    use linerate_metric::record::{DirectionFigures, Summary};
+
+    use super::*;
 
     fn args(words: &[&str]) -> TtcpArgs {
         let words = ["linerate", "ttcp"].iter().chain(words);
@@ -208,6 +217,33 @@ mod tests {
             crate::args::Command::Ttcp(args) => args,
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn looks_that_found_nothing_are_no_calls() {
+        let plan = plan(&args(&["-r", "-u"])).unwrap();
+        let mut record = Record::new(String::new(), jiff::Timestamp::UNIX_EPOCH, plan);
+        let cpu = serde_json::json!([{
+            "role": "server", "share": 1.0, "voluntary_switches": 0, "involuntary_switches": 0,
+            "threads": [{
+                "direction": "receive", "part": "receiver", "flows": 1, "wall_ns": 1, "cpu_ns": 1, "user_ns": 1,
+                "system_ns": 0, "voluntary_switches": 0, "involuntary_switches": 0,
+                "calls": 30_000_100, "empty_calls": 30_000_000
+            }]
+        }]);
+        record.summary.cpu = serde_json::from_value(cpu).unwrap();
+        record.directions = vec![DirectionFigures {
+            direction: Direction::Receive,
+            summary: Summary {
+                bytes_received: Some(102_400),
+                duration_ns: Some(500_000_000),
+                ..Summary::default()
+            },
+            streams: Vec::new(),
+        }];
+        let line = classic(&record, true);
+        let calls = "ttcp-r: 100 I/O calls, msec/call = 5.00, calls/sec = 200.00";
+        assert!(line.ends_with(calls), "{line}");
     }
 
     #[test]
@@ -225,6 +261,9 @@ mod tests {
         let receiving = plan(&args(&["-r"])).unwrap();
         assert_eq!(receiving.directions, [Direction::Receive]);
         assert!(receiving.host.is_empty() && receiving.amount_bytes.is_none());
+        let words = ["-t", "far", "-u", "--dev", "tap:t0", "--ip", "10.0.0.2/24"];
+        // A datagram a call here, too.
+        assert_eq!(plan(&args(&words)).unwrap().batch, Some(1));
         assert!(plan(&args(&["-r", "-u", "-l", "4"])).is_err());
         assert!(plan(&args(&["-t", "far", "-n", "0"])).is_err());
         assert!(crate::args::Cli::try_parse_from(["linerate", "ttcp"]).is_err());

@@ -37,7 +37,11 @@ const ROWS: &[Row] = &[
         next: "leave it out",
     },
     Row {
-        holds: |plan, _| plan.udp_offload.asked && plan.batch.is_none(),
+        holds: |plan, _| {
+            let offload = &plan.udp_offload;
+            let joins = offload.gso == Some(true) || offload.gro == Some(true);
+            offload.asked && joins && plan.batch.is_none()
+        },
         option: "--offload gso or gro",
         why: "the kernel cuts and joins datagrams; our stack sends each by itself, in bursts",
         next: "leave it out",
@@ -61,7 +65,7 @@ const ROWS: &[Row] = &[
                     || plan.socket.send_buffer_bytes.is_some()
                     || plan.socket.receive_buffer_bytes.is_some())
         },
-        option: "-w, --sndbuf or --rcvbuf with -u",
+        option: "-w, --sndbuf or --rcvbuf (ttcp: -b) with -u",
         why: "our stack's queue of datagrams is counted in packets",
         next: "set that: --set udp.receive_queue=PACKETS",
     },
@@ -312,6 +316,12 @@ mod tests {
         let near = StackPlan::default();
         check(&tcp(), &near).unwrap();
         check(&udp(), &near).unwrap();
+        // "none" is what it does anyway.
+        let none = with(udp(), &|p| {
+            p.udp_offload.asked = true;
+            (p.udp_offload.gso, p.udp_offload.gro) = (Some(false), Some(false));
+        });
+        check(&none, &near).unwrap();
         let met: Vec<(Plan, &str)> = vec![
             (
                 with(tcp(), &|p| p.wait = Some(Ends::both(Wait::Block))),
@@ -330,7 +340,10 @@ mod tests {
                 "--offload zerocopy",
             ),
             (
-                with(udp(), &|p| p.udp_offload.asked = true),
+                with(udp(), &|p| {
+                    p.udp_offload.asked = true;
+                    p.udp_offload.gro = Some(true);
+                }),
                 "--offload gso",
             ),
             (
