@@ -11,6 +11,24 @@ use serde::{Deserialize, Serialize};
 /// What plans and records call the stack in the box.
 pub const STACK_NAME: &str = "linerate";
 
+/// Keys of its configuration that options of a run set, too, by their long names: an option and a key that say different
+/// things are refused.
+pub const KEYS_OF_OPTIONS: &[(&str, &str)] = &[
+    ("tcp.send_buffer", "window"),
+    ("tcp.send_buffer", "sndbuf"),
+    ("tcp.send_buffer", "buffer"),
+    ("tcp.receive_window", "window"),
+    ("tcp.receive_window", "rcvbuf"),
+    ("tcp.receive_window", "buffer"),
+    ("tcp.nagle", "no-delay"),
+    ("tcp.mss", "mss"),
+    ("ip.tos", "tos"),
+    ("tcp.congestion_control", "congestion"),
+    ("poll.interval", "wait"),
+    ("threads.application.cpus", "cpu"),
+    ("threads.application.sched", "sched"),
+];
+
 /// What the control connection of a run over our stack goes over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]

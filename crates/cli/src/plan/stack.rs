@@ -19,21 +19,6 @@ struct Wish {
     option: Option<&'static str>,
 }
 
-/// Those keys and options, by long names: an option and a key that say different things are refused.
-pub const KEYS_OF_OPTIONS: &[(&str, &str)] = &[
-    ("tcp.send_buffer", "window"),
-    ("tcp.send_buffer", "sndbuf"),
-    ("tcp.receive_window", "window"),
-    ("tcp.receive_window", "rcvbuf"),
-    ("tcp.nagle", "no-delay"),
-    ("tcp.mss", "mss"),
-    ("ip.tos", "tos"),
-    ("tcp.congestion_control", "congestion"),
-    ("poll.interval", "wait"),
-    ("threads.application.cpus", "cpu"),
-    ("threads.application.sched", "sched"),
-];
-
 /// Keys that a run sets so.
 struct Asked(Vec<Wish>);
 

@@ -3,7 +3,7 @@
 use linerate_metric::command_line::CommandLine;
 use linerate_metric::facts::Role;
 use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
-use linerate_metric::stack::STACK_NAME;
+use linerate_metric::stack::{KEYS_OF_OPTIONS, STACK_NAME};
 
 use super::Case;
 
@@ -103,9 +103,9 @@ impl Case<'_> {
             _ => self.line(""),
         };
         for (key, value) in keys {
-            if *key == "tcp.congestion_control" {
-                // The option would set it again.
-                line.remove("congestion");
+            // An option that says something else of it would be refused beside it.
+            for (_, option) in KEYS_OF_OPTIONS.iter().filter(|(own, _)| own == key) {
+                line.remove(option);
             }
             line.set_key("set", key, value);
         }
@@ -418,6 +418,29 @@ mod tests {
         record.plan.port = 45_678;
         record.plan.directions = vec![Direction::Receive];
         record
+    }
+
+    /// Beside the key the option would be refused.
+    #[test]
+    fn a_key_takes_the_place_of_the_option_that_says_it() {
+        let mut record = received();
+        record.plan.dialect = None;
+        for (option, words, key) in [
+            ("window", ["-w", "1K"], "tcp.send_buffer"),
+            ("rcvbuf", ["--rcvbuf", "1K"], "tcp.receive_window"),
+            ("wait", ["--wait", "interval:1ms"], "poll.interval"),
+            ("congestion", ["-C", "reno"], "tcp.congestion_control"),
+        ] {
+            let mut typed = CommandLine::new("throughput");
+            typed.add("dev", &["--dev", "tap:t0"]);
+            typed.add(option, &words);
+            record.command = Some(typed);
+            let again = Case::new(&record).again_with_key(Role::Client, key, "9");
+            assert_eq!(
+                again,
+                format!("linerate throughput --dev tap:t0 --set {key}=9")
+            );
+        }
     }
 
     #[test]

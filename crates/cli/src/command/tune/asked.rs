@@ -2,6 +2,7 @@
 
 use linerate_experiment::file::KnobOf;
 use linerate_metric::experiment::number;
+use linerate_metric::stack::KEYS_OF_OPTIONS;
 use linerate_tune::knob::{Knob, Set};
 
 use super::refuse;
@@ -10,7 +11,6 @@ use crate::command::measured::kind_of;
 use crate::command::run;
 use crate::failure::Failure;
 use crate::knobs::Knobs;
-use crate::plan::stack;
 use crate::words;
 
 /// Whether a measuring command is a point of an experiment.
@@ -159,12 +159,12 @@ pub fn says(words: &[String], set: &Set) -> bool {
     match set {
         Set::Option(option) => {
             // Of the others our own stack has knobs of its own.
-            let keys = stack::KEYS_OF_OPTIONS.iter();
+            let keys = KEYS_OF_OPTIONS.iter();
             let mut keys = keys.filter(|(key, own)| own == option && key.starts_with("threads."));
             words::names(words, option) || keys.any(|(key, _)| names_key(words, key))
         }
         Set::StackKey(key) => {
-            let options = stack::KEYS_OF_OPTIONS.iter();
+            let options = KEYS_OF_OPTIONS.iter();
             let mut options = options.filter(|(own, _)| own == key && words::names(words, "dev"));
             names_key(words, key) || options.any(|(_, option)| words::names(words, option))
         }
