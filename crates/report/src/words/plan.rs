@@ -247,10 +247,16 @@ pub(crate) fn details(plan: &Plan) -> Vec<String> {
     if plan.kind == Kind::Generate {
         return crate::generate::details(plan);
     }
-    let mut words = vec![match plan.streams {
+    let streams = match plan.streams {
         1 => "1 stream".to_owned(),
         n => format!("{} streams{}", format_count(n.into()), on_threads(plan)),
-    }];
+    };
+    // A host's are those of whoever asks it.
+    let profile = plan
+        .near_stack
+        .as_ref()
+        .filter(|_| plan.kind == Kind::Stack);
+    let mut words = vec![profile.map_or(streams, |stack| format!("profile {}", stack.profile))];
     match (
         plan.kind,
         plan.round_trips,
@@ -302,8 +308,8 @@ pub(crate) fn details(plan: &Plan) -> Vec<String> {
     words.extend(crate::round_trips::details(&plan.round_trip));
     // Of another program's stack nobody knows.
     let far_known = plan.dialect.is_none() || plan.stack.far != "unknown";
-    // A forwarder's ports have none above them.
-    let has_stack = plan.kind != Kind::Forward;
+    // A forwarder's ports have none above them, and of a host the title says it.
+    let has_stack = !matches!(plan.kind, Kind::Forward | Kind::Stack);
     let others = plan.stack.near != "kernel" || (far_known && plan.stack.far != "kernel");
     match has_stack && others {
         true if far_known => words.push(format!("stack {}", plan.stack)),
@@ -447,6 +453,20 @@ mod tests {
         assert_eq!(details(&plan), usual);
         plan.hold_latency = true;
         assert_eq!(details(&plan).len(), usual.len() + 1);
+    }
+
+    /// It said "1 stream, stack linerate", and served any number.
+    #[test]
+    fn a_host_on_our_stack_says_how_it_is_configured() {
+        let mut plan = Plan::new(Kind::Stack, Protocol::Udp, "10.0.0.2/24");
+        plan.payload_bytes = 0;
+        plan.duration_ns = Some(2_000_000_000);
+        plan.stack = Ends::both(linerate_metric::stack::STACK_NAME.to_owned());
+        plan.near_stack = Some(Box::new(linerate_metric::stack::StackPlan {
+            profile: "embedded-tuned".to_owned(),
+            ..Default::default()
+        }));
+        assert_eq!(details(&plan), ["profile embedded-tuned", "2 s"]);
     }
 
     #[test]
