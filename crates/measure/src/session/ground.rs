@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use linerate_metric::facts::{Host, Role};
 use linerate_metric::plan::{
-    Direction, Kind, LARGEST_DATAGRAM_BYTES, Plan, Protocol, UdpOffload, Wait,
+    Direction, Kind, LARGEST_DATAGRAM_BYTES, Plan, Protocol, Sched, UdpOffload, Wait,
 };
 use linerate_metric::record::{Doubt, Record};
 use linerate_metric::stack::{Control, StackPlan};
@@ -53,7 +53,8 @@ impl Ground {
         };
         refuse::check(plan, near)?;
         let bound = Local::parse(plan.bind.as_deref())?.address;
-        let thread = StackThread::start(near, Vec::new(), Front::default())?;
+        let thread = StackThread::start(near, Vec::new(), Front::default())
+            .map_err(|error| in_words_of(plan, error))?;
         if let Some(address) = bound.filter(|address| !thread.is_own(*address)) {
             return Err(MeasureError::OptionRefused {
                 option: format!("-B {address} with --dev"),
@@ -362,6 +363,33 @@ fn may_go(stack: &StackThread, far: SocketAddr) -> Result<(), MeasureError> {
     }
 }
 
+/// What the application's thread may not have, by the option that asked for it: that sets the thread's keys.
+fn in_words_of(plan: &Plan, error: MeasureError) -> MeasureError {
+    let MeasureError::OptionRefused {
+        option,
+        why,
+        next_step,
+    } = error
+    else {
+        return error;
+    };
+    let is_of = |key: &str| option.starts_with(&format!("--set threads.application.{key}="));
+    let (option, next_step) = if is_of("sched") && plan.sched.near != Sched::Inherited {
+        let next_step = "run as root, or leave it out".to_owned();
+        (format!("--sched {}", plan.sched.near), next_step)
+    } else if is_of("cpus") && !plan.cpu.near.0.is_empty() {
+        let next_step = "name one that this process may run on, or leave it out".to_owned();
+        (format!("--cpu {}", plan.cpu.near), next_step)
+    } else {
+        (option, next_step)
+    };
+    MeasureError::OptionRefused {
+        option,
+        why,
+        next_step,
+    }
+}
+
 /// Why a connection of the stack does not stand, in the words of the kernel's.
 pub fn failed(far: SocketAddr, error: io::Error) -> MeasureError {
     match error.kind() {
@@ -381,7 +409,38 @@ pub fn failed(far: SocketAddr, error: io::Error) -> MeasureError {
 
 #[cfg(test)]
 mod tests {
+    use linerate_metric::plan::Cpus;
+
     use super::*;
+
+    #[test]
+    fn what_a_thread_may_not_have_is_told_by_the_option_that_asked() {
+        let key = |key: &str| MeasureError::OptionRefused {
+            option: format!("--set {key}"),
+            why: "not permitted".to_owned(),
+            next_step: "leave it".to_owned(),
+        };
+        let mut plan = Plan::new(Kind::Latency, Protocol::Tcp, "10.0.0.1");
+        let told = |plan: &Plan, name: &str| in_words_of(plan, key(name)).to_string();
+        let by_keys = told(&plan, "threads.application.sched=fifo:9");
+        assert!(
+            by_keys.starts_with("--set threads.application.sched=fifo:9"),
+            "{by_keys}"
+        );
+        plan.sched.near = Sched::Fifo(9);
+        plan.cpu.near = Cpus(vec![7]);
+        for (name, option) in [
+            ("threads.application.sched=fifo:9", "--sched fifo:9"),
+            ("threads.application.cpus=7", "--cpu 7"),
+            (
+                "threads.driver.sched=fifo:9",
+                "--set threads.driver.sched=fifo:9",
+            ),
+        ] {
+            let text = told(&plan, name);
+            assert!(text.starts_with(option), "{text}");
+        }
+    }
 
     #[test]
     fn a_mapped_address_is_one_of_ipv4() {
