@@ -463,6 +463,11 @@ fn a_throttle_that_never_struck_is_no_cause() {
         );
         assert!(told.contains(want), "{told}");
     }
+    // Our own stack has no call that sleeps.
+    let own = [("/plan/stack/near", json!("linerate"))];
+    let told = command("rt-throttle", "rt-throttle-client", &own);
+    assert!(told.contains("--set poll.interval=125us"), "{told}");
+    assert!(!told.contains("--wait"), "{told}");
 }
 
 /// Half duplex is told where no mode is, promises nothing that nobody knows, and does no harm to a rate that was kept.

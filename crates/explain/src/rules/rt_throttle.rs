@@ -75,8 +75,14 @@ impl RtThrottle {
             .seen_if("rtt_ns.max", worst, "ns", "client")
             .seen_if("ready to run and not running", waited, "share", schedstat(role))
             .seen_if("involuntary switches", pushed, "", format!("{} getrusage", name(role)))
-            .remedy("let real-time threads sleep (--wait block), give up a part of the time before it is taken (--rt-yield), or switch the throttle off where nothing else needs the core")
-            .command(case.again(&format!("--wait {}", at_end(role, "block", &other.to_string()))))
+            .remedy(match case.is_own_stack(role) {
+                true => "have our own stack sleep between two looks at its port (poll.interval), or switch the throttle off where nothing else needs the core",
+                false => "let real-time threads sleep (--wait block), give up a part of the time before it is taken (--rt-yield), or switch the throttle off where nothing else needs the core",
+            })
+            .command(match case.is_own_stack(role) {
+                true => case.again_with_key(role, "poll.interval", "125us"),
+                false => case.again(&format!("--wait {}", at_end(role, "block", &other.to_string()))),
+            })
             .tried(case.plan.round_trip.rt_yield.then(|| "--rt-yield".to_owned()))
             .gain(Some(1.0 / (1.0 - share)), "1 / (sched_rt_runtime_us / period)")
             .found()
