@@ -21,6 +21,8 @@ pub struct Plant {
 
 pub const PLAIN: &str = "[[links]]\nbetween = [\"client\", \"server\"]\n";
 pub const HOP: &str = "[switches.s1]\n[[links]]\nbetween = [\"client\", \"s1\"]\n[[links]]\nbetween = [\"s1\", \"server\"]\n";
+const CUT: &str =
+    "[[links]]\nbetween = [\"client\", \"server\"]\noffloads = { tso = false, gso = false }\n";
 const BIG: &str = "[[links]]\nbetween = [\"client\", \"server\"]\ngso = \"512K\"\n";
 
 /// One without shell lines.
@@ -475,7 +477,39 @@ pub const PLANTS: &[Plant] = &[
         PLAIN,
         "throughput HOST --dev packet:eth0 --ip 10.77.0.9/24 -u -b 20M -t 1 -i 0.25",
     ),
+    plant(
+        "healthy-own-stack-flood",
+        "healthy",
+        CUT,
+        "throughput HOST -t 2 --dev packet:eth0 --ip 10.77.0.9/24 -u",
+    ),
+    // The kernel sends more again than our stack, which answers late, ever missed.
+    plant(
+        "healthy-own-stack-late-answers",
+        "healthy",
+        CUT,
+        "throughput HOST -t 1 --dev packet:eth0 --ip 10.77.0.9/24 -R",
+    ),
+    plant(
+        "too-few-descriptors-own-ring",
+        "too-few-descriptors",
+        CUT,
+        "throughput HOST -t 2 --dev packet:eth0 --ip 10.77.0.9/24 --set rx_descriptors=1 -R -C cubic",
+    ),
+    plant(
+        "too-few-descriptors-own-ring-udp",
+        "too-few-descriptors",
+        CUT,
+        "throughput HOST -t 2 --dev packet:eth0 --ip 10.77.0.9/24 --set rx_descriptors=2 -u -R -b 200M",
+    ),
     // Paths that are long, lossy or narrow somewhere.
+    // So few segments move in four seconds that few of them are lost.
+    plant(
+        "path-loss-narrow-back",
+        "path-loss",
+        "[[links]]\nbetween = [\"client\", \"server\"]\nrate = \"20M\"\ndelay = \"30ms\"\nloss = 0.005\n",
+        "throughput fd77::2 -t 4 -R -C cubic",
+    ),
     plant(
         "path-delay-round-trips-live",
         "path-delay",

@@ -774,3 +774,99 @@ fn drops_at_a_router_are_of_the_direction_that_leaves_there() {
         assert_eq!(found.is_some(), told, "{name} {near} {far}");
     }
 }
+
+/// Over a long path a receiver that spins stands in line for a core half of the time, and costs the stream nothing.
+#[test]
+fn who_waits_for_the_path_waits_for_no_core() {
+    let found = explained("path-loss-narrow-back", &[]);
+    let causes: Vec<_> = found.iter().map(|found| found.cause.as_str()).collect();
+    assert_eq!(causes, ["path-loss"]);
+    // What takes its time to be acknowledged may have waited for a thread.
+    let changes: Vec<(String, Value)> = (0..4)
+        .map(|at| (format!("/intervals/{at}/tcp/rtt_ns"), json!(200_000_000)))
+        .collect();
+    let changes: Vec<(&str, Value)> = (changes.iter())
+        .map(|(pointer, value)| (pointer.as_str(), value.clone()))
+        .collect();
+    assert!(of("scheduling-delay", "path-loss-narrow-back", &changes).is_some());
+    // A few losses at one time are an accident.
+    let mut record = changed("path-loss-narrow-back", &[]);
+    for interval in record.intervals.iter_mut().skip(1) {
+        interval.tcp.as_mut().expect("it was told").retransmits = 0;
+    }
+    record.directions[0].summary.retransmits = Some(4);
+    let found = linerate_explain::explain(&record);
+    assert!(found.iter().all(|found| found.cause != "path-loss"));
+}
+
+/// An end that looks in vain stands in line for a core as long as one that works.
+#[test]
+fn waiting_in_line_is_no_work_that_an_offload_would_spare() {
+    for (working, waiting, told) in [(0.9, 0.05, true), (0.3, 0.65, true), (0.02, 0.9, false)] {
+        let mut record = changed("offload-off-tso", &[]);
+        for cost in record.directions[0]
+            .summary
+            .cpu
+            .iter_mut()
+            .chain(&mut record.summary.cpu)
+        {
+            for thread in &mut cost.threads {
+                let share = |share: f64| (thread.wall_ns as f64 * share) as u64;
+                (thread.cpu_ns, thread.runnable_ns) = (share(working), Some(share(waiting)));
+                thread.blocked_ns = Some(share(1.0 - working - waiting));
+                (thread.voluntary_switches, thread.empty_calls) = (0, Some(0));
+            }
+        }
+        let found = linerate_explain::explain(&record);
+        let is_told = found.iter().any(|found| found.cause == "offload-off");
+        assert_eq!(is_told, told, "{working} {waiting}: {found:?}");
+    }
+}
+
+/// What our own stack's port had no descriptor for has a counter, and what all came was not lost.
+#[test]
+fn what_a_ring_had_no_room_for_is_lost_on_no_path() {
+    for name in [
+        "too-few-descriptors-own-ring",
+        "too-few-descriptors-own-ring-udp",
+    ] {
+        assert!(of("path-loss", name, &[]).is_none(), "{name}");
+        let command = command("too-few-descriptors", name, &[]);
+        assert!(
+            command.contains("--set rx_descriptors=256"),
+            "{name}: {command}"
+        );
+    }
+    // Fewer frames came than were sent, and no ring was full.
+    let counters = "/hosts/0/stack/counters/link";
+    let changes = [(&*format!("{counters}/in_frames"), json!(200_000))];
+    assert!(of("path-loss", "healthy-own-stack-late-answers", &changes).is_some());
+}
+
+/// One thread of our own stack sends each datagram by itself, and `--offload` is refused beside `--dev`.
+#[test]
+fn our_own_stack_is_told_nothing_that_it_refuses() {
+    for name in ["healthy-own-stack-flood", "healthy-own-stack-udp"] {
+        for found in explained(name, &[]) {
+            let command = found.command.unwrap_or_default();
+            assert!(!command.contains("--offload"), "{name}: {command}");
+        }
+    }
+}
+
+/// What our own stack gains is within what it ever moved: 1 KiB of send buffer is not made 64 times as fast by 64 KiB.
+#[test]
+fn gains_of_our_own_stack_are_within_its_reach() {
+    for name in ["receive-window-own-stack", "send-buffer-own-stack-long"] {
+        let found = &explained(name, &[])[0];
+        let record = changed(name, &[]);
+        let goodput = record.summary.goodput_bps.expect("it was measured");
+        let gain = found.gain.expect("it is estimated");
+        assert!(
+            gain > 1.0 && gain * goodput < 3.4e9,
+            "{name}: {gain} of {goodput}"
+        );
+    }
+    let command = command("receive-window", "receive-window-own-stack", &[]);
+    assert!(command.contains("tcp.receive_window=64K"), "{command}");
+}

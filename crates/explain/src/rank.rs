@@ -78,6 +78,7 @@ pub const FOLLOWS: &[(&str, &str)] = &[
     ("sender-cpu", "tool-limit"),
     ("tool-limit", "scheduling-delay"),
     ("tool-limit", "shared-core"),
+    ("slow-sender-application", "scheduling-delay"),
     ("line-rate", "link-speed"),
 ];
 

@@ -2,6 +2,7 @@
 
 use super::{Tcp, Way};
 use linerate_metric::facts::Role;
+use linerate_metric::record::Interval;
 
 /// Share of the segments from which loss matters: with Mathis' formula it holds a stream of 1448 B segments on a
 /// path of 1 ms to 630 Mb/s.
@@ -9,6 +10,11 @@ const MATTERS: f64 = 0.0005;
 
 /// Segments that must be lost: fewer are an accident.
 const FEW: u64 = 10;
+
+/// The same where they were lost again and again, each time in an interval of its own, and how many of those it takes:
+/// over a long path few segments move in a run, and few of them are lost.
+const FEW_APART: u64 = 4;
+const APART: usize = 3;
 
 /// Window over Mathis' from which it is not loss that bounds it: losses that come together, as at the end of slow
 /// start, cut a window once for all of them. Cubic's is up to twice that of Reno's on long paths.
@@ -55,7 +61,7 @@ impl Way<'_> {
         let lost = tcp.retransmits.saturating_sub(tcp.spurious);
         let share = tcp.loss();
         // A receiver does not report each of the segments that it had already: many reported ones are reordering.
-        if share < MATTERS || lost < FEW || tcp.spurious * 3 >= tcp.retransmits {
+        if share < MATTERS || lost < self.few() || tcp.spurious * 3 >= tcp.retransmits {
             return None;
         }
         // What a discipline drops may be a packet of many segments.
@@ -70,11 +76,26 @@ impl Way<'_> {
         } else {
             1.0
         };
-        let seen = self.dropped() as f64 * each >= lost as f64 / 2.0;
+        let in_view = self.dropped() as f64 * each + self.ring_was_full() as f64;
+        // What all came to our own stack was sent again because its answer was late.
+        let arrived = |missing| missing < lost / 2;
+        let seen = in_view >= lost as f64 / 2.0 || self.missing_frames().is_some_and(arrived);
         (!seen && self.goodput()? >= 1e5).then_some(Unseen {
             segments: lost,
             share,
         })
+    }
+
+    /// Lost segments from which it is no accident.
+    fn few(&self) -> u64 {
+        let lossy = |interval: &&Interval| {
+            let tcp = interval.tcp.as_ref();
+            tcp.is_some_and(|tcp| tcp.retransmits > tcp.spurious_retransmits.unwrap_or(0))
+        };
+        match self.intervals().filter(lossy).count() >= APART {
+            true => FEW_APART,
+            false => FEW,
+        }
     }
 
     /// Whether both ends were one machine, so that every queue between them is in view.

@@ -342,6 +342,35 @@ impl<'a> Way<'a> {
         Some((count("out_segments"), count("retransmitted_segments")))
     }
 
+    /// Frames that found no free descriptor at our own stack's port, where it receives.
+    #[must_use]
+    pub fn ring_was_full(&self) -> u64 {
+        let stack = self
+            .host(self.receiver)
+            .and_then(|host| host.stack.as_ref());
+        let stack = stack.filter(|_| self.is_own_stack(self.receiver));
+        stack.map_or(0, |stack| stack.counter("link", "port_ring_full"))
+    }
+
+    /// Frames that the sending kernel's interface put on the way and that our own stack's port did not give it; `None`
+    /// where either did not count, or a frame may be several segments.
+    #[must_use]
+    pub fn missing_frames(&self) -> Option<u64> {
+        let stack = self.host(self.receiver)?.stack.as_ref();
+        let stack = stack.filter(|_| self.is_own_stack(self.receiver))?;
+        let sends = self.sends_by()?;
+        let cut = sends.offloads.get("tx-tcp-segmentation") == Some(&false);
+        let host = super::name(self.sender);
+        let mut counters = self.record.counters.iter();
+        let sent = counters.find(|found| {
+            found.counter == "tx_packets"
+                && found.host == host
+                && found.interface.as_deref() == Some(sends.name.as_str())
+        })?;
+        let arrived = stack.counter("link", "in_frames");
+        cut.then(|| sent.added().saturating_sub(arrived))
+    }
+
     /// The largest packet of the sending interface, bytes.
     #[must_use]
     pub fn mtu(&self) -> f64 {
@@ -468,6 +497,18 @@ impl<'a> Way<'a> {
             || self.shaped_elsewhere().is_some()
     }
 
+    /// Whether next to nothing but the congestion window held the sender, and what it let out was acknowledged as soon
+    /// as a long path can: then no thread of either end kept it waiting, however long one stood in line.
+    #[must_use]
+    pub fn waits_for_path(&self) -> bool {
+        let waits = |tcp: Tcp| {
+            let held = tcp.busy.unwrap_or(0.0) - tcp.receive_window - tcp.send_buffer;
+            let prompt = !tcp.is_overtaking() && tcp.rtt_ns <= PROMPT * tcp.min_rtt_ns;
+            held >= HELD && prompt && tcp.min_rtt_ns > STANDING_NS
+        };
+        self.plan().protocol == Protocol::Tcp && self.tcp().is_some_and(waits)
+    }
+
     /// The rate of a bottleneck out of view, bit/s of payload: TCP has a standing queue, its rate is
     /// steady, and both ends have time to spare.
     #[must_use]
@@ -585,6 +626,13 @@ pub(crate) const PLATEAU: usize = 2;
 
 /// Share of a known rate from which a path is used up: what is left is the start and the end.
 pub(crate) const FULL: f64 = 0.9;
+
+/// Share of the time in which the congestion window alone holds a sender from which nothing else does.
+const HELD: f64 = 0.85;
+
+/// Mean over least round-trip time up to which acknowledgements come as soon as the path lets them: 1.02 where a
+/// spinning receiver waited for half of the time for its core, over 60 ms.
+const PROMPT: f64 = 1.25;
 
 /// A queue that holds packets for so long stands in the network: both ends' own queues on a 2-core VM stay
 /// below it.

@@ -22,6 +22,9 @@ const CHECKSUMS: f64 = 1.3;
 /// Share of its time that the busier end must work for it to matter.
 const WORKS: f64 = 0.5;
 
+/// Share of its time that an end works from which waiting for a core is part of it.
+const WORKS_AT_ALL: f64 = 0.2;
+
 /// Share of its time that an end has to spare from which it is none that limits.
 const SPARE: f64 = 0.3;
 
@@ -96,16 +99,20 @@ impl OffloadOff {
         let changeable = off.iter().find(|feature| !feature.is_fixed);
         let feature = changeable.or(off.first())?;
         let Off { role, name: feature, short, factor, is_fixed } = *feature;
+        // Waiting for a core is part of the work only where there is work: one that looks in vain waits as long.
         let works = [CountedAt::Sender, CountedAt::Receiver]
             .into_iter()
             .filter_map(|part| way.time(part))
-            .map(|time| time.working + time.runnable)
+            .map(|time| match time.working >= WORKS_AT_ALL {
+                true => time.working + time.runnable,
+                false => time.working,
+            })
             .fold(0.0, f64::max);
         // Packets cost nothing that matters where no end lacks time, or where loss leaves no more than a few on
         // their way.
         let lacks_time = |part| way.time(part).is_some_and(|time| time.free() < SPARE);
         let busy = lacks_time(CountedAt::Sender) || lacks_time(CountedAt::Receiver);
-        if works < WORKS || !busy || way.is_held_by_loss() {
+        if works < WORKS || !busy || way.is_held_by_loss() || way.waits_for_path() {
             return None;
         }
         let cost = (1.0 - 1.0 / factor) * works.min(1.0);

@@ -186,7 +186,8 @@ impl ReceiveWindow {
         }
         let role = way.receiver;
         let end = name(role);
-        let larger = (window * 4).max(4 << 20);
+        // Our own stack has the window of each of its connections from the beginning.
+        let larger = if own { (window * 8).max(64 << 10) } else { (window * 4).max(4 << 20) };
         // The kernel may make it as large already: then its limit is not what keeps it small.
         let raised = case.raise(role, "net.ipv4.tcp_rmem", larger);
         if !is_known && !own && raised.is_none() {

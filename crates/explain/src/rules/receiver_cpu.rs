@@ -72,6 +72,11 @@ fn of(case: &Case<'_>, way: &Way<'_>, id: &str, part: CountedAt) -> Option<Findi
             "make each byte cheaper: larger GSO packets, larger calls, offloads of the interface",
             larger_packets(case, way),
         ),
+        // One thread of our own stack moves all flows, and nobody cuts or joins datagrams for it.
+        (Protocol::Udp, _) if way.is_own_stack(role) => (
+            "send larger datagrams: our stack takes about as long for each, whatever it holds, and one thread moves all flows",
+            None,
+        ),
         (Protocol::Udp, _) => (
             "hand over many datagrams a call (GSO, GRO), or spread them over several flows",
             Some(case.again(if streams == 1 { "-P 2" } else { "--offload gso,gro" })),

@@ -7,7 +7,7 @@ use linerate_metric::units::format_share;
 
 use super::{at_end, schedstat};
 use crate::Rule;
-use crate::case::{Case, name};
+use crate::case::{Case, Way, name};
 use crate::draft::Draft;
 
 /// Share of the time from which it matters to round trips, and to streams, whose buffers bridge short waits.
@@ -80,8 +80,10 @@ impl SchedulingDelay {
         if waited < matters || self.is_hidden(case, matters) {
             return None;
         }
-        // A path that has no more to give makes nobody faster.
-        if case.plan.kind == Kind::Throughput && case.ways.iter().all(|way| way.fills_path()) {
+        // A path that has no more to give, or that a sender waits for, makes nobody faster: whoever spins stands in line
+        // all the time, and mostly to find nothing.
+        let is_of_path = |way: &Way<'_>| way.fills_path() || way.waits_for_path();
+        if case.plan.kind == Kind::Throughput && case.ways.iter().all(is_of_path) {
             return None;
         }
         // What was asked for was moved: nobody was late enough to matter.

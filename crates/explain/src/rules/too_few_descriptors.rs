@@ -13,6 +13,9 @@ use crate::draft::Draft;
 /// Rings from this length on hold a time slice of small frames at 1 Gb/s.
 const LONG: u32 = 1024;
 
+/// What our own stack's ring holds unless somebody asks for less.
+const OWN_DEFAULT: u32 = 256;
+
 /// See docs/CAUSES.md#too-few-descriptors.
 pub struct TooFewDescriptors;
 
@@ -24,7 +27,10 @@ impl Rule for TooFewDescriptors {
     fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
         match case.plan.kind {
             Kind::Throughput => (case.ways.iter())
-                .filter_map(|way| self.of_interface(case, way).or_else(|| self.of_stack(case, way)))
+                .filter_map(|way| {
+                    let of_stack = || self.of_stack(case, way).or_else(|| self.of_ring(case, way));
+                    self.of_interface(case, way).or_else(of_stack)
+                })
                 .collect(),
             Kind::Forward => self.of_forwarder(case).into_iter().collect(),
             Kind::Generate => self.of_generator(case).into_iter().collect(),
@@ -106,6 +112,39 @@ impl TooFewDescriptors {
             .command(case.again_with_key(role, "poll.interval", "spin"))
             .tried(Some(format!("poll.interval={}", stack.configuration.get("poll.interval")?)))
             .gain(Some(1.0 / (1.0 - share).max(0.01)), "1 / (1 - share lost here)")
+            .found()
+    }
+
+    /// Our own stack looks all the time, and its port had no descriptor for what came at once.
+    fn of_ring(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
+        let role = way.receiver;
+        let full = way.ring_was_full();
+        let stack = case.host(role)?.stack.as_ref()?;
+        let ring: u32 = stack.configuration.get("rx_descriptors")?.parse().ok()?;
+        let arrived = stack.counter("link", "in_frames");
+        let share = full as f64 / (arrived + full).max(1) as f64;
+        if full < FEW || share < MATTERS || ring >= LONG {
+            return None;
+        }
+        let is_udp = case.plan.protocol == Protocol::Udp;
+        let held = way.tcp().map_or(0.0, |tcp| super::congestion_loss::held_by_congestion(&tcp));
+        let longer = ring.saturating_mul(4).clamp(OWN_DEFAULT, LONG);
+        Draft::cause(self.id(), role)
+            .way(way.direction)
+            .cost(if is_udp { share } else { held.clamp(share, 0.95) })
+            .says(format!(
+                "the port of our stack at the {} had no free descriptor for {} frames ({}): its ring holds {ring}",
+                name(role),
+                format_count(full),
+                format_share(share)
+            ))
+            .seen("link.port_ring_full", full, "frames", format!("{} stack", name(role)))
+            .seen("link.in_frames", arrived, "frames", format!("{} stack", name(role)))
+            .seen("rx_descriptors", ring, "", format!("{} stack", name(role)))
+            .remedy("let the ring of our stack's port hold what comes at once (rx_descriptors)")
+            .command(case.again_with_key(role, "rx_descriptors", &longer.to_string()))
+            .tried(Some(format!("rx_descriptors={ring}")))
+            .gain(is_udp.then(|| 1.0 / (1.0 - share).max(0.01)), "1 / (1 - share lost here)")
             .found()
     }
 
