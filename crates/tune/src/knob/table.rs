@@ -124,8 +124,8 @@ const KNOBS: &[Line] = &[
     uncertain(option("wait", false, |ground| {
         match (ground.own_stack, ground.latency) {
             (true, _) => Vec::new(),
-            (_, true) => list(&["block", "spin", "busy-poll", "epoll"]),
-            (_, false) => list(&["block", "spin", "block/spin"]),
+            (_, true) => list(&["block", "spin", "busy-poll", "epoll", "io-uring"]),
+            (_, false) => list(&["block", "spin", "block/spin", "epoll", "io-uring"]),
         }
     })),
     called(
@@ -343,6 +343,13 @@ mod tests {
             ..ground.clone()
         };
         assert!(has(&trips, "wait") && !has(&trips, "no-delay"));
+        for ground in [&ground, &trips] {
+            let wait = knobs(ground).into_iter().find(|knob| knob.name == "wait");
+            let values = wait.unwrap().values;
+            for way in ["block", "spin", "epoll", "io-uring"] {
+                assert!(values.contains(&way.to_owned()), "{way}: {values:?}");
+            }
+        }
         let stack = Ground {
             own_stack: true,
             ..ground.clone()
