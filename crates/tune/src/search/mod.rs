@@ -9,7 +9,7 @@ mod moves;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A setting: for each knob the number of its value, 0 is the start.
 pub type Point = Vec<usize>;
@@ -22,6 +22,9 @@ const HALF: usize = 2;
 
 /// Rounds of a race at most; each is one more run of either side.
 const MOST_ROUNDS: u32 = 3;
+
+/// Failures of a value that never came to a score, after which it is given up.
+pub const FAILURES: u32 = 3;
 
 /// A knob as the search sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +76,11 @@ pub struct Search {
     scores: BTreeMap<Point, Vec<f64>>,
     /// How often a setting failed, or might not be chosen.
     failures: BTreeMap<Point, u32>,
+    /// How often a value, by its knob, was the only one of a setting that failed of which nobody knew whether it can be
+    /// had at all.
+    blamed: BTreeMap<(usize, usize), u32>,
+    /// Values that are not tried any more.
+    given_up: BTreeSet<(usize, usize)>,
     queue: VecDeque<Point>,
     doing: Doing,
     /// Knobs that are moved before anything else.
@@ -103,6 +111,8 @@ impl Search {
             random: fastrand::Rng::with_seed(seed),
             scores: BTreeMap::new(),
             failures: BTreeMap::new(),
+            blamed: BTreeMap::new(),
+            given_up: BTreeSet::new(),
             queue: std::iter::repeat_n(start.clone(), START_RUNS).collect(),
             doing: Doing::Nothing,
             first: VecDeque::new(),
@@ -139,7 +149,25 @@ impl Search {
         self.queue.pop_front()
     }
 
-    /// What the last setting came to; `None`: it failed, or may not be chosen.
+    /// That the last setting came to nothing: it could not be set, or its run failed. What cost no run is no run.
+    ///
+    /// Gives the knob and the value that are given up with it: one that failed often enough beside values that work.
+    pub fn fail(&mut self, point: &Point, ran: bool) -> Option<(usize, usize)> {
+        *self.failures.entry(point.clone()).or_default() += 1;
+        self.left += usize::from(!ran);
+        let works = |knob: usize, value: usize| self.scores.keys().any(|seen| seen[knob] == value);
+        let mut unknown =
+            (point.iter().copied().enumerate()).filter(|&(knob, value)| !works(knob, value));
+        // With two of them nobody knows which one it was.
+        let (Some(blamed), None) = (unknown.next(), unknown.next()) else {
+            return None;
+        };
+        let times = self.blamed.entry(blamed).or_default();
+        *times += 1;
+        (*times >= FAILURES && self.given_up.insert(blamed)).then_some(blamed)
+    }
+
+    /// What the last setting came to; `None`: it may not be chosen.
     pub fn tell(&mut self, point: &Point, score: Option<f64>) {
         match score.filter(|score| score.is_finite()) {
             Some(score) => self.scores.entry(point.clone()).or_default().push(score),
@@ -251,7 +279,9 @@ impl Search {
     }
 
     fn is_fresh(&self, point: &Point) -> bool {
-        !self.scores.contains_key(point) && !self.is_refused(point)
+        let mut values = point.iter().copied().enumerate();
+        let given_up = values.any(|value| self.given_up.contains(&value));
+        !given_up && !self.scores.contains_key(point) && !self.is_refused(point)
     }
 
     fn order(&self, a: &Point, b: &Point) -> std::cmp::Ordering {

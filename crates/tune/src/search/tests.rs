@@ -344,3 +344,65 @@ fn one_failed_run_bars_no_setting_that_has_scores() {
     search.tell(&vec![2], None);
     assert_eq!(search.best(), Some(vec![0]), "it failed twice");
 }
+
+/// A board that does not take two of its windows costs no runs, and is not asked for them again and again.
+#[test]
+fn what_always_fails_is_given_up_and_costs_no_runs() {
+    let dials =
+        [(4, true), (3, false), (5, true)].map(|(values, ordered)| Dial { values, ordered });
+    for seed in 0..40 {
+        for ran in [false, true] {
+            let mut search = Search::new(dials.to_vec(), 60, seed);
+            let (mut runs, mut asked, mut given_up) = (0, [0; 2], Vec::new());
+            while let Some(point) = search.propose() {
+                let fails = point[0] > 1;
+                runs += usize::from(!fails || ran);
+                match fails {
+                    true => {
+                        asked[point[0] - 2] += 1;
+                        given_up.extend(search.fail(&point, ran));
+                    }
+                    false => {
+                        let score = [1.0, 0.9][point[0]] + point[1] as f64 + point[2] as f64 * 0.1;
+                        search.tell(&point, Some(score));
+                    }
+                }
+            }
+            given_up.sort_unstable();
+            assert!(runs <= 60, "{seed}: {runs}");
+            assert!(
+                asked.iter().all(|&times| times <= 2 * FAILURES),
+                "{seed}: {asked:?}"
+            );
+            assert_eq!(search.best(), Some(vec![0, 2, 4]), "{seed}");
+            // A value may be asked for less often than it takes.
+            assert!(
+                given_up
+                    .iter()
+                    .all(|value| [(0, 2), (0, 3)].contains(value)),
+                "{seed}: {given_up:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn one_that_fails_beside_another_unknown_value_is_not_blamed() {
+    let dials = vec![
+        Dial {
+            values: 3,
+            ordered: false
+        };
+        2
+    ];
+    let mut search = Search::new(dials, 20, 1);
+    search.tell(&vec![0, 0], Some(1.0));
+    assert!((0..5).all(|_| search.fail(&vec![1, 1], true).is_none()));
+    assert_eq!(search.fail(&vec![1, 0], true), None);
+    assert_eq!(search.fail(&vec![1, 0], true), None);
+    assert_eq!(search.fail(&vec![1, 0], true), Some((0, 1)));
+    assert_eq!(search.fail(&vec![1, 0], true), None, "it is told once");
+    // What worked once is not given up for runs that fail.
+    search.tell(&vec![2, 0], Some(1.0));
+    assert!((0..5).all(|_| search.fail(&vec![2, 0], true).is_none()));
+}

@@ -8,7 +8,7 @@ use linerate_metric::comparison::{
 use linerate_metric::event::Problem;
 use linerate_metric::record::Record;
 use linerate_metric::statistics::Estimate;
-use linerate_metric::tuning::{Change, Vain};
+use linerate_metric::tuning::{Change, Trial, Vain};
 use linerate_metric::units::format_share;
 use linerate_tune::interleave::{Amount, Interleave, is_clear};
 use linerate_tune::search::Point;
@@ -39,12 +39,19 @@ pub fn prove(
     let winner = minimal(args, seed, bench, found, &searched, output)?;
     found.winner.clone_from(&winner);
     for (knob, &value) in bench.turner.knobs.iter().zip(&searched) {
+        let failed = failed(&found.trials, &knob.name, &knob.values[1..]);
+        let told = |vain: &Vain| {
+            (found.vain.iter()).any(|known| known.knob == vain.knob && known.value == vain.value)
+        };
+        let fresh: Vec<Vain> = failed.iter().filter(|vain| !told(vain)).cloned().collect();
+        found.vain.extend(fresh);
+        let has_failed = |value: &String| failed.iter().any(|vain| vain.value == *value);
         let was_tried = |value: &&String| {
             let mut settings = found.trials.iter().map(|trial| &trial.setting);
             settings.any(|setting| setting.get(&knob.name) == Some(*value))
         };
-        let others = &knob.values[1..];
-        let (tried, untried): (Vec<_>, Vec<_>) = others.iter().partition(was_tried);
+        let others = knob.values[1..].iter().filter(|value| !has_failed(value));
+        let (tried, untried): (Vec<_>, Vec<_>) = others.partition(was_tried);
         if value == 0 && !tried.is_empty() {
             found.vain.push(Vain {
                 knob: knob.name.clone(),
@@ -78,6 +85,25 @@ pub fn prove(
         Err(unfit) => output.remark(&format!("note: there is no proof: {unfit}")),
     }
     Ok(())
+}
+
+/// Values of a knob that came to nothing in every run that had them, each with why.
+fn failed(trials: &[Trial], knob: &str, values: &[String]) -> Vec<Vain> {
+    let of = |value: &String| {
+        let with = |trial: &&Trial| trial.setting.get(knob) == Some(value);
+        let mut own = trials.iter().filter(with);
+        let last = own.clone().last()?;
+        let failed = own.all(|trial| trial.value.is_none());
+        failed.then(|| Vain {
+            knob: knob.to_owned(),
+            value: value.clone(),
+            why: format!(
+                "failed whenever it was tried: {}",
+                last.refused.as_deref().unwrap_or("no result")
+            ),
+        })
+    };
+    values.iter().filter_map(of).collect()
 }
 
 /// Why a setting cannot be compared.
@@ -404,6 +430,28 @@ mod tests {
         let of = |unfit: Unfit| fate(Err(&unfit), 0.0);
         assert_eq!(of(Unfit::Memory("much".to_owned())), stays(false));
         assert_eq!(of(Unfit::Failed("gone".to_owned())), stays(true));
+    }
+
+    #[test]
+    fn what_always_failed_is_not_called_without_gain() {
+        let trial = |value: &str, came_to: Option<f64>| Trial {
+            setting: std::iter::once(("window".to_owned(), value.to_owned())).collect(),
+            value: came_to,
+            memory_bytes: None,
+            record: None,
+            refused: came_to.is_none().then(|| format!("no {value}")),
+        };
+        let trials = [
+            trial("4096", None),
+            trial("65536", None),
+            trial("4096", Some(1.0)),
+            trial("65536", None),
+        ];
+        let values = ["4096", "65536", "99999"].map(str::to_owned);
+        let failed = failed(&trials, "window", &values);
+        assert_eq!(failed.len(), 1, "{failed:?}");
+        assert_eq!(failed[0].value, "65536");
+        assert!(failed[0].why.contains("no 65536"), "{failed:?}");
     }
 
     #[test]

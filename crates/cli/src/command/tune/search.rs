@@ -5,7 +5,7 @@ use linerate_metric::figure;
 use linerate_metric::tuning::{Best, Pointed, Trial, Vain};
 use linerate_tune::knob::{Set, set_of};
 use linerate_tune::point::{self, pointers};
-use linerate_tune::search::{Dial, Point, Search};
+use linerate_tune::search::{Dial, FAILURES, Point, Search};
 
 use super::asked::says;
 use super::bench::{Bench, Seen};
@@ -245,9 +245,11 @@ pub fn search(
     let mut first = Some(first);
     let mut ended = Ok(());
     while let Some(point) = search.propose() {
+        let mut ran = true;
         let seen = match first.take() {
             Some(seen) => seen,
             None => {
+                let before = bench.runs;
                 let seen = match bench.measure(&point, None) {
                     Ok(seen) => seen,
                     Err(stopped) => {
@@ -255,14 +257,24 @@ pub fn search(
                         break;
                     }
                 };
-                found.spent.search += 1;
+                ran = bench.runs > before;
+                found.spent.search += u32::from(ran);
                 let what = format!("search run {} of {} at most", found.spent.search, args.runs);
                 note(bench, &point, &seen, found, &what, output);
                 seen
             }
         };
-        let score = seen.value.filter(|_| seen.refused.is_none());
-        search.tell(&point, score.map(|value| bench.score(value)));
+        match seen.value {
+            Some(value) => {
+                let score = seen.refused.is_none().then(|| bench.score(value));
+                search.tell(&point, score);
+            }
+            None => {
+                if let Some(value) = search.fail(&point, ran) {
+                    give_up(bench, value, seen.refused, found, output);
+                }
+            }
+        }
     }
     let start: Point = vec![0; bench.turner.knobs.len()];
     let best = search.best();
@@ -278,6 +290,27 @@ pub fn search(
         });
     }
     ended.map(|()| best)
+}
+
+/// Tells that a value is not tried any more, and why.
+fn give_up(
+    bench: &Bench<'_>,
+    (knob, value): (usize, usize),
+    refused: Option<String>,
+    found: &mut Found,
+    output: &Output,
+) {
+    let knob = &bench.turner.knobs[knob];
+    let why = refused.unwrap_or_else(|| format!("no {}", bench.figure.name));
+    output.progress(&format!(
+        "given up: {}={}: it failed {FAILURES} times and never gave a result: {why}",
+        knob.name, knob.values[value]
+    ));
+    found.vain.push(Vain {
+        knob: knob.name.clone(),
+        value: knob.values[value].clone(),
+        why: format!("given up after {FAILURES} failures: {why}"),
+    });
 }
 
 #[cfg(test)]
