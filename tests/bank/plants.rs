@@ -503,6 +503,20 @@ pub const PLANTS: &[Plant] = &[
         "throughput HOST -t 2 --dev packet:eth0 --ip 10.77.0.9/24 --set rx_descriptors=2 -u -R -b 200M",
     ),
     // Paths that are long, lossy or narrow somewhere.
+    // What is sent again had arrived: nothing is lost where answers are late.
+    plant(
+        "healthy-latency-answered-late",
+        "healthy",
+        "[[links]]\nbetween = [\"client\", \"server\"]\ndelay = \"1ms\"\n",
+        "latency HOST -t 2 -l 10000",
+    ),
+    // A receiver that stands still at first and spins from then on has nearly all of its time.
+    plant(
+        "healthy-spinning-from-late-on",
+        "healthy",
+        "[[links]]\nbetween = [\"client\", \"server\"]\ndelay = \"1ms\"\n",
+        "throughput HOST -t 2 -l 100 -C cubic",
+    ),
     // So few segments move in four seconds that few of them are lost.
     plant(
         "path-loss-narrow-back",

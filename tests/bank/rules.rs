@@ -870,3 +870,48 @@ fn gains_of_our_own_stack_are_within_its_reach() {
     let command = command("receive-window", "receive-window-own-stack", &[]);
     assert!(command.contains("tcp.receive_window=64K"), "{command}");
 }
+
+/// Nobody knows how fast a path is that a window still grows on: no factor of a hundred is promised.
+#[test]
+fn what_grows_is_promised_no_more_than_it_had_grown_to() {
+    for name in ["healthy-spinning-from-late-on", "healthy-long-start"] {
+        let record = changed(name, &[]);
+        let found = linerate_explain::explain(&record);
+        let growing = found
+            .iter()
+            .filter(|found| found.what.contains("still growing"));
+        for found in growing {
+            assert!(
+                found.gain.is_none_or(|gain| gain < 10.0),
+                "{name}: {found:?}"
+            );
+        }
+    }
+}
+
+/// Over a long path the window is what goes each round trip: 64 times of it are no 340.
+#[test]
+fn a_window_gains_what_it_grows_by() {
+    for name in ["receive-window-unscaled-back", "path-delay-window-live"] {
+        for found in explained(name, &[]) {
+            let is_window = ["receive-window", "send-buffer"].contains(&found.cause.as_str());
+            let gain = found.gain.filter(|_| is_window).unwrap_or(1.0);
+            assert!(gain <= 65.0, "{name}: {found:?}");
+        }
+    }
+}
+
+/// What had arrived when it was sent again was late, and not lost.
+#[test]
+fn segments_that_had_arrived_were_not_lost() {
+    assert!(of("path-loss", "healthy-latency-answered-late", &[]).is_none());
+    let streams = "/directions/0/streams/0";
+    let none =
+        ["sender", "receiver"].map(|end| format!("{streams}/{end}/tcp/spurious_retransmits"));
+    let changes = [(&*none[0], json!(0)), (&*none[1], json!(0))];
+    let found = of("path-loss", "healthy-latency-answered-late", &changes);
+    assert_eq!(
+        reading(&found.expect("they were lost"), "round_trips"),
+        Some(json!(592))
+    );
+}

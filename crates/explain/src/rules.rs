@@ -139,21 +139,30 @@ pub(crate) fn kinds_below(children: &[ChildQdisc]) -> Option<String> {
 /// Room for more than some packets of many segments.
 const MANY: u64 = 256 << 10;
 
+/// Round-trip times of idle hosts beside each other stay below this.
+const LONG_NS: f64 = 1e6;
+
 /// What more room gives: as much as the room grows, where it is so little that each piece of it costs a
 /// round trip and two wake-ups; else what the waiting takes.
 pub(crate) fn waiting_gain(way: &Way<'_>, held: f64, room: u64, larger: u64) -> f64 {
     let without_waiting = 1.0 / (1.0 - held).max(0.001);
+    let growth = larger as f64 / room.max(1) as f64;
+    // Over a long path a window's worth goes each round trip, whatever the threads do.
+    let is_long = way.tcp().is_some_and(|tcp| tcp.min_rtt_ns >= LONG_NS);
+    if is_long && growth > 1.0 {
+        return growth;
+    }
     let pieces = parts(way)
         .into_iter()
         .any(|(_, part)| way.works_in_large_pieces(part));
     match pieces && room > MANY {
         true => without_waiting,
-        false => without_waiting.max(larger as f64 / room.max(1) as f64),
+        false => without_waiting.max(growth),
     }
 }
 
 /// What [`waiting_gain`] is, in words.
-pub(crate) const WAITING_GAIN: &str = "1 / (1 - share of the time waiting for room), or how much the room grows where it is used in small pieces";
+pub(crate) const WAITING_GAIN: &str = "1 / (1 - share of the time waiting for room), or how much the room grows where it is used in small pieces, or over a round trip of 1 ms and more";
 
 /// The command with a larger socket buffer, in the place of the one that was asked for.
 pub(crate) fn larger_buffer(

@@ -6,6 +6,9 @@ use linerate_metric::cost::{Delay, ThreadCost};
 /// VM): a thread that spins tells of its free time by them.
 const EMPTY_CALL_NS: f64 = 200.0;
 
+/// Calls that found nothing for each sleep from which a thread looks again and again: one that blocks has one or two.
+const SPINS: u64 = 16;
+
 /// Share of a thread's time that has to be left to tell anything of it.
 const LEAST_REST: f64 = 0.1;
 
@@ -65,8 +68,10 @@ impl Time {
             return None;
         }
         let running = (cpu / wall).min(1.0);
-        // A thread that blocks has its empty calls between two sleeps: they are not free time.
-        let turning = match blocked / wall < 0.02 {
+        // A thread that blocks has its empty calls between two sleeps: they are not free time. One that spins may have
+        // stood still before the first payload.
+        let spins = empty > SPINS * time.sleeps.max(1);
+        let turning = match blocked / wall < 0.02 || spins {
             true => (empty as f64 * EMPTY_CALL_NS / wall).min(running),
             false => 0.0,
         };
@@ -179,6 +184,16 @@ mod tests {
         assert!(!asleep.is_saturated() && (asleep.free() - 0.8).abs() < 1e-9);
         let spinning = Time::of([thread(1_000_000, 0, 2_500)].iter()).unwrap();
         assert!((spinning.turning - 0.5).abs() < 1e-9 && !spinning.is_saturated());
+        // It stood still at first, and spun from then on: 99.6 % of its calls found nothing.
+        let late = Time::of([thread(920_000, 0, 3_980)].iter()).unwrap();
+        assert!(
+            (late.working - 0.124).abs() < 1e-9 && !late.is_saturated(),
+            "{late:?}"
+        );
+        let mut blocks = thread(920_000, 0, 1_000);
+        blocks.voluntary_switches = 900;
+        let blocks = Time::of([blocks].iter()).unwrap();
+        assert!((blocks.working - 0.92).abs() < 1e-9 && blocks.is_saturated());
         let both = Time::of([thread(1_000_000, 0, 0), thread(0, 0, 0)].iter()).unwrap();
         assert_eq!(both.threads, 2);
         assert!((both.blocked - 0.5).abs() < 1e-9);

@@ -243,6 +243,17 @@ impl PathLoss {
             return None;
         }
         let (again, done, rtt) = (summary.retransmits?, summary.round_trips?, summary.rtt_ns?);
+        // Where all had arrived already, at either end, answers were late and nothing was lost. Some had where it was the
+        // answer that got lost.
+        let sockets = case.ways.iter().flat_map(|way| way.senders().chain(way.receivers()));
+        let told = sockets.filter_map(|socket| {
+            let tcp = socket.tcp.as_ref()?;
+            Some((tcp.retransmits, tcp.spurious_retransmits?))
+        });
+        let told: Vec<(u64, u64)> = told.filter(|(again, _)| *again > 0).collect();
+        if !told.is_empty() && told.iter().all(|(again, spurious)| spurious >= again) {
+            return None;
+        }
         // A question and its answer are a segment each, and more where they are long.
         let share = again as f64 / (2 * done).max(1) as f64;
         // What waits for segments stands far above the median, and so in the mean.
