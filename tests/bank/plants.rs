@@ -517,6 +517,12 @@ pub const PLANTS: &[Plant] = &[
         "[[links]]\nbetween = [\"client\", \"server\"]\ndelay = \"1ms\"\n",
         "throughput HOST -t 2 -l 100 -C cubic",
     ),
+    plant(
+        "receive-window-beside-spinning",
+        "receive-window",
+        "[[links]]\nbetween = [\"client\", \"server\"]\nrate = \"300M\"\ndelay = \"20ms\"\n",
+        "throughput HOST -t 4 -C cubic -w 512K",
+    ),
     // So few segments move in four seconds that few of them are lost.
     plant(
         "path-loss-narrow-back",
@@ -709,6 +715,12 @@ pub const PLANTS: &[Plant] = &[
         "too-few-in-flight",
         "",
         "forward --dev ring:0 --dev ring:1 --dev ring:2 --port-topology chained --cores 2 --tx-first 1 --burst 1 -t 1",
+    ),
+    plant(
+        "too-few-descriptors-one",
+        "too-few-descriptors",
+        "",
+        "forward --dev ring:0 --dev ring:1 --cores 1 --rxd 1 --txd 1 --tx-first 1 -t 1",
     ),
     plant(
         "burst-size-one",

@@ -75,6 +75,7 @@ pub const FOLLOWS: &[(&str, &str)] = &[
     ("receiver-cpu", "softirq-core"),
     ("sender-cpu", "single-flow"),
     ("receiver-cpu", "single-flow"),
+    ("sender-cpu", "too-few-descriptors"),
     ("sender-cpu", "tool-limit"),
     ("tool-limit", "scheduling-delay"),
     ("tool-limit", "shared-core"),

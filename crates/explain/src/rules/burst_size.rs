@@ -9,10 +9,10 @@ use crate::case::{Case, Way, name, rate_word};
 use crate::draft::Draft;
 
 /// Frames of a poll from which its own cost is small (docs/METHOD.md, forwarding).
-const ENOUGH: u32 = 8;
+pub(super) const ENOUGH: u32 = 8;
 
 /// What a poll costs in frames: with bursts of 1 a ring forwards about a third of what it does with 32.
-const POLL: f64 = 2.0;
+pub(super) const POLL: f64 = 2.0;
 
 /// Share of the datagrams from which loss matters.
 const MATTERS: f64 = 0.001;

@@ -5,6 +5,7 @@ use linerate_metric::forward::QueueFigures;
 use linerate_metric::plan::{Kind, Protocol};
 use linerate_metric::units::{format_count, format_nanos, format_share};
 
+use super::burst_size::{ENOUGH, POLL};
 use super::nic_drop::{FEW, MATTERS};
 use crate::Rule;
 use crate::case::{Case, Way, name};
@@ -12,6 +13,9 @@ use crate::draft::Draft;
 
 /// Rings from this length on hold a time slice of small frames at 1 Gb/s.
 const LONG: u32 = 1024;
+
+/// Share of a ring that a poll moves on average from which the ring is all that it finds.
+const NEARLY: f64 = 0.75;
 
 /// What our own stack's ring holds unless somebody asks for less.
 const OWN_DEFAULT: u32 = 256;
@@ -32,7 +36,7 @@ impl Rule for TooFewDescriptors {
                     self.of_interface(case, way).or_else(of_stack)
                 })
                 .collect(),
-            Kind::Forward => self.of_forwarder(case).into_iter().collect(),
+            Kind::Forward => (self.of_forwarder(case).or_else(|| self.of_polls(case))).into_iter().collect(),
             Kind::Generate => self.of_generator(case).into_iter().collect(),
             Kind::Latency | Kind::Stack => Vec::new(),
         }
@@ -191,6 +195,46 @@ impl TooFewDescriptors {
         }
         draft
             .gain(Some(1.0 / (1.0 - share).max(0.01)), "1 / (1 - share lost here)")
+            .found()
+    }
+
+    /// Rings that hold less than a poll would move: each of them is full, or empty, at every look.
+    fn of_polls(&self, case: &Case<'_>) -> Option<Finding> {
+        let plan = case.plan.forward.as_ref()?;
+        let figures = case.record.forward.as_ref()?;
+        if case.leads_nowhere() {
+            return None;
+        }
+        let rounds: u64 = figures.cores.iter().map(|core| core.rounds).sum();
+        let idle: u64 = figures.cores.iter().map(|core| core.idle_rounds).sum();
+        let rings = figures.ports.iter().flat_map(|port| [port.rx_descriptors, port.tx_descriptors]);
+        let ring = rings.flatten().min()?;
+        let full: u64 = figures.ports.iter().map(|port| no_room(&port.receive) + no_room(&port.transmit)).sum();
+        let moved: u64 = figures.ports.iter().map(|port| port.receive.packets).sum();
+        // Each round looks at every stream of its thread.
+        let looks = rounds as f64 * figures.streams.len() as f64 / figures.cores.len().max(1) as f64;
+        let each = moved as f64 / looks.max(1.0);
+        let short = ring < ENOUGH.min(plan.burst) && each >= NEARLY * f64::from(ring) && full > 0;
+        if rounds == 0 || idle * 3 > rounds || !short {
+            return None;
+        }
+        let (poll, least) = (|burst: f64| 1.0 + POLL / burst, f64::from(plan.burst.min(32)));
+        let gain = poll(f64::from(ring)) / poll(least);
+        let options: Vec<String> = ["--rxd", "--txd"].into_iter().filter_map(|option| longer_ring(option, Some(ring))).collect();
+        Draft::cause(self.id(), End::Both)
+            .cost(1.0 - 1.0 / gain)
+            .says(format!(
+                "the rings hold {ring} frames at most, and each poll moves {each:.1} where it could move {}",
+                plan.burst
+            ))
+            .seen("descriptors", ring, "", "the shortest ring of all ports")
+            .seen("frames moved by a poll", each, "frames", "received / rounds and streams")
+            .seen("drops[ring-full, no-buffer]", full, "frames", "all ports")
+            .seen("burst", plan.burst, "frames", "plan")
+            .remedy("make the rings longer than a burst")
+            .command(case.again(&options.join(" ")))
+            .tried(Some(format!("{ring} descriptors")))
+            .gain(Some(gain), "a frame costs 1 + 2 / what a poll moves (docs/METHOD.md)")
             .found()
     }
 
