@@ -452,6 +452,18 @@ pub const PLANTS: &[Plant] = &[
             "throughput HOST -t 1.5 -i 0.25 -C reno --bidir",
         )
     },
+    Plant {
+        before: &[(
+            "server",
+            "tc qdisc replace dev eth0 root tbf rate 1mbit burst 3k limit 6000",
+        )],
+        ..plant(
+            "asymmetric-path-answers",
+            "asymmetric-path",
+            PLAIN,
+            "throughput HOST -t 3 -C cubic",
+        )
+    },
     // Our own stack at one end.
     plant(
         "delayed-ack-own-stack",

@@ -12,7 +12,7 @@ pub use loss::Unseen;
 pub(crate) use loss::{DROPS, MATHIS};
 pub use shape::Shape;
 pub use time::Time;
-pub(crate) use way::{PLATEAU, STANDING_NS};
+pub(crate) use way::{FULL, PLATEAU, STANDING_NS};
 pub use way::{Tcp, Way};
 
 use linerate_metric::facts::{Host, Interface, Role};

@@ -66,6 +66,22 @@ impl<'a> Way<'a> {
         Some(moved / rate as f64)
     }
 
+    /// The rate that the receiving interface's discipline holds acknowledgements to, and the part of it that they took:
+    /// frames without payload, as far as that interface counted what it sent.
+    #[must_use]
+    pub fn answers(&self) -> Option<(u64, f64)> {
+        let interface = self.receives_by()?;
+        let rate = interface.qdisc_rate_bps?;
+        let host = super::name(self.receiver);
+        let sent = self.record.counters.iter().find(|at| {
+            at.counter == "tx_packets"
+                && at.host == host
+                && at.interface.as_deref() == Some(interface.name.as_str())
+        })?;
+        let bits = sent.added() as f64 * self.empty_frame() * 8.0;
+        Some((rate, bits / self.seconds().max(1e-9) / rate as f64))
+    }
+
     /// The slowest discipline with a rate that this direction passes between the ends, of those that what arrived
     /// can have passed.
     #[must_use]

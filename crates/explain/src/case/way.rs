@@ -408,6 +408,11 @@ impl<'a> Way<'a> {
         }
     }
 
+    /// A frame of TCP without payload, bytes.
+    pub(super) fn empty_frame(&self) -> f64 {
+        ETHERNET + self.ip_header() + self.tcp_header()
+    }
+
     /// Packets of UDP at their largest, bytes; none for TCP, which asks its far end.
     #[must_use]
     pub fn packet_bytes(&self) -> Option<f64> {

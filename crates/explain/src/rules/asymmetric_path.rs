@@ -1,11 +1,11 @@
 //! One direction of the path is slower than the other.
 
 use linerate_metric::finding::{End, Finding};
-use linerate_metric::plan::{Direction, Kind};
-use linerate_metric::units::{format_bit_rate, format_nanos};
+use linerate_metric::plan::{Direction, Kind, Protocol};
+use linerate_metric::units::{format_bit_rate, format_nanos, format_share};
 
 use crate::Rule;
-use crate::case::Case;
+use crate::case::{Case, FULL, Way, name};
 use crate::draft::Draft;
 
 /// Ratio of the directions from which the path is no longer the same both ways.
@@ -27,7 +27,10 @@ impl Rule for AsymmetricPath {
 
     fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
         match case.plan.kind {
-            Kind::Throughput => self.of_streams(case).into_iter().collect(),
+            Kind::Throughput => {
+                let answers = case.throughput(Protocol::Tcp).filter_map(|way| self.of_answers(case, way));
+                self.of_streams(case).into_iter().chain(answers).collect()
+            }
             Kind::Latency => self.of_stages(case).into_iter().collect(),
             _ => Vec::new(),
         }
@@ -67,6 +70,34 @@ impl AsymmetricPath {
                     Direction::Send => "",
                 },
             ))
+            .found()
+    }
+
+    /// Acknowledgements use up the way back, and let no more payload go.
+    fn of_answers(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
+        // With payload both ways no frame is empty.
+        let [_] = &case.ways[..] else { return None };
+        let (rate, used) = way.answers()?;
+        let goodput = way.goodput()?;
+        if used < FULL || goodput < RATIO * rate as f64 || super::is_paced(case) {
+            return None;
+        }
+        let role = way.receiver;
+        let interface = &case.interface(role)?.name;
+        Draft::limit(self.id(), End::Path)
+            .way(way.direction)
+            .cost((1.0 - rate as f64 / goodput).min(0.95))
+            .says(format!(
+                "acknowledgements use up the way back: {interface} of the {} is held to {}, and they take {} of it",
+                name(role),
+                format_bit_rate(rate as f64),
+                format_share(used.min(1.0))
+            ))
+            .seen("rate of the discipline, back", rate, "bit/s", format!("{} {interface} rtnetlink TCA_OPTIONS", name(role)))
+            .seen("taken by acknowledgements", used, "share", format!("{} {interface} tx_packets, as empty frames", name(role)))
+            .seen("goodput_bps", goodput, "bit/s", "receiver")
+            .remedy("ask for a higher rate of the way back where it is set; datagrams one way need none")
+            .command(case.at(role, &format!("tc -s qdisc show dev {interface}")))
             .found()
     }
 
