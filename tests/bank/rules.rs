@@ -915,3 +915,35 @@ fn segments_that_had_arrived_were_not_lost() {
         Some(json!(592))
     );
 }
+
+/// A flow has no fewer threads than one at each end: `--threads 1` would change nothing.
+#[test]
+fn a_single_flow_is_not_told_to_have_fewer_threads() {
+    let mut told = 0;
+    for (streams, fewer) in [(1, false), (4, true)] {
+        let changes = [
+            ("/plan/streams", json!(streams)),
+            ("/hosts/0/cpu/usable", json!(1)),
+            ("/hosts/1/cpu/usable", json!(1)),
+        ];
+        for found in explained("scheduling-delay-tcp", &changes) {
+            if found.cause == "scheduling-delay" {
+                let command = found.command.unwrap_or_default();
+                assert_eq!(
+                    command.contains("--threads 1"),
+                    fewer,
+                    "{streams}: {command}"
+                );
+                told += 1;
+            }
+        }
+    }
+    assert!(told >= 2, "{told}");
+}
+
+/// Half of the rate tells whether datagrams are lost by load; a search for a rate without loss finds none on such a path.
+#[test]
+fn datagrams_lost_on_the_way_are_sent_at_half_of_the_rate() {
+    let command = command("path-loss", "path-loss-udp-live", &[]);
+    assert!(command.contains(" -b 14."), "{command}");
+}

@@ -190,7 +190,11 @@ impl PathLoss {
             .seen("losses[path]", lost, "datagrams", "numbers missing at the receiver, less what counters have")
             .seen_if("loss_fraction", summary.loss_fraction, "share", "receiver")
             .remedy("find who loses them: cables, a full device on the way, radio; a lower rate tells whether it is load")
-            .command(case.again_slower(0.5 * way.goodput()? / way.streams().len().max(1) as f64))
+            // What is lost at random is lost at every rate: a search for one without loss finds none.
+            .command(case.again_without(
+                &["pps"],
+                &format!("-b {}", rate_word(0.5 * way.goodput()? / way.streams().len().max(1) as f64)),
+            ))
             .gain(Some(1.0 / (1.0 - share).max(0.01)), "1 / (1 - loss)")
             .found()
     }

@@ -105,6 +105,11 @@ impl SchedulingDelay {
         let other = case.sched(super::other_end(role)).to_string();
         let as_fifo = |priority: u8| case.again(&format!("--sched {}", at_end(role, &format!("fifo:{priority}"), &other)));
         let (remedy, command) = match (crowded, real_time) {
+            // One flow has no fewer than one thread at each end.
+            (true, _) if case.plan.streams <= 1 => (
+                "let the run use more of the machine's processors (taskset, its cpuset), or put the ends on two machines",
+                String::new(),
+            ),
             (true, _) => (
                 "use fewer flows or threads than the machine has processors, or two machines",
                 case.again(match case.plan.kind {
