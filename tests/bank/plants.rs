@@ -21,6 +21,7 @@ pub struct Plant {
 
 pub const PLAIN: &str = "[[links]]\nbetween = [\"client\", \"server\"]\n";
 pub const HOP: &str = "[switches.s1]\n[[links]]\nbetween = [\"client\", \"s1\"]\n[[links]]\nbetween = [\"s1\", \"server\"]\n";
+const LOSSY_MIDDLE: &str = "[switches.s1]\n[switches.s2]\n[[links]]\nbetween = [\"client\", \"s1\"]\n[[links]]\nbetween = [\"s1\", \"s2\"]\nrate=\"50M\"\ndelay=\"10ms\"\nloss=0.001\n[[links]]\nbetween = [\"s2\", \"server\"]\n";
 const CUT: &str =
     "[[links]]\nbetween = [\"client\", \"server\"]\noffloads = { tso = false, gso = false }\n";
 const BIG: &str = "[[links]]\nbetween = [\"client\", \"server\"]\ngso = \"512K\"\n";
@@ -534,6 +535,19 @@ pub const PLANTS: &[Plant] = &[
         "receive-window",
         "[[links]]\nbetween = [\"client\", \"server\"]\nrate = \"300M\"\ndelay = \"20ms\"\n",
         "throughput HOST -t 4 -C cubic -w 512K",
+    ),
+    // A link in the middle that is half used holds packets back while a stream starts, and loses some.
+    plant(
+        "path-loss-behind-switches",
+        "path-loss",
+        LOSSY_MIDDLE,
+        "throughput HOST -t 4 -C cubic",
+    ),
+    plant(
+        "path-loss-behind-switches-back",
+        "path-loss",
+        LOSSY_MIDDLE,
+        "throughput fd77::2 -t 4 -C reno -R",
     ),
     // So few segments move in four seconds that few of them are lost.
     plant(

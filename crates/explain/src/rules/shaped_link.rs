@@ -14,6 +14,9 @@ use crate::draft::Draft;
 /// Share of a known rate from which it is used up.
 const FULL: f64 = 0.9;
 
+/// The same of one that counted packets which it held back.
+const USED: f64 = 0.75;
+
 /// First interval over the plateau from which a burst is seen.
 const BURST: f64 = 1.2;
 
@@ -170,8 +173,10 @@ impl ShapedLink {
             && free(CountedAt::Receiver)
             && !super::is_paced(case)
             && !way.is_held_by_loss();
-        // A discipline on the way that counts, and a sender that has time: it is that one.
-        let counted = over.is_some() && !super::is_paced(case) && free(CountedAt::Sender) && way.sends_by().is_some() && way.own_shape().is_none();
+        // A discipline on the way that counts, and a sender that has time: it is that one, unless its rate is in view and
+        // hardly used, or loss on the way leaves no more. What starts holds packets back at any of them.
+        let is_used = way.share_of_shape().is_none_or(|share| share >= USED) && !way.is_held_by_loss();
+        let counted = over.is_some() && is_used && !super::is_paced(case) && free(CountedAt::Sender) && way.sends_by().is_some() && way.own_shape().is_none();
         if queue.is_none() && !burst && !counted {
             return None;
         }
