@@ -9,6 +9,9 @@ use std::time::Duration;
 /// Bytes of one read: what a pipe holds (pipe(7)).
 const ROOM: usize = 64 << 10;
 
+/// Bytes that are kept at most: more than any record takes, and what a machine has to spare.
+const MOST: usize = 256 << 20;
+
 /// Reads a pipe to its end on a thread of its own: a full pipe would stop the program.
 ///
 /// A pipe ends with the last who holds it, which may be something that the program left behind. So nobody has to
@@ -21,13 +24,24 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Keeps all of it.
-    pub fn all(mut pipe: impl Read + Send + 'static) -> Self {
+    /// Keeps all of it, as far as anybody can mean it: of a program that goes on and on its first 256 MiB. The rest is
+    /// read all the same, for the program not to stop.
+    pub fn all(pipe: impl Read + Send + 'static) -> Self {
+        Self::first(pipe, MOST)
+    }
+
+    /// Keeps its first so many bytes, and reads the rest.
+    fn first(mut pipe: impl Read + Send + 'static, most: usize) -> Self {
         Self::with(move |heard, _open| {
             let mut room = vec![0; ROOM];
+            let mut left = most;
             loop {
                 match pipe.read(&mut room) {
-                    Ok(size @ 1..) => keep(&heard, &room[..size]),
+                    Ok(size @ 1..) => {
+                        let kept = size.min(left);
+                        left -= kept;
+                        keep(&heard, &room[..kept]);
+                    }
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
                     // What came before an error is kept.
                     _ => return,
@@ -102,6 +116,19 @@ mod tests {
         drop(held);
         assert!(reader.ends_within(LONG) && reader.ends_within(Duration::ZERO));
         assert_eq!(reader.text(), "[\u{fffd}][c]");
+    }
+
+    /// A command that prints without end filled 23 GB, until the kernel killed the search that had started it.
+    #[test]
+    fn who_goes_on_and_on_is_heard_and_not_kept() {
+        let (pipe, mut held) = std::io::pipe().unwrap();
+        let reader = Reader::first(pipe, ROOM + 3);
+        let text = "0123456789".repeat(ROOM);
+        // It does not stop at a full pipe.
+        held.write_all(text.as_bytes()).unwrap();
+        drop(held);
+        assert!(reader.ends_within(LONG));
+        assert_eq!(reader.text(), text[..ROOM + 3]);
     }
 
     #[test]
