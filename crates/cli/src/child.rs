@@ -100,7 +100,12 @@ pub fn measure(words: &[String], stop: &Stop, screen: Option<&Teller>) -> Result
         command.env_remove(variable);
     }
     let named = format!("linerate {}", words::join(words));
-    let done = run(command, &named, (stop, STOPPING), Said::To(screen))?;
+    let done = run(
+        command,
+        &named,
+        (stop, Patience::to_stop(STOPPING)),
+        Said::To(screen),
+    )?;
     if let Ok(record) = serde_json::from_str::<Record>(&done.stdout)
         && record.schema == RUN_SCHEMA
         && matches!(done.code, Some(0 | 3))
@@ -128,7 +133,12 @@ pub fn point(words: &[String], stop: &Stop) -> Result<Record, Ended> {
         command.env_remove(variable);
     }
     let named = format!("linerate {}", words::join(words));
-    let done = run(command, &named, (stop, STOPPING_PROGRAMS), Said::To(None))?;
+    let done = run(
+        command,
+        &named,
+        (stop, Patience::to_stop(STOPPING_PROGRAMS)),
+        Said::To(None),
+    )?;
     // 3: a shape does not hold, which nobody asked for.
     let set = serde_json::from_str::<RunSet>(&done.stdout).ok();
     let set = set.filter(|_| matches!(done.code, Some(0 | 3)));
@@ -209,9 +219,32 @@ fn sweep(place: &Path) {
 /// # Errors
 /// It ended with another code than 0, or somebody stopped it.
 pub fn shell(line: &str, stop: &Stop) -> Result<String, Ended> {
+    shell_for(line, None, stop)
+}
+
+/// The same of one that has so long.
+///
+/// # Errors
+/// As [`shell`], and that it took longer: then it is ended, with all of its group.
+pub fn shell_within(line: &str, limit: Duration, stop: &Stop) -> Result<String, Ended> {
+    shell_for(line, Some(limit), stop)
+}
+
+fn shell_for(line: &str, limit: Option<Duration>, stop: &Stop) -> Result<String, Ended> {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", line]);
-    let done = run(command, line, (stop, STOPPING), Said::UntilItEnds)?;
+    let patience = Patience {
+        of_run: limit,
+        of_stop: STOPPING,
+    };
+    let done = run(command, line, (stop, patience), Said::UntilItEnds)?;
+    if let Some(limit) = limit.filter(|_| done.is_late) {
+        return Err(Ended::Over(Failure::failed(Problem::new(
+            format!("had not ended after {} s, and was ended", limit.as_secs()),
+            line.to_owned(),
+            "run it alone to see what it waits for, or give its knob more time: within = \"30m\"",
+        ))));
+    }
     match done.code {
         Some(0) => Ok(done.stdout),
         _ => Err(Ended::Over(failed(line, &done))),
@@ -227,8 +260,29 @@ enum Said<'a> {
     UntilItEnds,
 }
 
+/// How long a run may take.
+#[derive(Clone, Copy)]
+struct Patience {
+    /// All of it; without a limit as long as it likes.
+    of_run: Option<Duration>,
+    /// Saying what it has once it was told to stop.
+    of_stop: Duration,
+}
+
+impl Patience {
+    /// As long as it likes, and so long to stop.
+    const fn to_stop(of_stop: Duration) -> Self {
+        Self {
+            of_run: None,
+            of_stop,
+        }
+    }
+}
+
 struct Done {
     code: Option<i32>,
+    /// Whether it was ended because it took too long.
+    is_late: bool,
     /// Of a stream of events the document that it ended with.
     stdout: String,
     stderr: String,
@@ -237,7 +291,7 @@ struct Done {
 fn run(
     mut command: Command,
     named: &str,
-    (stop, patience): (&Stop, Duration),
+    (stop, patience): (&Stop, Patience),
     said: Said<'_>,
 ) -> Result<Done, Ended> {
     // A second Ctrl-C, or whatever else aborts this program, leaves no run of ours behind. Of a command of the user's its
@@ -272,6 +326,8 @@ fn run(
     let stderr = Reader::all(child.stderr.take().expect("it is piped"));
     let mut told: Option<Instant> = None;
     let mut over: Option<Instant> = None;
+    let begun = Instant::now();
+    let mut is_late = false;
     loop {
         let is_over = ended(&child).is_some();
         let is_quiet = stdout.ends_within(LOOK) && stderr.ends_within(LOOK);
@@ -279,18 +335,19 @@ fn run(
             break;
         }
         // Of one that somebody stops all that it started is to end.
-        if is_over && !stop.is_set() && matches!(said, Said::UntilItEnds) {
+        if is_over && !stop.is_set() && !is_late && matches!(said, Said::UntilItEnds) {
             let since = *over.get_or_insert_with(Instant::now);
             if since.elapsed() > LAST {
                 break;
             }
         }
+        is_late |= !is_over && patience.of_run.is_some_and(|limit| begun.elapsed() > limit);
         match told {
-            None if stop.is_set() => {
+            None if stop.is_set() || is_late => {
                 signal(&child, Signal::INT);
                 told = Some(Instant::now());
             }
-            Some(since) if since.elapsed() > patience => {
+            Some(since) if since.elapsed() > patience.of_stop => {
                 signal(&child, Signal::KILL);
                 // Whoever holds the pipes now is none of its group.
                 if is_over {
@@ -304,6 +361,7 @@ fn run(
         }
     }
     let done = Done {
+        is_late,
         code: child.wait().ok().and_then(|status| status.code()),
         stdout: stdout.text(),
         stderr: stderr.text(),
@@ -351,7 +409,8 @@ fn failed(named: &str, done: &Done) -> Failure {
             named.to_owned(),
             "run it alone to see what it says",
         ),
-        code: code.filter(|&code| code != 0).unwrap_or(exit::FAILED),
+        // Other programs' codes mean other things: 3 and 6 would be what `compare` found.
+        code: exit::FAILED,
     }
 }
 
@@ -366,6 +425,43 @@ mod tests {
         stop.set();
         let ended = shell("exec >&- 2>&-; sleep 1000", &stop);
         assert!(matches!(ended, Err(Ended::Stopped)));
+    }
+
+    #[test]
+    fn the_code_of_another_program_is_no_verdict_of_ours() {
+        for (line, code) in [
+            ("exit 3", exit::FAILED),
+            ("exit 6", exit::FAILED),
+            ("kill -9 $$", exit::FAILED),
+            // A run of ours says what it failed with.
+            (
+                r#"echo '{"error":{"situation":"a","object":"b","next_step":"c"}}'; exit 5"#,
+                exit::PEER,
+            ),
+        ] {
+            let Err(Ended::Over(failure)) = shell(line, &Stop::new()) else {
+                panic!("{line} did not fail");
+            };
+            assert_eq!(failure.code, code, "{line}");
+        }
+    }
+
+    /// So is one that does not hear an interrupt, with what it started.
+    #[test]
+    fn a_command_that_takes_too_long_is_ended() {
+        let begun = Instant::now();
+        let ended = shell_within("sleep 1000", Duration::from_millis(50), &Stop::new());
+        let Err(Ended::Over(failure)) = ended else {
+            panic!("it did not end");
+        };
+        assert!(
+            failure.problem.situation.contains("had not ended"),
+            "{}",
+            failure.problem
+        );
+        // One that was started with interrupts ignored, as in the background of a script, is killed after a while.
+        assert!(begun.elapsed() < 4 * STOPPING, "it is not waited for");
+        assert!(shell_within("echo in time", Duration::from_secs(600), &Stop::new()).is_ok());
     }
 
     #[test]

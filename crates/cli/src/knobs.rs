@@ -88,6 +88,22 @@ impl Knobs {
         all
     }
 
+    /// Refuses a limit that left a knob nothing to choose from, where nobody but it took the values away.
+    pub fn check_left(&self, all: &[Knob], only: &[String]) -> Result<(), Failure> {
+        let here = knob::knobs(&self.ground);
+        let could = |name: &String| here.iter().chain(&self.own).any(|knob| knob.name == *name);
+        let gone = |name: &String| all.iter().all(|knob| knob.name != *name);
+        let mut limited = self.args.limit.iter().map(|limit| &limit.name);
+        match limited.find(|name| only.contains(name) && could(name) && gone(name)) {
+            None => Ok(()),
+            Some(name) => refuse(
+                &format!("--limit {name}"),
+                "none of the knob's values but its start is within it",
+                "widen it, or name values of your own in a --knob-file",
+            ),
+        }
+    }
+
     /// Every name that is known, whether it makes sense here or not.
     pub fn names(&self) -> Vec<String> {
         let own = self.own.iter().map(|knob| knob.name.clone());

@@ -1,6 +1,7 @@
 //! Turning knobs, and turning all of them back.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use linerate_host::stop::Stop;
 use linerate_measure::FarSettings;
@@ -9,7 +10,7 @@ use linerate_metric::exit;
 use linerate_metric::units::ByteSize;
 use linerate_tune::guard::{Guard, Key};
 use linerate_tune::journal::folder;
-use linerate_tune::knob::{DEFAULT, Knob, Set};
+use linerate_tune::knob::{DEFAULT, Knob, Set, TURNING_S};
 use linerate_tune::search::Point;
 use linerate_tune::snippet::Turned;
 
@@ -129,7 +130,8 @@ impl<'a> Turner<'a> {
     fn turn(&mut self, knob: &Knob, value: &str) -> Result<Result<(), String>, Ended> {
         match &knob.set {
             Set::Option(_) | Set::StackKey(_) | Set::Point => return Ok(Ok(())),
-            Set::Command { .. } => {
+            Set::Command { within_s, .. } => {
+                let limit = Duration::from_secs(within_s.unwrap_or(TURNING_S));
                 let Some((line, back)) = knob.lines(value) else {
                     return Ok(Ok(()));
                 };
@@ -137,7 +139,7 @@ impl<'a> Turner<'a> {
                 noted.map_err(|error| journal_failed(&error))?;
                 // Whether it was turned is not known when it fails: then it is turned back as well.
                 self.at.remove(&knob.name);
-                match child::shell(&line, self.stop) {
+                match child::shell_within(&line, limit, self.stop) {
                     Ok(_) => {}
                     // Of what a device does not take another value may do.
                     Err(Ended::Over(failure)) => return Ok(Err(failure.problem.to_string())),
@@ -241,8 +243,8 @@ impl<'a> Turner<'a> {
     }
 
     /// Leaves what this setting changes as it is now, and all else as it was; what the far host set goes back all the
-    /// same. Says what could not be set back.
-    pub fn keep(&mut self, point: &Point) -> Vec<String> {
+    /// same. Says what could not be set back, after what sets back by hand what is left.
+    pub fn keep(&mut self, point: &Point) -> (Vec<String>, Vec<String>) {
         let changed = self.knobs.iter().zip(point);
         let changed = changed.filter(|(_, value)| **value != 0);
         let keys = changed.flat_map(|(knob, _)| match &knob.set {
@@ -252,7 +254,8 @@ impl<'a> Turner<'a> {
         });
         let keys: Vec<Key> = keys.collect();
         self.settle();
-        said(self.guard.keep(&keys))
+        let ways_back = self.guard.ways_back(&keys);
+        (ways_back, said(self.guard.keep(&keys)))
     }
 
     /// What was run last is not run once more to set it back: it may take minutes.

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use linerate_lab::Topology;
 use linerate_metric::experiment::{PlotOf, Setting, TableOf, number};
 use linerate_metric::pointer;
+use linerate_metric::units::{ByteSize, parse_duration};
 
 use crate::ExperimentError;
 use crate::file::{Experiment, FigureFrom, ShapeOf};
@@ -238,6 +239,29 @@ impl Experiment {
                     "leave it out, or add `set`",
                 );
             }
+            let is_time = |text: &str| parse_duration(text).is_ok_and(|time| time.as_secs() > 0);
+            if knob.within.is_some()
+                && (knob.set.is_none() || !knob.within.as_deref().is_some_and(is_time))
+            {
+                return wrong(
+                    place,
+                    "`within` is no time of a second or more, or there is no `set` that may take it",
+                    "write within = \"30m\" beside `set`",
+                );
+            }
+            let is_size = |value: &String| value.parse::<ByteSize>().is_ok();
+            if let (Some(_), Some(value)) = (
+                knob.memory,
+                knob.values.iter().find(|value| !is_size(value)),
+            ) {
+                return wrong(
+                    place,
+                    format!(
+                        "it has memory for each unit of its value, and `{value}` is no number of units"
+                    ),
+                    "leave `memory` out, or give sizes",
+                );
+            }
             let Some(words) = self.words.get(&knob.name) else {
                 continue;
             };
@@ -458,6 +482,31 @@ rule = "p50[size=1K] > p50[size=64]"
 "#;
         assert!(WORKS.contains(from), "{from}");
         Experiment::from_toml(&WORKS.replacen(from, to, 1))
+    }
+
+    #[test]
+    fn the_time_of_a_command_is_a_time() {
+        let values = r#"values = ["64", "1K"]"#;
+        let with_time = |lines: &str| with(values, &format!("{values}\n{lines}"));
+        for (lines, works) in [
+            ("set = \"make WND={}\"\nwithin = \"30m\"", true),
+            ("set = \"make WND={}\"\nwithin = \"long\"", false),
+            ("set = \"make WND={}\"\nwithin = \"10ms\"", false),
+            ("within = \"30m\"", false),
+        ] {
+            assert_eq!(with_time(lines).is_ok(), works, "{lines}");
+        }
+    }
+
+    #[test]
+    fn memory_of_a_knob_is_that_of_units() {
+        let values = r#"values = ["64", "1K"]"#;
+        let with_memory = |values: &str| format!("{values}\nmemory = 2");
+        let experiment = with(values, &with_memory(values)).expect("it works");
+        assert_eq!(experiment.knobs[0].memory, Some(2));
+        let words = r#"values = ["64", "1K", "many"]"#;
+        let error = with(values, &with_memory(words)).expect_err("many are no number");
+        assert!(error.to_string().contains("no number of units"), "{error}");
     }
 
     #[test]

@@ -143,18 +143,15 @@ impl ExperimentError {
                 problem.object.clone(),
                 problem.next_step.clone(),
             ),
-            Self::Nothing { why, next_step, .. } => match next_step.is_empty() {
-                true => Problem::new(
-                    "no point could be measured",
-                    "the experiment",
-                    format!("the first one: {why}"),
-                ),
-                false => Problem::new(
-                    format!("no point could be measured; the first one: {why}"),
-                    "the experiment",
-                    next_step.clone(),
-                ),
-            },
+            // Whoever measures one point of it, as `tune` does, tells its user the situation alone.
+            Self::Nothing { why, next_step, .. } => Problem::new(
+                format!("no point could be measured; the first one: {why}"),
+                "the experiment",
+                match next_step.is_empty() {
+                    true => "mend that, or measure other points (--point KNOB=VALUE)".to_owned(),
+                    false => next_step.clone(),
+                },
+            ),
         }
     }
 
@@ -180,6 +177,29 @@ impl ExperimentError {
             Self::Stays { code, .. } | Self::Nothing { code, .. } => *code,
             Self::Lab(error) if error.is_missing_privilege() => exit::MISSING,
             Self::Lab(_) | Self::Far { .. } => exit::FAILED,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who measures one point of an experiment tells its user what is wrong, and no more.
+    #[test]
+    fn why_no_point_could_be_measured_is_the_situation() {
+        for (next_step, said) in [("", "--point"), ("start it", "start it")] {
+            let error = ExperimentError::Nothing {
+                why: "`make flash` failed".to_owned(),
+                next_step: next_step.to_owned(),
+                code: 1,
+            };
+            let problem = error.problem();
+            assert!(
+                problem.situation.contains("`make flash` failed"),
+                "{problem}"
+            );
+            assert!(problem.next_step.contains(said), "{problem:?}");
         }
     }
 }

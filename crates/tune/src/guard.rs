@@ -229,6 +229,14 @@ impl<M: Machine> Guard<M> {
         back.wrong
     }
 
+    /// The commands that set these back by hand, each with its host: for whoever leaves them as they are.
+    #[must_use]
+    pub fn ways_back(&self, keys: &[Key]) -> Vec<String> {
+        let olds = self.olds.iter().filter(|old| keys.contains(&old.key));
+        olds.map(|old| format!("{}  # {}", old.key.command(&old.value), old.key.host))
+            .collect()
+    }
+
     /// Leaves these as they are now, and sets all else back. Says what could not be; that is still to be set back.
     pub fn keep(&mut self, keys: &[Key]) -> Vec<String> {
         keys.iter().for_each(|key| self.settled(key));

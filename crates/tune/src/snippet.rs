@@ -112,6 +112,7 @@ mod tests {
             name: name.to_owned(),
         };
         let command = Set::Command {
+            within_s: None,
             line: "x {}".to_owned(),
             restore: None,
         };

@@ -103,8 +103,21 @@ impl Key {
     pub fn command(&self, value: &str) -> String {
         let name = &self.name;
         let pairs = || value.replace('=', " ");
-        let queues = |file: &str| {
-            format!("for f in /sys/class/net/{name}/queues/{file}; do echo {value} > $f; done")
+        let queues = |kind: &str, file: &str| {
+            let folder = format!("/sys/class/net/{name}/queues");
+            let masks: Vec<&str> = value.split_whitespace().collect();
+            let own = |(number, mask): (usize, &&str)| {
+                format!("echo {mask} > {folder}/{kind}-{number}/{file}")
+            };
+            match masks.len() {
+                2.. => masks
+                    .iter()
+                    .enumerate()
+                    .map(own)
+                    .collect::<Vec<_>>()
+                    .join("; "),
+                _ => format!("for f in {folder}/{kind}-*/{file}; do echo {value} > $f; done"),
+            }
         };
         match self.kind {
             Kind::Sysctl => format!("sysctl -w {name}='{value}'"),
@@ -143,8 +156,8 @@ impl Key {
             Kind::Flow => rule(name, value),
             Kind::Coalescing => format!("ethtool -C {name} {}", pairs()),
             Kind::Offloads => format!("ethtool -K {name} {}", pairs()),
-            Kind::Rps => queues("rx-*/rps_cpus"),
-            Kind::Xps => queues("tx-*/xps_cpus"),
+            Kind::Rps => queues("rx", "rps_cpus"),
+            Kind::Xps => queues("tx", "xps_cpus"),
             Kind::Command => value.to_owned(),
         }
     }
@@ -230,6 +243,11 @@ mod tests {
                 Kind::Rps,
                 "3",
                 "for f in /sys/class/net/eth0/queues/rx-*/rps_cpus; do echo 3 > $f; done",
+            ),
+            (
+                Kind::Xps,
+                "1 2",
+                "echo 1 > /sys/class/net/eth0/queues/tx-0/xps_cpus; echo 2 > /sys/class/net/eth0/queues/tx-1/xps_cpus",
             ),
             (
                 Kind::SegmentSizes,

@@ -422,6 +422,11 @@ fn what_is_kept_stays_and_all_else_goes_back() {
     let mut guard = Guard::new(&table, Some(folder.clone()), owner("x"));
     guard.set(&key("a"), "10").unwrap();
     guard.set(&key("b"), "20").unwrap();
+    assert_eq!(
+        guard.ways_back(&[key("a")]),
+        ["sysctl -w a='1'  # client"],
+        "what it was"
+    );
     assert_eq!(guard.keep(&[key("a")]), [""; 0]);
     drop(guard);
     let now = |name: &str| table.0.borrow()[name].clone();

@@ -16,6 +16,9 @@ use crate::guard::Kind;
 /// The value that leaves an option out and a setting as it is.
 pub const DEFAULT: &str = "default";
 
+/// How long a command that turns a knob may take unless its file says more, s: as long as one that sets it back.
+pub const TURNING_S: u64 = 600;
+
 /// How a knob is turned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -41,6 +44,9 @@ pub enum Set {
         line: String,
         /// What sets it back; absent: the command with the first value.
         restore: Option<String>,
+        /// How long it may take, s; absent: [`TURNING_S`].
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        within_s: Option<u64>,
     },
 }
 
@@ -89,7 +95,7 @@ impl Knob {
     /// The command that sets a value, and what sets it back, where this is a command of the user's.
     #[must_use]
     pub fn lines(&self, value: &str) -> Option<(String, String)> {
-        let Set::Command { line, restore } = &self.set else {
+        let Set::Command { line, restore, .. } = &self.set else {
             return None;
         };
         let back = restore.clone().unwrap_or_else(|| {

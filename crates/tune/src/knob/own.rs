@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use linerate_metric::units::ByteSize;
+use linerate_metric::units::{ByteSize, parse_duration};
 use serde::Deserialize;
 
 use super::{DEFAULT, Knob, Limit, Set};
@@ -22,6 +22,7 @@ struct Own {
     values: Vec<toml::Value>,
     set: Option<String>,
     restore: Option<String>,
+    within: Option<String>,
     option: Option<String>,
     stack: Option<String>,
     sysctl: Option<String>,
@@ -33,7 +34,8 @@ struct Own {
 }
 
 /// Reads knobs of the user's: `[[knob]]` with `name`, `values` (the first is the start), and one of `set`
-/// (a command with `{}`, with `restore` where the first value is not what was there before), `option`, `stack`
+/// (a command with `{}`, with `restore` where the first value is not what was there before, and `within` where it may
+/// take longer than ten minutes, or not so long), `option`, `stack`
 /// and `sysctl`. `memory`: bytes that a unit of the value takes; `least`, `most`: values beyond are left out.
 ///
 /// # Errors
@@ -66,6 +68,15 @@ pub fn from_toml(path: &Path, text: &str) -> Result<Vec<Knob>, TuneError> {
 impl Own {
     fn knob(self) -> Result<Knob, String> {
         let Self { name, restore, .. } = self;
+        let within_s = match self.within.as_deref().map(parse_duration) {
+            None => None,
+            Some(Ok(time)) if time.as_secs() > 0 => Some(time.as_secs()),
+            Some(_) => {
+                return Err(format!(
+                    "`{name}` has a within that is no time of a second or more: write \"30m\""
+                ));
+            }
+        };
         let wrong = |why: &str| Err(format!("`{name}` {why}"));
         let parts = |c: char| c.is_whitespace() || "=,;".contains(c);
         if name.is_empty() || name.contains(parts) {
@@ -79,6 +90,7 @@ impl Own {
                 Set::Command {
                     line,
                     restore: restore.clone(),
+                    within_s,
                 }
             }
             (None, Some(option), None, None) => Set::Option(option),
@@ -91,6 +103,9 @@ impl Own {
         };
         if restore.is_some() && !matches!(set, Set::Command { .. }) {
             return wrong("has restore, which belongs to set: all else goes back by itself");
+        }
+        if within_s.is_some() && !matches!(set, Set::Command { .. }) {
+            return wrong("has within, which belongs to set: nothing else takes time");
         }
         let memory = match self.memory {
             None => None,
@@ -171,6 +186,36 @@ mod tests {
         let text = "[[knob]]\nname = \"w\"\nvalues = [1, 2]\nset = \"x {}\"\nrestore = \"y\"\n";
         let lines = from_toml(path, text).unwrap()[0].lines("2").unwrap();
         assert_eq!(lines, ("x 2".to_owned(), "y".to_owned()));
+    }
+
+    #[test]
+    fn a_command_may_take_its_time() {
+        let path = Path::new("knobs.toml");
+        let of = |rest: &str| {
+            let text = format!("[[knob]]\nname = \"w\"\nvalues = [1, 2]\n{rest}\n");
+            from_toml(path, &text).map(|knobs| knobs[0].set.clone())
+        };
+        for (rest, want) in [
+            ("set = \"x {}\"", None),
+            ("set = \"x {}\"\nwithin = \"30m\"", Some(1_800)),
+            ("set = \"x {}\"\nwithin = \"5\"", Some(5)),
+        ] {
+            let set = of(rest).unwrap();
+            assert!(
+                matches!(set, Set::Command { within_s, .. } if within_s == want),
+                "{rest}: {set:?}"
+            );
+        }
+        for rest in [
+            "set = \"x {}\"\nwithin = \"long\"",
+            "set = \"x {}\"\nwithin = \"1ms\"",
+            "option = \"x\"\nwithin = \"1m\"",
+        ] {
+            assert!(
+                of(rest).unwrap_err().to_string().contains("within"),
+                "{rest}"
+            );
+        }
     }
 
     #[test]

@@ -19,6 +19,7 @@ use linerate_metric::event::Problem;
 use linerate_metric::exit;
 use linerate_metric::experiment::Setting;
 use linerate_metric::set::RunSet;
+use linerate_metric::units::parse_duration;
 use linerate_report::document::Document;
 use linerate_report::html;
 use linerate_report::store::write_file;
@@ -323,10 +324,13 @@ fn turned_by_command(knob: &KnobOf) -> Option<Knob> {
         set: Set::Command {
             line: knob.set.clone()?,
             restore: knob.restore.clone(),
+            within_s: (knob.within.as_deref())
+                .and_then(|time| parse_duration(time).ok())
+                .map(|time| time.as_secs()),
         },
         ordered: false,
         uncertain: false,
-        memory: None,
+        memory: knob.memory.map(|bytes| bytes as f64),
     })
 }
 

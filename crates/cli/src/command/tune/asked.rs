@@ -75,6 +75,7 @@ pub fn knobs_of(args: &TuneArgs, words: &[String], known: &Knobs) -> Result<Vec<
         return of_experiment(args, experiment, known);
     }
     let mut all = known.all();
+    known.check_left(&all, &args.only)?;
     // What is said on the command line is not for us to turn.
     all.retain(|knob| !says(words, &knob.set));
     let names = known.names();
@@ -112,7 +113,7 @@ fn of_experiment(args: &TuneArgs, file: &str, known: &Knobs) -> Result<Vec<Knob>
             values: values(knob),
             set: Set::Point,
             uncertain: false,
-            memory: None,
+            memory: knob.memory.map(|bytes| bytes as f64),
         })
         .collect();
     // Where there is one value, it is measured at without being named.

@@ -238,7 +238,10 @@ fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
         if let Ok(Err(why)) = bench.turner.apply(&point) {
             notes.push(format!("not all could be kept: {why}"));
         }
-        bench.turner.keep(&point)
+        let (ways_back, wrong) = bench.turner.keep(&point);
+        let each = ways_back.into_iter();
+        notes.extend(each.map(|line| format!("to set it back: {line}")));
+        wrong
     } else {
         let wrong = bench.turner.back();
         if !complete && wrong.is_empty() {
