@@ -81,6 +81,38 @@ fn a_knob_without_values_has_those_that_tune_would_try() {
 }
 
 #[test]
+fn an_interrupt_says_how_it_goes_on() {
+    let room = Room::new();
+    let server = room.server("-q");
+    let words = format!(
+        "sweep --repeats 9 --over length=100,200,300 throughput 127.0.0.1 -p {} -u -b 1M -t 300ms",
+        server.port
+    );
+    let mut running = Running::start(&mut room.linerate(&words));
+    let first = running.line(|line| line.starts_with("sweep "));
+    let id = first.split([' ', ':']).nth(1).expect("an id").to_owned();
+    running.line(|line| line.starts_with("run 2 of 27"));
+    running.signal(rustix::process::Signal::INT);
+    running.line(|line| line.contains(&format!("it goes on with: linerate sweep --resume {id}")));
+}
+
+#[test]
+fn where_every_point_failed_nothing_is_left_to_go_on_with() {
+    let room = Room::new();
+    let server = room.server("-q");
+    let knobs = "[[knob]]\nname = \"board\"\nvalues = [1, 2]\nset = \"echo {}; exit 3\"\nrestore = \"true\"\n";
+    fs::write(room.path().join("knobs.toml"), knobs).expect("a file");
+    let words = format!(
+        "sweep --repeats 1 --over board --knob-file knobs.toml throughput 127.0.0.1 -p {} -u -b 1M -t 100ms",
+        server.port
+    );
+    let done = room.run(&words).expect(1);
+    assert!(done.stderr.contains("ended with code 3"), "{done:#?}");
+    let folder = room.path().join(".local/state/linerate/sweep");
+    assert_eq!(fs::read_dir(folder).map_or(0, Iterator::count), 0);
+}
+
+#[test]
 fn after_a_crash_it_goes_on_where_it_was() {
     let room = Room::new();
     let server = room.server("-q");

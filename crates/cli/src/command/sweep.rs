@@ -117,13 +117,18 @@ fn sweep(args: &SweepArgs, output: &mut Output) -> Result<u8, Failure> {
         .back()
         .into_iter()
         .map(|why| format!("could not be set back: {why}"));
-    let notes: Vec<String> = notes.collect();
+    let mut notes: Vec<String> = notes.collect();
+    let interrupted = done.len() < order.len();
     let failure = match ended {
         Err(Ended::Over(failure)) => Some(failure),
         Err(Ended::Stopped) | Ok(()) => None,
     };
     if done.iter().all(|done| done.record.is_none()) {
         turn::warn_of(&notes, output);
+        // Nothing is left to go on with.
+        if !interrupted && let Some(journal) = journal {
+            journal.remove().map_err(unusable)?;
+        }
         let why = done.iter().find_map(|done| done.failed.clone());
         return Err(failure.unwrap_or_else(|| match why {
             Some(why) => Failure::failed(Problem::new(
@@ -134,7 +139,12 @@ fn sweep(args: &SweepArgs, output: &mut Output) -> Result<u8, Failure> {
             None => Failure::from(linerate_measure::MeasureError::Interrupted),
         }));
     }
-    let interrupted = done.len() < order.len();
+    if interrupted && journal.is_some() {
+        notes.push(format!(
+            "it goes on with: linerate sweep --resume {}",
+            asked.id
+        ));
+    }
     let set = set_of(&asked, points, &order, done, interrupted, notes);
     output.set(&set, &[])?;
     if !interrupted && let Some(journal) = journal {
