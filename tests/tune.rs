@@ -117,6 +117,26 @@ fn the_knobs_of_an_experiment_are_searched() {
     }
 }
 
+/// A setting with which nobody answers is one that cannot be had, as long as the start still answers.
+#[test]
+fn a_far_end_that_is_gone_for_one_setting_ends_nothing() {
+    let room = Room::new();
+    let server = room.server("-q");
+    let knobs = format!(
+        "[[knob]]\nname = \"door\"\nvalues = [{}, 1]\noption = \"port\"\n",
+        server.port
+    );
+    fs::write(room.path().join("knobs.toml"), knobs).expect("a file");
+    let words = "tune 127.0.0.1 -u -t 100ms --runs 6 --max-pairs 4 --knob-file knobs.toml --knobs door,batch --json -- -b 1M";
+    let set = room.run(words).expect(0).json();
+    let found = tuning(&set);
+    let vain = found["vain"].to_string();
+    assert!(
+        vain.contains("door") && !found["trials"].as_array().expect("trials").is_empty(),
+        "{found:#}"
+    );
+}
+
 #[test]
 fn nonsense_is_refused_before_anything_runs() {
     let room = Room::new();
@@ -129,6 +149,10 @@ fn nonsense_is_refused_before_anything_runs() {
         ("tune 127.0.0.1 --knob-file none", "cannot be read"),
         ("tune 127.0.0.1 --limit speed=1..2", "no such knob"),
         ("tune 127.0.0.1 --limit mtu", "LEAST..MOST"),
+        (
+            "tune 127.0.0.1 --knobs write-size --limit write-size=1G..",
+            "none of the knob's values but its start",
+        ),
         ("tune 127.0.0.1 --effect 0", "no difference to look for"),
         ("tune 127.0.0.1 --max-pairs 0", "nothing to compare"),
         ("tune 127.0.0.1 --runs 0", "nothing to search"),
@@ -301,6 +325,11 @@ fn what_is_kept_stays_and_nothing_else_does() {
     let set = done.json();
     let found = tuning(&set);
     assert_eq!(found["kept"], true, "{found:#}");
+    let notes = set["result"]["notes"].to_string();
+    assert!(
+        notes.contains("to set it back: sysctl -w net.ipv4.tcp_rmem="),
+        "{notes}"
+    );
     assert_eq!(
         [window("client"), window("server")],
         ["4096 131072 6291456"; 2]

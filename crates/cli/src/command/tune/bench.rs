@@ -1,5 +1,8 @@
 //! Measuring at a setting of the knobs.
 
+use std::thread;
+use std::time::Duration;
+
 use linerate_host::stop::Stop;
 use linerate_metric::comparison::Better;
 use linerate_metric::exit;
@@ -17,6 +20,12 @@ use crate::printer::Teller;
 use crate::scene::{Part, Scene};
 use crate::turn::Turner;
 use crate::words;
+
+/// Time of a run that only tells whether the far end is there, how often that is tried, and the pause between: what was
+/// set may need a moment to come up again.
+const ANSWER: &str = "100ms";
+const ANSWERS: u32 = 3;
+const BETWEEN: Duration = Duration::from_secs(1);
 
 /// Knobs, the command that measures, and the figure that tells.
 pub struct Bench<'a> {
@@ -109,13 +118,12 @@ impl<'a> Bench<'a> {
                 ..Part::default()
             }));
         }
-        let measured = match asked::is_experiment(&words) {
-            true => child::point(&words, self.stop),
-            false => child::measure(&words, self.stop, self.screen.as_ref()),
-        };
-        let record = match measured {
+        let record = match self.run(&words) {
             Ok(record) => record,
-            Err(Ended::Over(failure)) if failure.code != exit::PEER => {
+            // A far end that answers at the start is gone for this setting alone: a board that does not come up with it.
+            Err(Ended::Over(failure))
+                if failure.code != exit::PEER || self.start_answers(point)? =>
+            {
                 return Ok(refused(failure.problem.to_string()));
             }
             Err(ended) => return Err(ended),
@@ -132,6 +140,36 @@ impl<'a> Bench<'a> {
                 None => "what it takes of memory is not known".to_owned(),
             }),
         })
+    }
+
+    fn run(&self, words: &[String]) -> Result<Record, Ended> {
+        match asked::is_experiment(words) {
+            true => child::point(words, self.stop),
+            false => child::measure(words, self.stop, self.screen.as_ref()),
+        }
+    }
+
+    /// Whether the far end answers at the start, where this setting is another one.
+    ///
+    /// # Errors
+    /// Somebody pressed Ctrl-C.
+    fn start_answers(&mut self, point: &Point) -> Result<bool, Ended> {
+        let start: Point = vec![0; point.len()];
+        if *point == start || self.turner.apply(&start)?.is_err() {
+            return Ok(false);
+        }
+        let mut words = self.turner.command(&self.words, &start)?;
+        if !asked::is_experiment(&words) {
+            words::set_option(&mut words, "time", ANSWER)?;
+        }
+        for _ in 0..ANSWERS {
+            match self.run(&words) {
+                Ok(_) => return Ok(true),
+                Err(Ended::Over(_)) => thread::sleep(BETWEEN),
+                Err(stopped) => return Err(stopped),
+            }
+        }
+        Ok(false)
     }
 
     /// What buffers take, and what knobs of the user's own say they take.
