@@ -127,14 +127,15 @@ fn a_far_end_that_is_gone_for_one_setting_ends_nothing() {
         server.port
     );
     fs::write(room.path().join("knobs.toml"), knobs).expect("a file");
-    let words = "tune 127.0.0.1 -u -t 100ms --runs 6 --max-pairs 4 --knob-file knobs.toml --knobs door,batch --json -- -b 1M";
+    let words = "tune 127.0.0.1 -t 100ms --runs 6 --max-pairs 4 --knob-file knobs.toml --knobs door,no-delay --json -- -b 1M";
     let set = room.run(words).expect(0).json();
     let found = tuning(&set);
     let vain = found["vain"].to_string();
-    assert!(
-        vain.contains("door") && !found["trials"].as_array().expect("trials").is_empty(),
-        "{found:#}"
-    );
+    assert!(vain.contains("door"), "{found:#}");
+    // What the start is asked by stays, though there is nothing to choose any more.
+    let trials = found["trials"].as_array().into_iter().flatten();
+    let measured = trials.filter(|trial| trial["value"].is_number()).count();
+    assert!(measured > 2, "{found:#}");
 }
 
 #[test]

@@ -164,7 +164,11 @@ impl Search {
         };
         let times = self.blamed.entry(blamed).or_default();
         *times += 1;
-        (*times >= FAILURES && self.given_up.insert(blamed)).then_some(blamed)
+        if *times < FAILURES || !self.given_up.insert(blamed) {
+            return None;
+        }
+        self.queue.retain(|point| point[blamed.0] != blamed.1);
+        Some(blamed)
     }
 
     /// What the last setting came to; `None`: it may not be chosen.

@@ -360,6 +360,7 @@ fn what_always_fails_is_given_up_and_costs_no_runs() {
                 match fails {
                     true => {
                         asked[point[0] - 2] += 1;
+                        assert!(!given_up.contains(&(0, point[0])), "{seed}: {point:?}");
                         given_up.extend(search.fail(&point, ran));
                     }
                     false => {

@@ -3,7 +3,7 @@
 use linerate_metric::event::Problem;
 use linerate_metric::figure;
 use linerate_metric::tuning::{Best, Pointed, Trial, Vain};
-use linerate_tune::knob::{Set, set_of};
+use linerate_tune::knob::{Knob, Set, set_of};
 use linerate_tune::point::{self, pointers};
 use linerate_tune::search::{Dial, FAILURES, Point, Search};
 
@@ -13,6 +13,7 @@ use super::{Found, Stage};
 use crate::args::TuneArgs;
 use crate::command::series::Ended;
 use crate::failure::Failure;
+use crate::knobs::is_default;
 use crate::output::Output;
 
 /// Time of a run that only tells whether a value can be had.
@@ -207,7 +208,12 @@ pub fn check(bench: &mut Bench<'_>, found: &mut Found, output: &Output) -> Resul
         ));
     }
     found.vain.extend(not_to_be_had);
-    bench.turner.knobs.retain(|knob| knob.values.len() > 1);
+    // What is an option of the start stays one where nothing else can be had in its place.
+    let is_said = |knob: &Knob| {
+        let of_command = matches!(knob.set, Set::Option(_) | Set::StackKey(_));
+        of_command && knob.values.iter().any(|value| !is_default(value))
+    };
+    (bench.turner.knobs).retain(|knob| knob.values.len() > 1 || is_said(knob));
     Ok(())
 }
 
@@ -259,7 +265,10 @@ pub fn search(
                 };
                 ran = bench.runs > before;
                 found.spent.search += u32::from(ran);
-                let what = format!("search run {} of {} at most", found.spent.search, args.runs);
+                let what = match ran {
+                    true => format!("search run {} of {} at most", found.spent.search, args.runs),
+                    false => "no run".to_owned(),
+                };
                 note(bench, &point, &seen, found, &what, output);
                 seen
             }
