@@ -144,9 +144,30 @@ impl Search {
         while self.left > 0 && self.queue.is_empty() && !self.over {
             self.plan();
         }
+        if self.left == 1 {
+            self.settle_last();
+        }
         // The plan may have given up what was left.
         self.left = self.left.checked_sub(1)?;
         self.queue.pop_front()
+    }
+
+    /// The last run goes to what looks best and was measured once: nobody would choose it otherwise, however much better
+    /// it is.
+    fn settle_last(&mut self) {
+        let Some(best) = self.best() else {
+            return;
+        };
+        let ahead = |point: &Point| Some(self.score(point)? - self.score(&best)?);
+        let once =
+            (self.scores.iter()).filter(|(point, runs)| runs.len() == 1 && !self.is_refused(point));
+        let promising = once
+            .filter_map(|(point, _)| Some((point, ahead(point)?)))
+            .filter(|(_, ahead)| *ahead > self.worth)
+            .max_by(|a, b| a.1.total_cmp(&b.1));
+        if let Some((point, _)) = promising {
+            self.queue = [point.clone()].into();
+        }
     }
 
     /// That the last setting came to nothing: it could not be set, or its run failed. What cost no run is no run.

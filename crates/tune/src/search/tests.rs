@@ -407,3 +407,24 @@ fn one_that_fails_beside_another_unknown_value_is_not_blamed() {
     search.tell(&vec![2, 0], Some(1.0));
     assert!((0..5).all(|_| search.fail(&vec![2, 0], true).is_none()));
 }
+
+/// Eight runs end before twice the rate of the start was measured twice.
+#[test]
+fn the_last_run_settles_what_looks_best() {
+    for seed in 0..20 {
+        let dials = [(3, false), (3, true)].map(|(values, ordered)| Dial { values, ordered });
+        for runs in 4..12 {
+            let mut search = Search::new(dials.to_vec(), runs, seed).worth(WORTH);
+            let mut seen = 0;
+            let mut tried = false;
+            while let Some(point) = search.propose() {
+                seen += 1;
+                tried |= point[0] == 1 && seen < runs;
+                let score = [10.0, 20.0, 5.0][point[0]] + 0.001 * point[1] as f64;
+                search.tell(&point, Some(f64::ln(score)));
+            }
+            let best = search.best().unwrap_or_default();
+            assert_eq!(best[0] == 1, tried, "{seed}, {runs} runs: {best:?}");
+        }
+    }
+}
