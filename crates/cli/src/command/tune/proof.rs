@@ -92,7 +92,7 @@ fn failed(trials: &[Trial], knob: &str, values: &[String]) -> Vec<Vain> {
     let of = |value: &String| {
         let with = |trial: &&Trial| trial.setting.get(knob) == Some(value);
         let mut own = trials.iter().filter(with);
-        let last = own.clone().last()?;
+        let last = own.clone().next_back()?;
         let failed = own.all(|trial| trial.value.is_none());
         failed.then(|| Vain {
             knob: knob.to_owned(),
