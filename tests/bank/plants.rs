@@ -465,6 +465,25 @@ pub const PLANTS: &[Plant] = &[
             "throughput HOST -t 3 -C cubic",
         )
     },
+    // What else is short is no cause where the rate is used up.
+    plant(
+        "shaped-link-before-short-ring",
+        "shaped-link",
+        "[[links]]\nbetween = [\"client\", \"server\"]\nrate = \"200M\"\noffloads = { tso = false, gso = false }\n",
+        "throughput HOST -t 2 --dev packet:eth0 --ip 10.77.0.9/24 -R -C cubic --set rx_descriptors=4",
+    ),
+    Plant {
+        before: &[(
+            "server",
+            "tc qdisc replace dev eth0 root tbf rate 500kbit burst 3k limit 3000",
+        )],
+        ..plant(
+            "shaped-link-both-ways",
+            "shaped-link",
+            "[[links]]\nbetween = [\"client\", \"server\"]\nrate = \"30M\"\n",
+            "throughput HOST -t 3 -C cubic",
+        )
+    },
     // Our own stack at one end.
     plant(
         "delayed-ack-own-stack",

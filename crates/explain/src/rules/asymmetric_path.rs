@@ -79,7 +79,10 @@ impl AsymmetricPath {
         let [_] = &case.ways[..] else { return None };
         let (rate, used) = way.answers()?;
         let goodput = way.goodput()?;
-        if used < FULL || goodput < RATIO * rate as f64 || super::is_paced(case) {
+        // A rate that is used up on the way there is the nearer limit.
+        let there = [way.share_of_shape(), way.share_of_line()];
+        let there = there.into_iter().flatten().any(|share| share >= FULL);
+        if used < FULL || there || goodput < RATIO * rate as f64 || super::is_paced(case) {
             return None;
         }
         let role = way.receiver;

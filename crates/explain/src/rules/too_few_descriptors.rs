@@ -133,9 +133,11 @@ impl TooFewDescriptors {
         let is_udp = case.plan.protocol == Protocol::Udp;
         let held = way.tcp().map_or(0.0, |tcp| super::congestion_loss::held_by_congestion(&tcp));
         let longer = ring.saturating_mul(4).clamp(OWN_DEFAULT, LONG);
-        Draft::cause(self.id(), role)
+        // A path that is used up all the same has no more to give.
+        let full_path = way.fills_path();
+        Draft::limit_if(full_path, self.id(), role)
             .way(way.direction)
-            .cost(if is_udp { share } else { held.clamp(share, 0.95) })
+            .cost(if is_udp || full_path { share } else { held.clamp(share, 0.95) })
             .says(format!(
                 "the port of our stack at the {} had no free descriptor for {} frames ({}): its ring holds {ring}",
                 name(role),
