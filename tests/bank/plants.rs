@@ -465,6 +465,12 @@ pub const PLANTS: &[Plant] = &[
             "throughput HOST -t 3 -C cubic",
         )
     },
+    plant(
+        "delayed-ack-question-in-parts",
+        "delayed-ack",
+        "[[links]]\nbetween = [\"client\", \"server\"]\nrate = \"200M\"\noffloads = { tso = false, gso = false }\n",
+        "latency HOST -t 2 --dev packet:eth0 --ip 10.77.0.9/24 -l 4000 --set tcp.send_buffer=1K",
+    ),
     // What else is short is no cause where the rate is used up.
     plant(
         "shaped-link-before-short-ring",

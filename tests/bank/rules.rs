@@ -947,3 +947,11 @@ fn datagrams_lost_on_the_way_are_sent_at_half_of_the_rate() {
     let command = command("path-loss", "path-loss-udp-live", &[]);
     assert!(command.contains(" -b 14."), "{command}");
 }
+
+/// A question of 4 KB through 1 KiB of our own stack's buffer waits for acknowledgements, and for no path.
+#[test]
+fn a_question_in_parts_is_told_of_its_buffer() {
+    let command = command("delayed-ack", "delayed-ack-question-in-parts", &[]);
+    assert!(command.contains("--set tcp.send_buffer=64K"), "{command}");
+    assert!(of("path-delay", "delayed-ack-question-in-parts", &[]).is_none());
+}

@@ -51,6 +51,12 @@ pub(super) fn stall(way: &Way<'_>, payload: u64) -> Option<(f64, f64, &'static s
     Some((smallest.0, smallest.0 * 8e9 * flows / goodput, smallest.1))
 }
 
+/// The least round trip that a kernel at either end told of the path: our own stack tells none.
+pub(super) fn told_path_ns(case: &Case<'_>) -> Option<u64> {
+    let sockets = |way: &Way<'_>| way.senders().chain(way.receivers()).filter_map(|socket| socket.tcp.as_ref()?.min_rtt_ns).min();
+    case.ways.iter().filter_map(sockets).min()
+}
+
 /// Round trips between hosts that are beside each other, where nobody told.
 const LEAST_RTT_NS: f64 = 20e3;
 
@@ -186,10 +192,7 @@ impl DelayedAck {
         let rtt = case.record.summary.rtt_ns?;
         let p50 = rtt.p50 as f64;
         let least = rtt.min as f64;
-        let path = (case.ways.iter().flat_map(Way::senders))
-            .filter_map(|socket| socket.tcp.as_ref()?.min_rtt_ns)
-            .min()
-            .map_or(least, |least| least as f64);
+        let path = told_path_ns(case).map_or(least, |told| told as f64);
         let timer = (38e6..50e6).contains(&p50) || (190e6..230e6).contains(&p50);
         if !timer || path > p50 / 4.0 {
             return None;
@@ -202,7 +205,21 @@ impl DelayedAck {
                 format_nanos(path)
             ))
             .seen("rtt_ns.p50", rtt.p50, "ns", "client")
-            .seen("tcpi_min_rtt", path, "ns", tcp_info(Role::Client))
+            .seen("tcpi_min_rtt", path, "ns", "TCP_INFO of either end");
+        // A question that our own stack cannot hold goes in parts, and each waits for the one before.
+        let room = case.ways.iter().filter_map(Way::send_buffer).min();
+        let parts = room.filter(|&room| case.is_own_stack(Role::Client) && room < case.plan.payload_bytes);
+        if let Some(room) = parts {
+            let whole = case.plan.payload_bytes.next_power_of_two().max(ENOUGH);
+            return draft
+                .seen("tcp.send_buffer", room, "B", "client stack")
+                .seen("payload_bytes", case.plan.payload_bytes, "B", "plan")
+                .remedy("let our stack hold a whole question: each part that it has room for waits until the one before is acknowledged")
+                .command(case.again_with_key(Role::Client, "tcp.send_buffer", &format!("{}K", whole >> 10)))
+                .gain(Some((p50 / path.max(1.0)).min(100.0)), "p50 over the path's round-trip time")
+                .found();
+        }
+        let draft = draft
             .remedy("the answering program writes in parts: let it write each answer at once, or set TCP_NODELAY on its socket; where it cannot be changed, `quickack 1` on this host's route to it acknowledges each part at once");
         // Another program's source is nothing that can be typed.
         let draft = match case.is_own_stack(Role::Server) {
