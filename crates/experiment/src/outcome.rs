@@ -33,7 +33,7 @@ pub(crate) fn set(
     (rootless, between): (bool, Vec<String>),
     interrupted: bool,
 ) -> RunSet {
-    let unread = unread(experiment, &kept);
+    let unread = unread(experiment, &kept, !options.only.is_empty());
     let mut points: Vec<Point> = kept.iter().map(Kept::point).collect();
     let mut runs: Vec<Record> = kept.into_iter().flat_map(|point| point.runs).collect();
     if let Some(before) = (options.before)() {
@@ -132,13 +132,15 @@ fn staying(
 }
 
 /// Figures that no record had of the points that should have them: a pointer that leads nowhere, or
-/// something that no run could tell.
-fn unread(experiment: &Experiment, kept: &[Kept]) -> Vec<String> {
+/// something that no run could tell. `in_part`: only some points were asked for, and a figure that is of all may
+/// be one of the others.
+fn unread(experiment: &Experiment, kept: &[Kept], in_part: bool) -> Vec<String> {
     let measured: Vec<&Kept> = kept.iter().filter(|kept| !kept.runs.is_empty()).collect();
     let mut unread: Vec<String> = Vec::new();
     for figure in &experiment.figures {
         let read = |kept: &&Kept| kept.values.contains_key(&figure.name);
-        if measured.is_empty() || measured.iter().any(read) {
+        let elsewhere = in_part && figure.when.is_empty();
+        if measured.is_empty() || elsewhere || measured.iter().any(read) {
             continue;
         }
         if measured

@@ -20,7 +20,7 @@ use crate::again::{Failures, PAUSE, Then};
 use crate::file::{Distance, Experiment, KnobOf};
 use crate::outcome::set;
 use crate::point::{settings, words_of};
-use crate::runner::Runner;
+use crate::runner::{LeftOut, Runner};
 
 /// How an experiment is run.
 pub struct Options<'a> {
@@ -168,7 +168,7 @@ pub fn run(
     });
     let mut kept: Vec<Kept> = settings.into_iter().map(Kept::new).collect();
     for point in &mut kept {
-        point.skipped = runner.left_out(&point.setting);
+        point.skipped = runner.left_out(&point.setting).map(|out| out.because);
     }
     runner.leave_to_hands(&mut kept)?;
     for done in options.done {
@@ -261,21 +261,40 @@ pub fn run(
         }
     }
     if kept.iter().all(|point| point.runs.is_empty()) && !interrupted {
-        let (why, next_step, code) = match kept.iter().find_map(|point| point.left.as_ref()) {
-            Some(left) => (left.because.clone(), left.next_step.clone(), left.code),
-            None => {
-                let why = kept.iter().find_map(|point| point.skipped.clone());
-                (why.unwrap_or_default(), String::new(), exit::FAILED)
-            }
-        };
-        return Err(ExperimentError::Nothing {
-            why,
-            next_step,
-            code,
-        });
+        return Err(nothing(&runner, &kept));
     }
     let ground = (rootless, runner.into_between());
     Ok(set(experiment, options, kept, ground, interrupted))
+}
+
+/// That not one point was measured: a failure of one comes first, then what this machine lacks for one.
+fn nothing(runner: &Runner<'_>, kept: &[Kept]) -> ExperimentError {
+    if let Some(left) = kept.iter().find_map(|point| point.left.as_ref()) {
+        return ExperimentError::Nothing {
+            why: left.because.clone(),
+            next_step: left.next_step.clone(),
+            code: left.code,
+        };
+    }
+    let out: Vec<LeftOut> = (kept.iter())
+        .filter_map(|point| runner.left_out(&point.setting))
+        .collect();
+    let lacks = out.iter().find(|out| out.code == exit::MISSING);
+    match lacks.or(out.first()) {
+        Some(out) => ExperimentError::Nothing {
+            why: out.because.clone(),
+            next_step: out.next_step.clone(),
+            code: out.code,
+        },
+        None => {
+            let why = kept.iter().find_map(|point| point.skipped.clone());
+            ExperimentError::Nothing {
+                why: why.unwrap_or_default(),
+                next_step: String::new(),
+                code: exit::FAILED,
+            }
+        }
+    }
 }
 
 /// Rounds over the points, each a place in `hands`: all rounds over those for which hands do the same come before

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::ExperimentError;
 use crate::again::Failed;
-use crate::file::{CommandOf, Experiment, FigureFrom};
+use crate::file::{CommandOf, Experiment, FigureFrom, SkipOf};
 use crate::point::{Names, applies, fits, settings, words_of};
 use crate::process::{Ended, Programs, finish, first_line, signal_words, start};
 use crate::run::{COMMAND_LIMIT, Kept, Measured, Options, Place};
@@ -41,6 +41,52 @@ impl Hands {
         let start = start.map(|command| format!("on {} start `{command}`", self.host));
         let all: Vec<String> = set.into_iter().chain(start).collect();
         all.join("; ")
+    }
+}
+
+/// Why a point is not measured at all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LeftOut {
+    pub(crate) because: String,
+    /// What to do, where somebody asked for nothing else.
+    pub(crate) next_step: String,
+    /// The exit code that fits then.
+    pub(crate) code: u8,
+}
+
+impl LeftOut {
+    /// The first of these that keeps a point from being measured with so many processors, and without root.
+    fn of(skips: &[SkipOf], setting: &Setting, cores: usize, rootless: bool) -> Option<Self> {
+        let skip = skips.iter().find(|skip| {
+            let always = skip.cores_below == 0 && !skip.without_root;
+            let few = cores < skip.cores_below;
+            let lacks = always || few || (skip.without_root && rootless);
+            lacks && fits(&skip.setting, setting)
+        })?;
+        let because = &skip.because;
+        let others = "ask for other points (--point)";
+        Some(if skip.cores_below > cores {
+            let takes = skip.cores_below;
+            Self {
+                because: format!(
+                    "{because} (it takes {takes} processors, this machine has {cores})"
+                ),
+                next_step: format!("{others}, or run it where there are {takes} processors"),
+                code: exit::MISSING,
+            }
+        } else if skip.without_root {
+            Self {
+                because: format!("{because} (it takes root)"),
+                next_step: format!("run it as root, or {others}"),
+                code: exit::MISSING,
+            }
+        } else {
+            Self {
+                because: because.clone(),
+                next_step: others.to_owned(),
+                code: exit::USAGE,
+            }
+        })
     }
 }
 
@@ -153,24 +199,13 @@ impl<'a> Runner<'a> {
     }
 
     /// Why a point is not to be measured here.
-    pub(crate) fn left_out(&self, setting: &Setting) -> Option<String> {
-        let skip = self.experiment.skip.iter().find(|skip| {
-            let always = skip.cores_below == 0 && !skip.without_root;
-            let few = self.options.cores < skip.cores_below;
-            let lacks = always || few || (skip.without_root && self.rootless);
-            lacks && fits(&skip.setting, setting)
-        })?;
-        let cores = self.options.cores;
-        Some(if skip.cores_below > cores {
-            format!(
-                "{} (it takes {} processors, this machine has {cores})",
-                skip.because, skip.cores_below
-            )
-        } else if skip.without_root {
-            format!("{} (it takes root)", skip.because)
-        } else {
-            skip.because.clone()
-        })
+    pub(crate) fn left_out(&self, setting: &Setting) -> Option<LeftOut> {
+        LeftOut::of(
+            &self.experiment.skip,
+            setting,
+            self.options.cores,
+            self.rootless,
+        )
     }
 
     /// Command lines of a point's far host, with whether each is a server of ours.
@@ -687,6 +722,40 @@ mod tests {
             let said = told(ended);
             assert!(said.contains(words), "{said}");
         }
+    }
+
+    #[test]
+    fn what_a_point_lacks_is_told_with_what_to_do_and_the_exit_code_of_its_kind() {
+        let point = |knobs: &[(&str, &str)]| -> Setting {
+            let knobs = knobs.iter();
+            let named = knobs.map(|(knob, value)| ((*knob).to_owned(), (*value).to_owned()));
+            named.collect()
+        };
+        let left_out = |name: &str, knobs: &[(&str, &str)], cores: usize, rootless: bool| {
+            let text = crate::shipped::shipped(name).unwrap();
+            let skips = Experiment::from_toml(text).unwrap().skip;
+            LeftOut::of(&skips, &point(knobs), cores, rootless)
+        };
+        let real_time = [("answer", "kernel-rr"), ("load", "idle")];
+        assert_eq!(left_out("udp-response", &real_time, 2, false), None);
+        let out = left_out("udp-response", &real_time, 2, true).unwrap();
+        assert_eq!(out.code, exit::MISSING);
+        assert_eq!(out.because, "real-time scheduling (it takes root)");
+        assert!(out.next_step.starts_with("run it as root"), "{out:?}");
+        let four = [("place", "processes"), ("threads", "2"), ("tx_first", "1")];
+        let out = left_out("pmd-threads", &four, 2, false).unwrap();
+        assert_eq!(out.code, exit::MISSING);
+        assert!(
+            out.because
+                .contains("takes 4 processors, this machine has 2")
+        );
+        // What is never measured is no matter of the machine.
+        let never = [
+            ("workload", "udp-send-fragments"),
+            ("setup", "no-fragments"),
+        ];
+        let out = left_out("stack-tuning", &never, 64, false).unwrap();
+        assert_eq!(out.code, exit::USAGE);
     }
 
     #[test]

@@ -27,6 +27,12 @@ name = "goodput"
 from = ["/summary/goodput_bps"]
 unit = "bit-rate"
 says = "payload that arrived"
+
+[[figures]]
+name = "slow"
+from = ["/summary/slow"]
+unit = "count"
+says = "answers above a limit, which these records have none of"
 "#;
 
 /// The host `late` refuses five times, and is there from then on.
@@ -143,6 +149,16 @@ fn rounds(only: &[(&str, &str)]) -> (String, Vec<usize>) {
     assert!(points.iter().all(|point| point.skipped.is_none()));
     let runs = points.iter().map(|point| point.runs.len()).collect();
     (told.join(" "), runs)
+}
+
+#[test]
+fn a_figure_that_no_record_has_is_told_where_all_points_were_asked_for() {
+    let unread = |only: &[(&str, &str)]| {
+        let set = Room::new().run(only, &[], |_| ());
+        set.result.experiment.unwrap().unread
+    };
+    assert_eq!(unread(&[]), ["slow (/summary/slow)"]);
+    assert_eq!(unread(&[("far", "there")]), [""; 0]);
 }
 
 #[test]
