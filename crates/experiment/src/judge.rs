@@ -276,7 +276,18 @@ fn ratio(rule: &Rule, left: f64, right: f64) -> Option<(f64, String, String)> {
         r if r < 0.001 => "less than 0.001".to_owned(),
         r => written(Unit::Count, (r * 1e3).round() / 1e3),
     };
-    Some((than, times(left / than), times(other.factor)))
+    let (measured, asked) = apart(left / than, other.factor, times);
+    Some((than, measured, asked))
+}
+
+/// Two numbers as text; with more digits where they would look the same and are not.
+fn apart(one: f64, other: f64, text: impl Fn(f64) -> String) -> (String, String) {
+    let short = (text(one), text(other));
+    if short.0 != short.1 {
+        return short;
+    }
+    let mut longer = (1..=6).map(|digits| (format!("{one:.digits$}"), format!("{other:.digits$}")));
+    longer.find(|(one, other)| one != other).unwrap_or(short)
 }
 
 fn written(unit: Unit, value: f64) -> String {
@@ -572,6 +583,11 @@ mod tests {
         assert_eq!(
             shape("p50[hops=0,socket=reused] >= 20 * p50[hops=0,socket=reopened]"),
             "100 us is 1.75 times 57.0 us; at least 20 was expected"
+        );
+        // Rounded it would be what was asked for, and miss it all the same.
+        assert_eq!(
+            shape("p50[hops=0,socket=reused] >= 1.7547 * p50[hops=0,socket=reopened]"),
+            "100 us is 1.754 times 57.0 us; at least 1.755 was expected"
         );
     }
 
