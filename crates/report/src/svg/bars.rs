@@ -24,6 +24,28 @@ pub(crate) struct Bar {
     pub(crate) color: usize,
 }
 
+impl Bar {
+    /// Its name and its value as they fit above a bar so wide. Where there is no room for both the interval
+    /// goes first, which is drawn and stands in the table, then the end of the name.
+    fn written(&self, width: f64) -> (String, &str) {
+        let room = |text: &str| {
+            let taken = text.chars().count() as f64 * VALUE_CHARACTER + GAP;
+            ((width - taken) / NAME_CHARACTER).max(0.0) as usize
+        };
+        let text = match self.text.split_once(" (") {
+            Some((value, _)) if self.name.chars().count() > room(&self.text) => value,
+            _ => &self.text,
+        };
+        (cut(&self.name, room(text)), text)
+    }
+}
+
+/// Width of a character of a name, of 13 px, and of a value, which is bold, in the widest of the page's fonts
+/// (DejaVu Sans, which stands in where a machine has none of them).
+const NAME_CHARACTER: f64 = CHARACTER * 1.12;
+const VALUE_CHARACTER: f64 = CHARACTER * 1.25;
+/// Between a name and its value, at least.
+const GAP: f64 = 12.0;
 const ROW: f64 = 42.0;
 const BAR: f64 = 14.0;
 /// Room below for the labels of an axis on which lengths are no amounts, and for the word that says so.
@@ -44,19 +66,17 @@ impl BarChart {
         for (position, bar) in self.bars.iter().enumerate() {
             let top = position as f64 * ROW;
             let width = (self.axis.position(bar.value) * size.width).max(2.0);
-            // A name that does not fit beside its value is cut: the table has all of it.
-            let room = (size.width - (bar.text.chars().count() as f64 + 2.0) * CHARACTER)
-                / (CHARACTER * 1.1);
+            let (name, text) = bar.written(size.width);
             write!(
                 out,
                 "<text class=\"name\" x=\"0\" y=\"{}\">{}</text><text class=\"value end\" x=\"{}\" y=\"{}\">{}</text>\
                  <rect class=\"track\" x=\"0\" y=\"{y}\" width=\"{}\" height=\"{BAR}\" rx=\"3\"/>{}\
                  <g class=\"c{}\"><rect class=\"bar\" x=\"0\" y=\"{y}\" width=\"{}\" height=\"{BAR}\" rx=\"3\"/></g>",
                 number(top + 15.0),
-                escape(&cut(&bar.name, room as usize)),
+                escape(&name),
                 number(size.width),
                 number(top + 15.0),
-                escape(&bar.text),
+                escape(text),
                 number(size.width),
                 across(&lines, top + 21.0),
                 bar.color % COLORS,
@@ -174,6 +194,37 @@ mod tests {
             rest.split_once('"')?.0.parse().ok()
         };
         bars.filter_map(width).collect()
+    }
+
+    #[test]
+    fn a_name_and_its_value_never_lie_on_each_other() {
+        let written = |name: &str, text: &str, width: f64| {
+            let bar = Bar {
+                name: name.to_owned(),
+                value: 1.0,
+                reach: None,
+                text: text.to_owned(),
+                color: 0,
+            };
+            let (name, text) = bar.written(width);
+            (name, text.to_owned())
+        };
+        let value = "36.5 Mb/s (7.78 Mb/s to 65.2 Mb/s)";
+        let name = "window-and-descriptors";
+        let both = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+        assert_eq!(written(name, value, WIDE.width), both(name, value));
+        let narrow = crate::svg::NARROW.width;
+        assert_eq!(written(name, value, narrow), both(name, "36.5 Mb/s"));
+        assert_eq!(
+            written("tuned", "20.0 Mb/s", narrow),
+            both("tuned", "20.0 Mb/s")
+        );
+        let long = "x".repeat(60);
+        let (cut, text) = written(&long, value, narrow);
+        assert!(cut.ends_with('…') && text == "36.5 Mb/s", "{cut}");
+        let taken = cut.chars().count() as f64 * NAME_CHARACTER
+            + text.chars().count() as f64 * VALUE_CHARACTER;
+        assert!(taken < narrow, "{taken}");
     }
 
     #[test]

@@ -184,7 +184,7 @@ fn boxes(out: &mut String, row: &[Place], left: f64, top: f64, width: f64, heigh
         let x = left + (each + BESIDE) * position as f64;
         frame(out, x, top, each, height);
         let mut y = top + PADDING + 11.0;
-        text(out, "value", x + 8.0, y, &place.name, each - 14.0);
+        text(out, "value", x + 8.0, y, &place.name, (each - 14.0) / BOLD);
         for line in folded(&place.about, each) {
             y += LINE;
             text(out, "about", x + 8.0, y, &line, (each - 12.0) / ABOUT);
@@ -233,6 +233,9 @@ fn text(out: &mut String, class: &str, x: f64, y: f64, text: &str, room: f64) {
         escape(&cut(text, room))
     );
 }
+
+/// How much wider the bold name of a box is than a label, in the widest of the page's fonts.
+const BOLD: f64 = 1.22;
 
 /// As much of a text as has room.
 pub(super) fn cut(text: &str, room: f64) -> String {
@@ -407,6 +410,20 @@ mod tests {
             way.near.rows = vec![vec![Place::new("ring:0", about)]];
             assert!(!way.draw(NARROW).contains('…'), "{about}");
         }
+    }
+
+    #[test]
+    fn the_bold_name_of_a_box_stays_in_it() {
+        let mut out = String::new();
+        let place = Place::new("0 shm:x23421-17", "queue 0");
+        boxes(&mut out, &[place], 0.0, 0.0, 100.0, 60.0);
+        let (_, rest) = out.split_once("<text class=\"value\"").unwrap();
+        let (name, _) = rest.split_once('>').unwrap().1.split_once('<').unwrap();
+        // 13 px of DejaVu Sans Bold: 8.2 px a character.
+        assert!(
+            name.ends_with('…') && name.chars().count() as f64 * 8.2 < 92.0,
+            "{name}"
+        );
     }
 
     #[test]
