@@ -7,6 +7,7 @@ use super::context::Context;
 use super::{Caller, Refusal, Speech, questions};
 use crate::error::MeasureError;
 use crate::peers::framing::Framing;
+use crate::peers::probes::MARK;
 
 /// Calling echo.
 pub const CALLER: Caller = Caller {
@@ -25,8 +26,7 @@ fn refuse(plan: &Plan) -> Option<Refusal> {
 
 fn open(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
     // Not as long as a question may be: whether anybody is there is all that is asked.
-    let first = *b"linerate?";
-    questions::open(context, "echo", &Framing::Own, &first, &|answer| {
-        answer == first
+    questions::open(context, "echo", &Framing::Own, MARK, &|answer| {
+        answer == MARK
     })
 }
