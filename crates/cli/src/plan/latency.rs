@@ -38,16 +38,16 @@ const CURVE_STEP: Duration = Duration::from_secs(2);
 
 /// `linerate latency`.
 pub fn latency(args: &LatencyArgs) -> Result<LatencySeries, Failure> {
-    let several = args.load.is_some() || args.load_curve || args.compare_waiting;
-    if args.measure.peer.is_some() && several {
+    let traffic = is_traffic(args.load);
+    let far_burns = matches!(args.load, Some(Background::Cpu { far: Some(1..), .. }));
+    let measure = &args.measure;
+    if measure.peer.is_some() && (args.load_curve || args.compare_waiting || traffic || far_burns) {
         return refuse(
-            "--load, --load-curve or --compare-waiting with --peer",
+            "--load tcp, udp or cpu:N/FAR, --load-curve or --compare-waiting with --peer",
             "they need runs whose far end does as it is told",
-            "leave one of them out",
+            "leave one of them out; --load cpu burns at this end alone and goes beside any far end",
         );
     }
-    let measure = &args.measure;
-    let traffic = is_traffic(args.load);
     if measure.near.stack.dev.is_some() && (args.compare_waiting || traffic) {
         return refuse(
             "--compare-waiting, --load tcp or --load udp with --dev",
@@ -379,8 +379,7 @@ mod tests {
     use super::*;
     use crate::args::{Cli, Command, command};
 
-    /// The schedule of a series beside a load, and how many questions it lets be open.
-    fn beside_load(words: &str) -> (Option<u64>, u32) {
+    fn arguments(words: &str) -> LatencyArgs {
         let all = format!("linerate latency host {words}");
         let matches = command().try_get_matches_from(all.split_whitespace());
         let Command::Latency(args) = Cli::from_arg_matches(&matches.expect("it parses"))
@@ -389,7 +388,12 @@ mod tests {
         else {
             panic!("another command");
         };
-        let Ok(LatencySeries::Loaded(client, ..)) = latency(&args) else {
+        args
+    }
+
+    /// The schedule of a series beside a load, and how many questions it lets be open.
+    fn beside_load(words: &str) -> (Option<u64>, u32) {
+        let Ok(LatencySeries::Loaded(client, ..)) = latency(&arguments(words)) else {
             panic!("{words} is no series beside a load");
         };
         let plan = client.plan.round_trip;
@@ -412,6 +416,25 @@ mod tests {
             ("-u --load cpu:1", (None, 1)),
         ] {
             assert_eq!(beside_load(words), want, "{words}");
+        }
+    }
+
+    #[test]
+    fn threads_that_burn_here_ask_nothing_of_another_program() {
+        for words in ["--load cpu:1", "--load cpu", "--load cpu:2/0"] {
+            beside_load(&format!("-u --peer echo {words}"));
+        }
+        for words in [
+            "--load tcp",
+            "--load cpu:1/1",
+            "--load-curve",
+            "--compare-waiting",
+        ] {
+            let words = format!("-u --peer echo {words}");
+            let Err(failure) = latency(&arguments(&words)) else {
+                panic!("{words}: the far end cannot do that");
+            };
+            assert_eq!(failure.code, linerate_metric::exit::USAGE, "{words}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Talking to the other end: who runs what with whom, and what came of it.
 
 pub(crate) mod agreement;
-mod burn;
+pub(crate) mod burn;
 mod checks;
 pub(crate) mod client;
 mod doors;

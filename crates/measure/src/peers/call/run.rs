@@ -24,6 +24,7 @@ use crate::flow::Part;
 use crate::loss::{Network, Region, own_ledger};
 use crate::memory::Memory;
 use crate::peers::record::PeerTest;
+use crate::session::burn::Burn;
 use crate::session::client::Client;
 use crate::session::ground::Ground;
 use crate::session::reach::{Family, Local};
@@ -245,6 +246,8 @@ fn converse(
     let shared = flows.iter();
     let shared = shared.map(|flow| (directions[&flow.id], Arc::clone(&flow.shared)));
     let mut talk = Talk::new(&mut *speech, &plan, far, shared.collect(), stop)?;
+    let _burn = Burn::start(plan.round_trip.burn.near)
+        .map_err(|error| MeasureError::system("new thread", error))?;
     let started = Timestamp::now();
     let mut ended = End {
         role: Role::Client,
