@@ -56,4 +56,37 @@ mod tests {
             );
         }
     }
+
+    /// Ours over theirs in a row of the benchmarks.
+    fn benched(row: &str) -> f64 {
+        let text = include_str!("../../../docs/BENCHMARKS.md");
+        let line = text
+            .lines()
+            .find(|line| line.starts_with(&format!("| {row} |")));
+        let ratio = line.and_then(|line| line.split('|').nth(5));
+        let median = ratio.and_then(|ratio| ratio.split_whitespace().next());
+        median.and_then(|median| median.parse().ok()).expect(row)
+    }
+
+    #[test]
+    fn no_shape_asks_for_more_than_the_benchmarks_have() {
+        let experiment = Experiment::from_toml(shipped("udp-response").unwrap()).unwrap();
+        let (answer, by) = ("p50[answer=kernel,load=idle] >= ", " * p50[answer=");
+        let mut asked = 0;
+        for shape in &experiment.shapes {
+            let Some((times, _)) = shape
+                .rule
+                .strip_prefix(answer)
+                .and_then(|r| r.split_once(by))
+            else {
+                continue;
+            };
+            let times: f64 = times.parse().unwrap();
+            for row in ["forward/xdp/echo/blocking", "stack/echo/tap/blocking_found"] {
+                assert!(times <= 1.0 / benched(row), "{row}: {}", shape.rule);
+            }
+            asked += 1;
+        }
+        assert_eq!(asked, 5);
+    }
 }
