@@ -4,7 +4,7 @@ mod common;
 #[path = "common/experiment.rs"]
 mod experiment;
 
-use common::{Room, Running, free_port, one_of, skip};
+use common::{Room, Running, finish, free_port, one_of, skip};
 use experiment::{TRIP, by_size, head};
 use serde_json::Value;
 
@@ -107,6 +107,8 @@ fn what_ships_is_listed_and_printed() {
             .contains("udp-hops")
     );
     room.run("run udp-hops --quick --point hops=77").expect(2);
+    let folder = room.path().join("linerate-udp-hops");
+    assert!(!folder.exists(), "nothing was begun");
     room.run("run udp-hops --on 127.0.0.1 --quick").expect(2);
 }
 
@@ -171,6 +173,50 @@ fn a_shape_that_does_not_hold_fails_and_says_why() {
         "{}",
         ran.stdout
     );
+}
+
+#[test]
+fn a_point_that_is_not_for_this_machine_ends_with_the_code_of_what_it_lacks() {
+    let room = Room::new();
+    if !has_labs(&room) {
+        skip!("no lab can be built here");
+    }
+    let skip = "[[skip]]\nsetting = { size = \"64\" }\nbecause = \"it is much\"\n";
+    for (lacks, code, said) in [
+        (
+            "cores_below = 100_000\n",
+            4,
+            "where there are 100000 processors",
+        ),
+        ("", 2, "ask for other points (--point)"),
+    ] {
+        let text = format!("{}\n{skip}{lacks}", file("trip > 0"));
+        std::fs::write(room.path().join("small.toml"), text).unwrap();
+        let told = room
+            .run("run small.toml --quick --point size=64")
+            .expect(code);
+        let told = told.stderr.replace("\n       ", " ");
+        assert!(told.contains("it is much") && told.contains(said), "{told}");
+    }
+}
+
+#[test]
+fn what_cannot_be_stored_is_told_once() {
+    let room = Room::new();
+    if !has_labs(&room) {
+        skip!("no lab can be built here");
+    }
+    std::fs::write(room.path().join("small.toml"), file("trip > 0")).unwrap();
+    let mut command = room.linerate("run small.toml --quick");
+    // Nobody makes a folder there, root neither.
+    let ran = finish(command.env("XDG_DATA_HOME", "/proc/nowhere")).expect(0);
+    assert_eq!(
+        ran.stderr.matches("cannot store").count(),
+        1,
+        "{}",
+        ran.stderr
+    );
+    assert!(room.path().join("linerate-small/report.html").exists());
 }
 
 #[test]

@@ -10,6 +10,7 @@ use linerate_metric::expect::Verdict;
 use linerate_metric::finding::Finding;
 use linerate_metric::record::Record;
 use linerate_metric::set::RunSet;
+use linerate_report::ReportError;
 use linerate_report::lines::Lines;
 use linerate_report::store::{Store, write_file};
 use linerate_report::style::{ColorChoice, Output as Terminal, Style};
@@ -43,6 +44,8 @@ pub struct Output {
     error_style: Style,
     lines: Lines,
     store: bool,
+    /// Whether it was told that something could not be put there.
+    told_unstored: AtomicBool,
     file: Option<std::path::PathBuf>,
     /// What its results are called (`--label`).
     label: Option<String>,
@@ -202,6 +205,7 @@ impl Output {
             error_style: style(args.color, std::io::stderr().is_terminal()),
             lines: Lines::new(out).per_stream(args.verbose),
             store: !args.no_store,
+            told_unstored: AtomicBool::new(false),
             file: args.output.clone(),
             label: None,
             page: None,
@@ -534,12 +538,20 @@ impl Output {
         Ok(())
     }
 
-    fn stored(&self, stored: Result<std::path::PathBuf, linerate_report::ReportError>) {
+    fn stored(&self, stored: Result<std::path::PathBuf, ReportError>) {
         match stored {
             Ok(path) if self.verbose => complain(&format!("stored as {}", path.display())),
             Ok(_) => {}
             // The result itself is not lost: it is printed next.
-            Err(error) => self.remark(&format!("warning: {error}")),
+            Err(error) => self.unstored(&error),
+        }
+    }
+
+    /// Tells that something is not in the store: once, since what keeps one record out keeps the others out,
+    /// and a server of each test, which are others' and days apart.
+    pub fn unstored(&self, error: &ReportError) {
+        if !self.told_unstored.swap(true, Relaxed) || self.serving.is_some() {
+            self.remark(&format!("warning: {error}"));
         }
     }
 

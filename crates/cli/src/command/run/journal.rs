@@ -7,6 +7,7 @@ use linerate_experiment::{Experiment, Measured};
 use linerate_metric::event::Problem;
 use linerate_metric::experiment::Setting;
 use linerate_metric::record::new_id;
+use linerate_report::ReportError;
 use linerate_report::store::Store;
 use linerate_tune::TuneError;
 use linerate_tune::journal::{self, Journal, folder};
@@ -133,6 +134,8 @@ fn left() -> Vec<String> {
     let mut paths: Vec<PathBuf> = (entries.into_iter().flatten().flatten())
         .map(|entry| entry.path())
         .filter(|path| path.extension().is_some_and(|end| end == "jsonl"))
+        // What another process measures now is not left half-way.
+        .filter(|path| !journal::is_held(path))
         .collect();
     paths.sort_unstable_by(|a, b| b.cmp(a));
     let named = paths.iter().filter_map(|path| {
@@ -181,15 +184,15 @@ impl Keeper {
         })
     }
 
-    /// Puts a point on the disk. What could not be put there is said once.
-    pub fn keep(&mut self, measured: &Measured) -> Vec<String> {
-        let mut said = Vec::new();
+    /// Puts a point on the disk. What could not be put there is said once: of the journal, and of the store.
+    pub fn keep(&mut self, measured: &Measured) -> (Option<String>, Option<ReportError>) {
+        let mut said = (None, None);
         if !self.is_cut
             && let Some(journal) = &mut self.journal
             && let Err(error) = journal.append(measured)
         {
             let error = unwritable(&error);
-            said.push(format!(
+            said.0 = Some(format!(
                 "{error}; what is measured from now on is lost if this is killed"
             ));
             self.is_cut = true;
@@ -200,7 +203,7 @@ impl Keeper {
                 .iter()
                 .try_for_each(|run| store.store(run).map(drop))
         {
-            said.push(error.to_string());
+            said.1 = Some(error);
             self.store = None;
         }
         said

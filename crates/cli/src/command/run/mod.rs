@@ -87,6 +87,8 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
         print(lab_of(&experiment)?.trim_end());
         return Ok(exit::OK);
     }
+    // Before anything is begun: a point that there is none of leaves no folder and no journal.
+    experiment.command_lines(asked.quick, &asked.point)?;
     check_commands(&experiment, asked.quick, &asked.file)?;
     output.check_file()?;
     live::check(args.screen.is_asked())?;
@@ -168,8 +170,12 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
             // It is on the disk before anybody is told.
             if let Progress::Measured { measured, .. } = progress {
                 any = true;
-                for why in keeper.keep(measured) {
+                let (journal, store) = keeper.keep(measured);
+                if let Some(why) = journal {
                     output.remark(&format!("warning: {why}"));
+                }
+                if let Some(error) = store {
+                    output.unstored(&error);
                 }
             }
             tell(output, &flag, progress);
