@@ -259,6 +259,27 @@ fn points_are_added_to_a_table() {
 }
 
 #[test]
+fn two_processes_add_to_one_table() {
+    let room = Room::new();
+    if !has_labs(&room) {
+        skip!("no lab can be built here");
+    }
+    std::fs::write(room.path().join("small.toml"), file("trip > 0")).unwrap();
+    let add = |hops: &str| {
+        let words = format!("run small.toml --quick --point hops={hops} --label both");
+        Running::start(&mut room.linerate(&words))
+    };
+    let both = [add("0"), add("1")];
+    for running in both {
+        running.wait().expect(0);
+    }
+    let table = room.path().join("linerate-small-both/result.json");
+    let table = json(&std::fs::read_to_string(table).unwrap());
+    let points = &table["result"]["experiment"]["points"];
+    assert_eq!(points.as_array().unwrap().len(), 2, "{points}");
+}
+
+#[test]
 fn what_is_wrong_with_a_file_is_told_before_anything_is_measured() {
     let room = Room::new();
     for (from, to, said) in [

@@ -3,6 +3,7 @@
 mod journal;
 mod table;
 
+use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -26,7 +27,7 @@ use linerate_report::store::write_file;
 use linerate_tune::knob::{Knob, Set};
 
 use self::journal::{Asked, Keeper, resumed};
-use self::table::{check_table, table_of};
+use self::table::{check_table, hold, table_of};
 use super::measure::stop_on_signals;
 use crate::args::RunArgs;
 use crate::failure::Failure;
@@ -102,6 +103,14 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
     if let Some(before) = table() {
         check_table(&before, &asked)?;
     }
+    // From when it is read again until it is written with the points of this run.
+    let held = RefCell::new(None);
+    let held_table = || {
+        if asked.label.is_some() && held.borrow().is_none() {
+            *held.borrow_mut() = hold(dir);
+        }
+        table()
+    };
     let stop = stop_on_signals()?;
     left_note().iter().for_each(|note| output.remark(note));
     let flag = stop.as_flag();
@@ -121,7 +130,7 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
         only: asked.point.clone(),
         repeats: asked.repeat,
         label: asked.label.clone(),
-        before: &table,
+        before: &held_table,
         dir: dir.clone(),
         program,
         cores: std::thread::available_parallelism().map_or(1, usize::from),
@@ -198,6 +207,7 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
         }
         Ok(set)
     });
+    drop(held.take());
     let unfinished = !matches!(&put, Ok(set) if !set.interrupted);
     match (unfinished, keeper.is_kept()) {
         (true, true) => output.told(&format!("to go on with it: {}", asked.resume())),

@@ -1,5 +1,6 @@
 //! Tables that grow: points of several runs of an experiment under one label.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use linerate_metric::event::Problem;
@@ -57,12 +58,21 @@ pub fn table_of(dir: &Path, name: &str, label: &str) -> Option<RunSet> {
     newest(stored.chain(read(dir.join("result.json"))))
 }
 
+/// Holds the folder of a table until the file that this gives is closed: two processes that read it, add their
+/// points and write it at the same moment would each lose the other's. `None` where folders cannot be locked.
+pub fn hold(dir: &Path) -> Option<File> {
+    let folder = File::open(dir).ok()?;
+    folder.lock().ok()?;
+    Some(folder)
+}
+
 /// The table that was written last, which has all points: not the one that was begun last, since one that was
-/// ended half-way is gone on with later.
+/// ended half-way is gone on with later. Of two that were measured side by side the second to be written has
+/// the runs of both.
 fn newest(tables: impl Iterator<Item = RunSet>) -> Option<RunSet> {
     tables.max_by_key(|set| {
         let latest = set.runs.iter().map(|run| run.started).max();
-        (latest, set.started)
+        (latest, set.runs.len(), set.started)
     })
 }
 
@@ -104,6 +114,11 @@ mod tests {
             (
                 vec![table("resumed", 1, &[2, 4, 6]), table("two", 3, &[4])],
                 Some("resumed"),
+            ),
+            // The first was begun before the second, and written after it.
+            (
+                vec![table("both", 1, &[4, 5]), table("one", 2, &[5])],
+                Some("both"),
             ),
             // A point of the first was measured anew and failed: nothing is newer.
             (
