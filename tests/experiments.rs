@@ -133,6 +133,9 @@ fn an_experiment_gives_tables_a_page_and_records() {
         around[1],
         "linerate lab exec small/server -- linerate server -q --no-store &"
     );
+    let command = result["points"][2]["commands"][0].as_str().unwrap();
+    let typed = "linerate lab exec small/client -- linerate latency 10.77.0.2 ";
+    assert!(command.starts_with(typed), "{command}");
     assert_eq!(result["unread"], Value::Null);
     assert!(result["published"][0]["measured"].as_f64().unwrap() > 0.0);
     let page = std::fs::read_to_string(room.path().join("linerate-small/report.html")).unwrap();

@@ -26,6 +26,8 @@ use crate::runner::{LeftOut, Runner};
 pub struct Options<'a> {
     /// The id that its set gets.
     pub id: String,
+    /// The experiment as it was named: a file, or one that ships.
+    pub file: String,
     /// When it was begun.
     pub started: Timestamp,
     /// What an earlier process measured of it, before something ended that.

@@ -350,13 +350,13 @@ impl<'a> Runner<'a> {
     /// What it takes around a point's commands to repeat them by hand.
     fn around(&self, setting: &Setting, names: &Names) -> Result<Vec<String>, ExperimentError> {
         let name = &self.experiment.name;
-        let in_lab = self.options.place == Place::Lab && self.experiment.lab.is_some();
         let mut around = Vec::new();
-        if let (true, Some(lab)) = (in_lab, &self.experiment.lab) {
+        if let (Place::Lab, Some(lab)) = (&self.options.place, &self.experiment.lab) {
             around.push(match &lab.hops {
                 Some(hops) => format!("linerate lab up --name {name} --hops {}", names.fill(hops)?),
                 None => format!(
-                    "linerate run {name} --print-lab > lab.toml; linerate lab up --name {name} lab.toml"
+                    "linerate run {} --print-lab > lab.toml; linerate lab up --name {name} lab.toml",
+                    self.options.file
                 ),
             });
         }
@@ -368,16 +368,22 @@ impl<'a> Runner<'a> {
             } else {
                 ""
             };
-            around.push(match (&self.options.place, in_lab) {
-                (Place::Host(host), _) => format!("on {host}: {program}{words}"),
-                (_, true) => format!(
-                    "linerate lab exec {name}/{} -- {program}{words} &",
-                    command.host
-                ),
-                (_, false) => format!("{program}{words} &"),
+            let line = format!("{program}{words}");
+            around.push(match &self.options.place {
+                Place::Host(host) => format!("on {host}: {line}"),
+                Place::Lab => format!("{} &", self.on_host(&command.host, &line)),
             });
         }
         Ok(around)
+    }
+
+    /// A command line as it is typed for a host of the experiment's lab; without one as it is.
+    fn on_host(&self, host: &str, line: &str) -> String {
+        let name = &self.experiment.name;
+        match (&self.options.place, &self.experiment.lab) {
+            (Place::Lab, Some(_)) => format!("linerate lab exec {name}/{host} -- {line}"),
+            _ => line.to_owned(),
+        }
     }
 
     /// Whether somebody ended it.
@@ -495,7 +501,8 @@ impl<'a> Runner<'a> {
         let measures = self.experiment.measure.iter();
         for command in measures.filter(|command| applies(command, setting)) {
             let mut words = names.words(command, &self.dir())?;
-            commands.push(format!("linerate {}", words.join(" ")));
+            let line = format!("linerate {}", words.join(" "));
+            commands.push(self.on_host(&command.host, &line));
             let form = match self.options.listener {
                 Some(_) => "--json-stream",
                 None => "--json",
@@ -512,14 +519,12 @@ impl<'a> Runner<'a> {
             )?;
             let document: Value = serde_json::from_str(ended.stdout.trim()).unwrap_or(Value::Null);
             if ended.code != Some(i32::from(exit::OK)) {
-                let words = commands.last().map_or("", String::as_str);
-                let problem = why(&document, &ended, words);
+                let problem = why(&document, &ended, &line);
                 return Ok(Err(Missed::by(problem, ended.code)));
             }
             let Some((mut record, value)) = record(&document) else {
-                let words = commands.last().cloned().unwrap_or_default();
                 let next = "run it alone to see what it says";
-                let problem = Problem::new("it gave no record", words, next);
+                let problem = Problem::new("it gave no record", line, next);
                 return Ok(Err(Missed::by(problem, None)));
             };
             record.label = Some(words_of(self.experiment, setting));

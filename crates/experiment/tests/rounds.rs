@@ -105,6 +105,7 @@ impl Room {
         let stop = AtomicBool::new(false);
         let options = Options {
             id: "20261121T144042Z-3f9a1c".to_owned(),
+            file: "small.toml".to_owned(),
             started: jiff::Timestamp::UNIX_EPOCH,
             done,
             quick: false,

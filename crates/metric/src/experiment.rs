@@ -88,7 +88,7 @@ pub struct FigureOf {
 pub struct Point {
     /// The values of the knobs.
     pub setting: Setting,
-    /// The commands that measured it, to repeat it by hand on its host.
+    /// The commands that measured it, to repeat it by hand: for a host of a lab by way of `lab exec`.
     pub commands: Vec<String>,
     /// What it takes around them, to repeat it by hand: the network, and what runs on its other hosts.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -123,6 +123,7 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
     })?;
     let options = Options {
         id: asked.id.clone(),
+        file: asked.file.clone(),
         started: asked.started,
         done: &done,
         quick: asked.quick,
