@@ -138,9 +138,20 @@ impl Link {
     /// A turn begins: as many frames as it has descriptors may leave again.
     pub(crate) fn begin(&mut self, now: Nanos) {
         self.now = now;
+        if self.watch.is_none() {
+            self.came = now;
+        }
         self.budget = self.per_turn;
         self.flush();
         self.share();
+    }
+
+    /// Frames have just come: the time is read where stages are watched, and is the turn's elsewhere.
+    #[inline]
+    pub(crate) fn arrived(&mut self) {
+        if let Some(watch) = &self.watch {
+            self.came = (watch.clock)();
+        }
     }
 
     /// Half of what a turn sends may be answers, and where the port is full half of what it has taken since the last

@@ -57,6 +57,59 @@ fn datagrams_go_both_ways() {
     }
 }
 
+/// In their order, no more than a turn may take, and nothing is held back by it.
+#[test]
+fn what_a_look_finds_is_the_next_turns() {
+    let mut world = World::alike(&["rx_descriptors=8"], Link::CLEAN).announced();
+    let server = world.far.udp_bind(any(7)).unwrap();
+    let client = world.near.udp_bind(any(0)).unwrap();
+    world.near.udp_connect(client, at(FAR, 7)).unwrap();
+    let send = |world: &mut World, number: u8| {
+        ready(
+            world
+                .near
+                .udp_send(client, None, 9, |payload| payload.fill(number)),
+        );
+    };
+    // Who they are is known from here on.
+    send(&mut world, 99);
+    world.run(200);
+    ready(world.far.udp_receive(server, |_, _| ()));
+    assert!(!world.far.look(), "nothing is there");
+    for number in 0..20 {
+        send(&mut world, number);
+    }
+    world.near.flush();
+    world.wire.carry(world.now);
+    world.now += Link::CLEAN.delay_ns;
+    world.wire.carry(world.now);
+    let mut came = Vec::new();
+    for received in [8, 8, 4, 0] {
+        assert_eq!(world.far.look(), received > 0);
+        assert_eq!(world.far.look(), received > 0, "it is still there");
+        let due = world.far.next_deadline();
+        assert_eq!(due.is_some(), received > 0, "whoever sleeps is told");
+        assert_eq!(world.far.counters().udp.in_datagrams, 1 + came.len() as u64);
+        let turn = world.far.turn(world.now);
+        assert_eq!((turn.received, turn.more), (received, received == 8));
+        while let Poll::Ready(number) = world.far.udp_receive(server, |payload, meta| {
+            assert_eq!(meta.arrived_ns, world.now);
+            payload[0]
+        }) {
+            came.push(number.unwrap());
+        }
+    }
+    assert_eq!(came, (0..20).collect::<Vec<u8>>());
+    // What was found and not taken goes home with the stack.
+    send(&mut world, 20);
+    world.near.flush();
+    world.wire.carry(world.now);
+    world.now += Link::CLEAN.delay_ns;
+    world.wire.carry(world.now);
+    assert!(world.far.look());
+    assert_eq!(world.lost_frames(), 0);
+}
+
 #[test]
 fn bulk_goes_both_ways() {
     for far in [FAR, FAR_V6] {

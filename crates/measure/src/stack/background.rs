@@ -69,6 +69,12 @@ impl Background {
         self.services.is_some()
     }
 
+    /// Whether somebody who is served goes on with the next turn, whatever comes.
+    #[inline]
+    pub fn is_pressed(&self) -> bool {
+        (self.services.as_ref()).is_some_and(|services| services.is_pressed())
+    }
+
     /// Something changed at a socket that is no workload's.
     #[inline]
     pub fn changed(&mut self, stack: &mut Stack, socket: SocketId, now: Nanos) {

@@ -35,6 +35,13 @@ const LOOK_NS: Nanos = 1_000_000;
 /// Pause between two turns while the thread only waits for others.
 const TEND_NS: Nanos = 50_000;
 
+/// Looks at the port between two turns that have nothing to do, where nobody sleeps. Of a port that is asked by system
+/// calls a look is half of a turn, of one in memory a tenth; a frame that comes waits for what is under way.
+const LOOKS: u32 = 16;
+
+/// Longer than so many looks take: a departure that is due sooner is waited for in turns.
+const LOOKS_NS: Nanos = 20_000;
+
 /// Flows whose refusals are looked for: where nobody has a port all are refused.
 const REFUSED_FLOWS: usize = 16;
 
@@ -133,6 +140,10 @@ impl OnStack {
 
     /// Lets the stack work if it is time, and says whether anything came then.
     fn work(&mut self) -> Option<bool> {
+        if self.interval.is_none() && self.unsent {
+            // Nor does an answer wait for the clock.
+            self.stack.send_made();
+        }
         self.now = clock::now();
         if let Some(interval) = self.interval {
             if self.now < self.turn_ns {
@@ -177,6 +188,24 @@ impl OnStack {
             }
         }
         false
+    }
+
+    /// Passes time between two turns where nobody sleeps: looks whether anything comes, as long as nothing is due by the
+    /// time.
+    #[inline]
+    fn await_frames(&mut self, until: Option<Nanos>) {
+        let soon = until.is_some_and(|until| until < self.now + LOOKS_NS);
+        if !soon && !self.background.is_pressed() {
+            for _ in 0..LOOKS {
+                if self.stack.look() {
+                    return;
+                }
+                // Whoever spins tries as often to go on.
+                self.attempts.calls += 1;
+                self.attempts.empty += 1;
+            }
+        }
+        std::hint::spin_loop();
     }
 
     /// Adds the keys of sockets that may go on; how long to idle where there is none.
@@ -247,7 +276,7 @@ impl OnStack {
     /// Passes time where nothing happened: a thread that serves others does it as it is configured.
     pub fn rest(&mut self) {
         match (self.interval, self.background.serves()) {
-            (None, true) => std::hint::spin_loop(),
+            (None, true) => self.await_frames(None),
             (Some(_), true) => clock::sleep_until(self.turn_ns),
             (_, false) => clock::sleep_until(self.now + TEND_NS),
         }

@@ -635,13 +635,15 @@ impl Tcp {
         self.latest = u32::MAX;
     }
 
-    /// When a connection has something to do; now, when one has already.
-    pub(crate) fn next_deadline(&self, now: Nanos) -> Option<Nanos> {
-        if self.dirty.is_empty() && self.unanswered.is_empty() {
-            self.timers.next()
-        } else {
-            Some(now)
-        }
+    /// When a connection has something to do by the time.
+    pub(crate) fn next_deadline(&self) -> Option<Nanos> {
+        self.timers.next()
+    }
+
+    /// Whether connections are to be looked at with the next turn.
+    #[inline]
+    pub(crate) fn has_work(&self) -> bool {
+        !self.dirty.is_empty() || !self.unanswered.is_empty()
     }
 
     /// Connections that are open in any way.

@@ -270,6 +270,14 @@ impl World {
         Self::new(&config, &config, link)
     }
 
+    /// How many frames have not come home when everybody is gone.
+    pub fn lost_frames(self) -> usize {
+        let Wire { ends, mut pool, .. } = self.wire;
+        drop((self.near, self.far, ends));
+        let home = std::iter::from_fn(|| pool.allocate()).count();
+        pool.memory().frames() as usize - home
+    }
+
     /// One turn of each, at the present time.
     pub fn turn(&mut self) {
         self.near.turn(self.now);

@@ -302,6 +302,12 @@ impl Services {
         self.step(stack, socket, now);
     }
 
+    /// Whether somebody goes on though nothing comes: by the time, or because one round was not enough.
+    #[inline]
+    pub fn is_pressed(&self) -> bool {
+        !self.again.is_empty() || !self.timed.is_empty()
+    }
+
     /// Goes on where one round was not enough, and sends what all of it gave.
     #[inline]
     pub fn go_on(&mut self, stack: &mut Stack, now: Nanos) {

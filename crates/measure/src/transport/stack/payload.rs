@@ -47,7 +47,11 @@ impl Transport for OnStack {
     #[inline]
     fn idle(&mut self, until: Option<Nanos>) {
         let flushed = self.flush_unsent();
-        self.pause(flushed, until);
+        if flushed || self.interval.is_some() {
+            self.pause(flushed, until);
+        } else {
+            self.await_frames(until);
+        }
     }
 
     fn connect(&mut self, remote: SocketAddr, options: &FlowOptions) -> io::Result<Place> {
