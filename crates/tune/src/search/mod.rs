@@ -76,9 +76,9 @@ pub struct Search {
     scores: BTreeMap<Point, Vec<f64>>,
     /// How often a setting failed, or might not be chosen.
     failures: BTreeMap<Point, u32>,
-    /// How often a value, by its knob, was the only one of a setting that failed of which nobody knew whether it can be
-    /// had at all.
-    blamed: BTreeMap<(usize, usize), u32>,
+    /// The failed settings of which a value, by its knob, was the only one that nobody knew whether it can be had at
+    /// all.
+    blamed: BTreeMap<(usize, usize), Vec<Point>>,
     /// Values that are not tried any more.
     given_up: BTreeSet<(usize, usize)>,
     queue: VecDeque<Point>,
@@ -183,9 +183,23 @@ impl Search {
         let (Some(blamed), None) = (unknown.next(), unknown.next()) else {
             return None;
         };
-        let times = self.blamed.entry(blamed).or_default();
-        *times += 1;
-        if *times < FAILURES || !self.given_up.insert(blamed) {
+        let failed = self.blamed.entry(blamed).or_default();
+        failed.push(point.clone());
+        if failed.len() < FAILURES as usize {
+            return None;
+        }
+        // It may be that the two cannot be had together: alone tells.
+        let beside_one = (0..point.len()).any(|knob| {
+            let same = |other: &Point| other[knob] == point[knob];
+            knob != blamed.0 && point[knob] != 0 && failed.iter().all(same)
+        });
+        if beside_one {
+            let mut alone = vec![0; point.len()];
+            alone[blamed.0] = blamed.1;
+            self.queue.push_back(alone);
+            return None;
+        }
+        if !self.given_up.insert(blamed) {
             return None;
         }
         self.queue.retain(|point| point[blamed.0] != blamed.1);

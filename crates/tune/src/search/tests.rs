@@ -428,3 +428,25 @@ fn the_last_run_settles_what_looks_best() {
         }
     }
 }
+
+/// Memory for one of two: what fails beside the best so far is not given up, and is found beside something else.
+#[test]
+fn a_value_that_fails_beside_one_other_is_not_given_up() {
+    let dials = [(3, true), (2, false), (3, true), (3, true)]
+        .map(|(values, ordered)| Dial { values, ordered });
+    for seed in 0..40 {
+        for ran in [false, true] {
+            let mut search = Search::new(dials.to_vec(), 60, seed);
+            while let Some(point) = search.propose() {
+                if (point[0], point[1]) == (2, 1) {
+                    assert_eq!(search.fail(&point, ran), None, "{seed}: {point:?}");
+                    continue;
+                }
+                let rest = (point[2] + point[3]) as f64 * 0.1;
+                let score = point[0] as f64 + 3.0 * point[1] as f64 + rest;
+                search.tell(&point, Some(score));
+            }
+            assert_eq!(search.best(), Some(vec![1, 1, 2, 2]), "{seed}");
+        }
+    }
+}
