@@ -42,6 +42,10 @@ const LOOKS: u32 = 16;
 /// Longer than so many looks take: a departure that is due sooner is waited for in turns.
 const LOOKS_NS: Nanos = 20_000;
 
+/// Looking in vain for so long is told as one call in vain, which is about what one takes where each of them is a system
+/// call (docs/METHOD.md): a look in memory takes a tenth, and counted by number it would tell of time that nobody had.
+const EMPTY_CALL_NS: Nanos = 200;
+
 /// Flows whose refusals are looked for: where nobody has a port all are refused.
 const REFUSED_FLOWS: usize = 16;
 
@@ -70,6 +74,11 @@ pub struct OnStack {
     background: Background,
     look_ns: Nanos,
     attempts: Attempts,
+    /// Whether the last turn found anything.
+    came: bool,
+    /// Since when nothing has come, where that was looked for in vain; and how long it was until the last turn.
+    idle_from: Option<Nanos>,
+    idle_ns: Nanos,
     /// Payload that workloads moved, for the service that they are of.
     payload: Payload,
     /// Somebody wants received streams to end.
@@ -102,6 +111,9 @@ impl OnStack {
             background,
             look_ns: now,
             attempts: Attempts::default(),
+            came: false,
+            idle_from: None,
+            idle_ns: 0,
             payload: Payload::default(),
             cut,
             is_cut: false,
@@ -145,6 +157,10 @@ impl OnStack {
             self.stack.send_made();
         }
         self.now = clock::now();
+        if let Some(from) = self.idle_from.take() {
+            // What took longer was no look: somebody else had the processor.
+            self.idle_ns += self.now.saturating_sub(from).min(LOOKS_NS);
+        }
         if let Some(interval) = self.interval {
             if self.now < self.turn_ns {
                 return None;
@@ -162,7 +178,8 @@ impl OnStack {
             }
             self.background.serve(&mut self.stack, self.now);
         }
-        Some(turn.received > 0)
+        self.came = turn.received > 0;
+        Some(self.came)
     }
 
     /// What was just sent is not to wait for another look at the port: it leaves now. Whether there was any.
@@ -194,15 +211,15 @@ impl OnStack {
     /// time.
     #[inline]
     fn await_frames(&mut self, until: Option<Nanos>) {
-        let soon = until.is_some_and(|until| until < self.now + LOOKS_NS);
+        // What was done with what came has taken its time, and is not idle.
+        let from = if self.came { clock::now() } else { self.now };
+        self.idle_from = Some(from);
+        let soon = until.is_some_and(|until| until < from + LOOKS_NS);
         if !soon && !self.background.is_pressed() {
             for _ in 0..LOOKS {
                 if self.stack.look() {
                     return;
                 }
-                // Whoever spins tries as often to go on.
-                self.attempts.calls += 1;
-                self.attempts.empty += 1;
             }
         }
         std::hint::spin_loop();
