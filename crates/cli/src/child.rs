@@ -321,9 +321,10 @@ fn run(
                 Some(read_line(line, &mut |event| screen.tell(event))? + "\n")
             })
         }
-        Said::To(None) | Said::UntilItEnds => Reader::all(stdout),
+        Said::To(None) => Reader::all(stdout),
+        Said::UntilItEnds => Reader::told(stdout),
     };
-    let stderr = Reader::all(child.stderr.take().expect("it is piped"));
+    let stderr = Reader::told(child.stderr.take().expect("it is piped"));
     let mut told: Option<Instant> = None;
     let mut over: Option<Instant> = None;
     let begun = Instant::now();

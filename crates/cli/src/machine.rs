@@ -335,7 +335,7 @@ fn shell_within(line: &str, limit: Duration) -> Result<(), String> {
     // ask for a password there.
     deaf_to_terminal(&mut command);
     let mut child = words(command.spawn())?;
-    let said = Reader::all(child.stderr.take().expect("it is piped"));
+    let said = Reader::told(child.stderr.take().expect("it is piped"));
     let deadline = Instant::now() + limit;
     while ended(&child).is_none() {
         if Instant::now() > deadline {

@@ -116,7 +116,7 @@ pub(crate) fn finish(
             Some(listener) => follow(stdout, Arc::clone(listener)),
             None => Reader::all(stdout),
         };
-        let stderr = Reader::all(child.stderr.take().expect("it is piped"));
+        let stderr = Reader::told(child.stderr.take().expect("it is piped"));
         let deadline = Instant::now() + limit;
         let mut told: Option<Instant> = None;
         while end_of(&child).is_none() {
@@ -270,7 +270,7 @@ fn start_in(
         let begun = Instant::now();
         let quiet = sign.is_none();
         let is_ready = Arc::new(AtomicBool::new(false));
-        let errors = Reader::all(child.stderr.take().expect("it is piped"));
+        let errors = Reader::told(child.stderr.take().expect("it is piped"));
         let lines = child.stdout.take().expect("it is piped");
         let lines = {
             let (said, is_ready) = (said.clone(), Arc::clone(&is_ready));

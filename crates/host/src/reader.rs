@@ -12,6 +12,9 @@ const ROOM: usize = 64 << 10;
 /// Bytes that are kept at most: more than any record takes, and what a machine has to spare.
 const MOST: usize = 256 << 20;
 
+/// The same of what is only told: where a program complains, the first lines say of what.
+const MOST_TOLD: usize = 1 << 20;
+
 /// Reads a pipe to its end on a thread of its own: a full pipe would stop the program.
 ///
 /// A pipe ends with the last who holds it, which may be something that the program left behind. So nobody has to
@@ -28,6 +31,11 @@ impl Reader {
     /// read all the same, for the program not to stop.
     pub fn all(pipe: impl Read + Send + 'static) -> Self {
         Self::first(pipe, MOST)
+    }
+
+    /// Keeps what is only told, as far as anybody reads it: its first MiB.
+    pub fn told(pipe: impl Read + Send + 'static) -> Self {
+        Self::first(pipe, MOST_TOLD)
     }
 
     /// Keeps its first so many bytes, and reads the rest.
