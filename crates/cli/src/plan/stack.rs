@@ -176,6 +176,13 @@ pub fn host(args: &StackArgs) -> Result<StackPlan, Failure> {
 /// Refuses pauses of real-time threads where one spins that makes none.
 fn refuse_pauses(plan: &Plan, stack: &StackPlan) -> Result<(), Failure> {
     let config = open::config(stack).map_err(refused)?;
+    if plan.round_trip.rt_yield && config.poll_interval.is_some() {
+        return Err(Failure::usage(Problem::new(
+            "the stack's threads sleep from one look to the next: there is nothing to pause",
+            "--rt-yield with a poll.interval",
+            "leave it out, or add --set poll.interval=spin",
+        )));
+    }
     let driver = config.threads > 1 && config.poll_interval.is_none();
     let spins = driver && config.driver.sched.is_real_time();
     match plan.round_trip.rt_yield && spins {
@@ -290,6 +297,9 @@ mod tests {
         yields(&format!("{real_time} --wait spin")).unwrap();
         let waits = format!("{real_time} --wait interval:1ms");
         assert!(yields(&waits).is_err());
+        // Nor does one that sleeps between two looks have anything to pause.
+        let sleeps = yields(&format!("{real_time} --set poll.interval=1ms")).unwrap_err();
+        assert!(sleeps.object.ends_with("poll.interval"), "{sleeps:?}");
         assert!(yields("").is_err());
         let tuned = format!("{real_time} --profile embedded-tuned");
         let problem = yields(&tuned).unwrap_err();
