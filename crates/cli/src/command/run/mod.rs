@@ -201,12 +201,15 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
         keeper = Keeper::new(None, false);
     }
     let put = measured.map_err(Failure::from).and_then(|set| {
-        output.set(&set, &[])?;
         // A page of nothing would stand in place of one that says something.
-        if !set.runs.is_empty() {
-            write_folder(dir, &set)?;
-        }
-        Ok(set)
+        let written = match set.runs.is_empty() {
+            true => Ok(()),
+            false => write_folder(dir, &set),
+        };
+        // Whoever reads what is told now may take his time; others wait for the table alone.
+        drop(held.take());
+        output.set(&set, &[])?;
+        written.map(|()| set)
     });
     drop(held.take());
     let unfinished = !matches!(&put, Ok(set) if !set.interrupted);
