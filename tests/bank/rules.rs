@@ -789,6 +789,14 @@ fn who_waits_for_the_path_waits_for_no_core() {
         .map(|(pointer, value)| (pointer.as_str(), value.clone()))
         .collect();
     assert!(of("scheduling-delay", "path-loss-narrow-back", &changes).is_some());
+    // Nor does a window hold a sender that uses a quarter of it.
+    let mut record = changed("path-loss-narrow-back", &[]);
+    let told = record.intervals.iter_mut();
+    told.filter_map(|interval| interval.tcp.as_mut())
+        .for_each(|tcp| tcp.cwnd_bytes *= 4);
+    let found = linerate_explain::explain(&record);
+    let waited = found.iter().any(|found| found.cause == "scheduling-delay");
+    assert!(waited, "{found:?}");
     // A few losses at one time are an accident.
     let mut record = changed("path-loss-narrow-back", &[]);
     for interval in record.intervals.iter_mut().skip(1) {

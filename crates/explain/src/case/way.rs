@@ -502,14 +502,17 @@ impl<'a> Way<'a> {
             || self.shaped_elsewhere().is_some()
     }
 
-    /// Whether next to nothing but the congestion window held the sender, and what it let out was acknowledged as soon
-    /// as a long path can: then no thread of either end kept it waiting, however long one stood in line.
+    /// Whether next to nothing but a congestion window that was full held the sender, and what it let out was
+    /// acknowledged as soon as a long path can: then no thread of either end kept it waiting, however long one stood in
+    /// line. A sender is busy whenever anything is under way, with room in its window as well.
     #[must_use]
     pub fn waits_for_path(&self) -> bool {
         let waits = |tcp: Tcp| {
             let held = tcp.busy.unwrap_or(0.0) - tcp.receive_window - tcp.send_buffer;
             let prompt = !tcp.is_overtaking() && tcp.rtt_ns <= PROMPT * tcp.min_rtt_ns;
-            held >= HELD && prompt && tcp.min_rtt_ns > STANDING_NS
+            let under_way = self.goodput().unwrap_or(0.0) / 8.0 * tcp.rtt_ns / 1e9;
+            let is_full = under_way >= WINDOW_FULL * tcp.cwnd_bytes;
+            held >= HELD && is_full && prompt && tcp.min_rtt_ns > STANDING_NS
         };
         self.plan().protocol == Protocol::Tcp && self.tcp().is_some_and(waits)
     }
@@ -634,6 +637,10 @@ pub(crate) const FULL: f64 = 0.9;
 
 /// Share of the time in which the congestion window alone holds a sender from which nothing else does.
 const HELD: f64 = 0.85;
+
+/// Part of the congestion window that is under way from which it is full: 0.99 to 1.01 where it was what held a stream,
+/// 0.42 to 0.48 where something else did.
+const WINDOW_FULL: f64 = 0.8;
 
 /// Mean over least round-trip time up to which acknowledgements come as soon as the path lets them: 1.02 where a
 /// spinning receiver waited for half of the time for its core, over 60 ms.

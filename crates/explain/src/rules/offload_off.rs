@@ -112,7 +112,7 @@ impl OffloadOff {
         // their way.
         let lacks_time = |part| way.time(part).is_some_and(|time| time.free() < SPARE);
         let busy = lacks_time(CountedAt::Sender) || lacks_time(CountedAt::Receiver);
-        if works < WORKS || !busy || way.is_held_by_loss() || way.waits_for_path() {
+        if works < WORKS || !busy || way.is_held_by_loss() || way.waits_for_path() && !super::is_saturated(way) {
             return None;
         }
         let cost = (1.0 - 1.0 / factor) * works.min(1.0);
