@@ -321,6 +321,7 @@ fn remedied(name: &str, case: &Value, findings: &[Finding]) {
     for found in findings {
         let command = found.command.as_deref().unwrap_or_default();
         assert!(!command.contains('…'), "{name}: {command}");
+        assert!(found.command.as_deref() != Some(""), "{name}: {found:?}");
     }
 }
 

@@ -860,6 +860,21 @@ fn our_own_stack_is_told_nothing_that_it_refuses() {
             assert!(!command.contains("--offload"), "{name}: {command}");
         }
     }
+    // Nor where it receives what a kernel sends.
+    let own = [
+        ("/plan/stack/far", json!("linerate")),
+        ("/plan/streams", json!(2)),
+    ];
+    for name in ["small-writes-udp", "tool-limit-udp"] {
+        let kernels = explained(name, &own[1..]);
+        let offloads = |found: &Finding| {
+            let command = found.command.as_deref();
+            command.is_some_and(|command| command.contains("--offload"))
+        };
+        assert!(kernels.iter().any(offloads), "{name}: {kernels:?}");
+        let found = explained(name, &own);
+        assert!(!found.iter().any(offloads), "{name}: {found:?}");
+    }
 }
 
 /// What our own stack gains is within what it ever moved: 1 KiB of send buffer is not made 64 times as fast by 64 KiB.
@@ -947,6 +962,16 @@ fn a_single_flow_is_not_told_to_have_fewer_threads() {
         }
     }
     assert!(told >= 2, "{told}");
+    // An end with a machine of its own has a thread for each direction.
+    let changes = [
+        ("/hosts/0/cpu/usable", json!(0)),
+        ("/hosts/1/cpu/usable", json!(0)),
+        ("/hosts/1/boot_id", json!("another")),
+    ];
+    let found = of("scheduling-delay", "scheduling-delay-tcp", &changes);
+    let remedy = found.expect("it is told").remedy;
+    let names = |text| remedy.contains(text);
+    assert!(names("--bidir") && !names("two machines"), "{remedy}");
 }
 
 /// Half of the rate tells whether datagrams are lost by load; a search for a rate without loss finds none on such a path.

@@ -131,10 +131,13 @@ impl Draft {
         self
     }
 
-    /// The exact command or setting.
+    /// The exact command or setting; an empty text is none.
     #[must_use]
     pub fn command(mut self, command: impl Into<String>) -> Self {
-        self.0.command = Some(command.into());
+        let command = command.into();
+        if !command.is_empty() {
+            self.0.command = Some(command);
+        }
         self
     }
 

@@ -77,6 +77,10 @@ fn of(case: &Case<'_>, way: &Way<'_>, id: &str, part: CountedAt) -> Option<Findi
             "send larger datagrams: our stack takes about as long for each, whatever it holds, and one thread moves all flows",
             None,
         ),
+        (Protocol::Udp, _) if way.is_own_stack(way.sender) || way.is_own_stack(way.receiver) => (
+            "send larger datagrams, or spread them over several flows: our stack at the other end takes none that are joined",
+            (streams == 1).then(|| case.again("-P 2")),
+        ),
         (Protocol::Udp, _) => (
             "hand over many datagrams a call (GSO, GRO), or spread them over several flows",
             Some(case.again(if streams == 1 { "-P 2" } else { "--offload gso,gro" })),

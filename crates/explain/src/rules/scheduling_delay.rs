@@ -106,12 +106,20 @@ impl SchedulingDelay {
         let as_fifo = |priority: u8| case.again(&format!("--sched {}", at_end(role, &format!("fifo:{priority}"), &other)));
         let (remedy, command) = match (crowded, real_time) {
             // One flow has no fewer than one thread at each end.
-            (true, _) if case.plan.streams <= 1 => (
+            (true, _) if case.plan.streams <= 1 && case.one_machine() => (
                 "let the run use more of the machine's processors (taskset, its cpuset), or put the ends on two machines",
                 String::new(),
             ),
+            // One end alone has a thread for each direction.
+            (true, _) if case.plan.streams <= 1 => (
+                "let the run use more of the machine's processors (taskset, its cpuset), or measure the directions one at a time (without --bidir)",
+                case.again_without(&["bidir"], ""),
+            ),
             (true, _) => (
-                "use fewer flows or threads than the machine has processors, or two machines",
+                match case.one_machine() {
+                    true => "use fewer flows or threads than the machine has processors, or two machines",
+                    false => "use fewer flows or threads than the machine has processors",
+                },
                 case.again(match case.plan.kind {
                     Kind::Throughput => "--threads 1",
                     _ => "-P 1",

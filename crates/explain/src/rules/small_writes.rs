@@ -113,8 +113,10 @@ impl SmallWrites {
             .senders()
             .filter_map(|socket| socket.datagrams_per_call)
             .max();
-        // Our own stack makes no call for a datagram, and nobody cuts or joins them for it.
-        let alone = together.unwrap_or(1) == 1 && plan.udp_offload.gso != Some(true) && !way.is_own_stack(way.sender);
+        // Our own stack makes no call for a datagram, and nobody cuts or joins them for it: none that is asked for can
+        // have it at either end.
+        let own = way.is_own_stack(way.sender) || way.is_own_stack(way.receiver);
+        let alone = together.unwrap_or(1) == 1 && plan.udp_offload.gso != Some(true) && !own;
         if !alone || way.fragments() > 1.0 || !super::is_saturated(way) || way.fills_path() {
             return None;
         }

@@ -1,5 +1,6 @@
 //! The measuring tool itself was the limit.
 
+use linerate_metric::facts::Role;
 use linerate_metric::finding::{End, Finding};
 use linerate_metric::plan::Kind;
 use linerate_metric::record::CountedAt;
@@ -52,6 +53,9 @@ impl ToolLimit {
         }
         let role = way.sender;
         let late = way.summary().lateness_ns.map(|late| late.p99);
+        // Our own stack at either end takes no datagrams that are joined.
+        let is_udp = case.plan.protocol == linerate_metric::plan::Protocol::Udp;
+        let by_kernels = is_udp && !case.is_own_stack(Role::Client) && !case.is_own_stack(Role::Server);
         Draft::limit(self.id(), role)
             .way(way.direction)
             .cost(-error)
@@ -64,8 +68,11 @@ impl ToolLimit {
             .seen_if("offered_bps", way.summary().offered_bps, "bit/s", "sender")
             .seen_if("lateness_ns.p99", late, "ns", "sender")
             .seen("working time of the sending threads", time.working, "share", schedstat(role))
-            .remedy("send in bursts, hand over many datagrams a call, or use several flows")
-            .command(match case.plan.protocol == linerate_metric::plan::Protocol::Udp && !case.is_own_stack(role) {
+            .remedy(match by_kernels {
+                true => "send in bursts, hand over many datagrams a call, or use several flows",
+                false => "use several flows",
+            })
+            .command(match by_kernels {
                 true => case.again(&format!("--offload gso,gro -P {}", 2 * case.plan.streams)),
                 false => case.again(&format!("-P {}", 2 * case.plan.streams)),
             })
@@ -120,7 +127,7 @@ impl ToolLimit {
         let summary = &case.record.summary;
         let done = summary.round_trips_per_second?;
         let unsent = summary.unsent.unwrap_or(0);
-        let time = case.time(linerate_metric::facts::Role::Client)?;
+        let time = case.time(Role::Client)?;
         if done > (1.0 - MISSING) * rate || unsent == 0 || !time.is_saturated() {
             return None;
         }
@@ -133,7 +140,7 @@ impl ToolLimit {
             ))
             .seen("unsent", unsent, "questions", "client")
             .seen("round_trips_per_second", done, "1/s", "client")
-            .seen("working time of the asking threads", time.working, "share", schedstat(linerate_metric::facts::Role::Client))
+            .seen("working time of the asking threads", time.working, "share", schedstat(Role::Client))
             .remedy("spread the questions over several flows")
             .command(case.again(&format!("-P {}", 2 * case.plan.streams)))
             .found()
