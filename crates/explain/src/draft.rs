@@ -151,8 +151,9 @@ impl Draft {
     /// What the remedy gives: the figure after over the figure before. Left out when that is no gain.
     #[must_use]
     pub fn gain(mut self, factor: Option<f64>, formula: impl Into<String>) -> Self {
-        if let Some(factor) = factor.filter(|factor| factor.is_finite() && *factor >= 1.0) {
-            self.0.gain = Some((factor * 1e3).round() / 1e3);
+        let factor = factor.map(|factor| (factor * 1e3).round() / 1e3);
+        if let Some(factor) = factor.filter(|factor| factor.is_finite() && *factor > 1.0) {
+            self.0.gain = Some(factor);
             self.0.gain_formula = Some(formula.into());
         }
         self

@@ -23,13 +23,6 @@ const FURTHER: f64 = 8.0;
 /// The largest buffer that is advised: 10 Gb/s over 100 ms, twice.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// What a window that was growing had come to, over the whole run: more nobody knows of a path without a known rate.
-fn grown(way: &Way<'_>) -> Option<f64> {
-    let rates = way.rates();
-    let last = rates.last().filter(|_| rates.len() > 1)?;
-    Some(last / way.goodput()?).filter(|gain| *gain > 1.0)
-}
-
 /// See docs/CAUSES.md#path-delay.
 pub struct PathDelay;
 
@@ -117,15 +110,10 @@ impl PathDelay {
                 false => larger_windows(case, way, larger).unwrap_or_else(|| case.again(&format!("-P {}", (2 * case.plan.streams).max(4)))),
             })
             .tried(case.plan.window_bytes.map(|asked| format!("-w {}", format_bytes(asked))))
+            // How far a window would have grown nobody knows of a path without a known rate: what it had come to is least.
             .gain(
-                match starting && !known {
-                    true => grown(way),
-                    false => within_headroom(way, 1.0 / (1.0 - held).max(0.01)),
-                },
-                match starting && !known {
-                    true => "rate of the last interval over that of the whole run: what it had grown to".to_owned(),
-                    false => format!("window / round-trip time: 1 / (1 - share limited by windows), at most {HEADROOM}"),
-                },
+                within_headroom(way, 1.0 / (1.0 - held).max(0.01)).filter(|_| known || !starting),
+                format!("window / round-trip time: 1 / (1 - share limited by windows), at most {HEADROOM}"),
             )
             .found()
     }
