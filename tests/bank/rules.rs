@@ -847,8 +847,16 @@ fn what_a_ring_had_no_room_for_is_lost_on_no_path() {
     }
     // Fewer frames came than were sent, and no ring was full.
     let counters = "/hosts/0/stack/counters/link";
-    let changes = [(&*format!("{counters}/in_frames"), json!(200_000))];
-    assert!(of("path-loss", "healthy-own-stack-late-answers", &changes).is_some());
+    let in_frames = &*format!("{counters}/in_frames");
+    let late = "healthy-own-stack-late-answers";
+    let is_lost = |changes: Changes<'_>| of("path-loss", late, changes).is_some();
+    assert!(!is_lost(&[]));
+    assert!(is_lost(&[(in_frames, json!(200_000))]));
+    // What others sent stands for nothing that was lost: frames for others, more than were sent, or a wire out of view.
+    let not_ours = format!("{counters}/in_not_ours");
+    assert!(is_lost(&[(&*not_ours, json!(100_000))]));
+    assert!(is_lost(&[(in_frames, json!(400_000))]));
+    assert!(is_lost(&[("/hosts/0/boot_id", json!("another"))]));
 }
 
 /// One thread of our own stack sends each datagram by itself, and `--offload` is refused beside `--dev`.

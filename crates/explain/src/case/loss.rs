@@ -79,7 +79,7 @@ impl Way<'_> {
         let in_view = self.dropped() as f64 * each + self.ring_was_full() as f64;
         // What all came to our own stack was sent again because its answer was late.
         let arrived = |missing| missing < lost / 2;
-        let seen = in_view >= lost as f64 / 2.0 || self.missing_frames().is_some_and(arrived);
+        let seen = in_view >= lost as f64 / 2.0 || self.missing_frames(lost).is_some_and(arrived);
         (!seen && self.goodput()? >= 1e5).then_some(Unseen {
             segments: lost,
             share,
