@@ -1023,3 +1023,26 @@ fn a_question_in_parts_is_told_of_its_buffer() {
     assert!(command.contains("--set tcp.send_buffer=64K"), "{command}");
     assert!(of("path-delay", "delayed-ack-question-in-parts", &[]).is_none());
 }
+
+/// Acknowledgements that use up the way back hold a stream only where they stand in a queue: one that goes as fast as it
+/// can fills it as well.
+#[test]
+fn acknowledgements_limit_where_they_wait() {
+    let name = "asymmetric-path-answers";
+    let found = of("asymmetric-path", name, &[]).expect("it is told");
+    assert!(found.cost > 0.8, "{found:?}");
+    let mut record = changed(name, &[]);
+    let told = record.intervals.iter_mut();
+    for tcp in told.filter_map(|interval| interval.tcp.as_mut()) {
+        tcp.rtt_ns = tcp.min_rtt_ns.unwrap_or(5_000) + 200_000;
+    }
+    let found = linerate_explain::explain(&record);
+    let told = found.iter().any(|found| found.cause == "asymmetric-path");
+    assert!(!told, "{found:?}");
+    // What they cannot have taken did not pass that rate.
+    let record = changed(name, &[]);
+    let interface = record.hosts[1].interface.as_ref().expect("it is known");
+    let rate = interface.qdisc_rate_bps.expect("it is held to one");
+    let slower = [("/hosts/1/interface/qdisc_rate_bps", json!(rate * 3 / 4))];
+    assert!(of("asymmetric-path", name, &slower).is_none());
+}

@@ -4,12 +4,17 @@ use linerate_metric::finding::{End, Finding};
 use linerate_metric::plan::{Direction, Kind, Protocol};
 use linerate_metric::units::{format_bit_rate, format_nanos, format_share};
 
+use super::congestion_loss::{QUEUED, held_by_congestion};
+use super::tcp_info;
 use crate::Rule;
-use crate::case::{Case, FULL, Way, name};
+use crate::case::{Case, FULL, STANDING_NS, Way, name};
 use crate::draft::Draft;
 
 /// Ratio of the directions from which the path is no longer the same both ways.
 const RATIO: f64 = 1.5;
+
+/// Most of a rate that packets can have taken that passed it: what is counted is estimated, and of the whole run.
+const USED_UP: f64 = 1.1;
 
 /// Difference of the ways of a round trip from which it matters, ns.
 const APART_NS: u64 = 20_000;
@@ -82,14 +87,21 @@ impl AsymmetricPath {
         // A rate that is used up on the way there is the nearer limit.
         let there = [way.share_of_shape(), way.share_of_line()];
         let there = there.into_iter().flatten().any(|share| share >= FULL);
-        if used < FULL || there || goodput < RATIO * rate as f64 || super::is_paced(case) {
+        // What is far above the rate did not pass it.
+        if !(FULL..=USED_UP).contains(&used) || there || goodput < RATIO * rate as f64 || super::is_paced(case) {
+            return None;
+        }
+        // They let no more go where they stand in a queue and both ends have time for more.
+        let tcp = way.tcp()?;
+        let stand = tcp.rtt_ns - tcp.min_rtt_ns > STANDING_NS && tcp.queueing() >= QUEUED;
+        if !stand || super::is_saturated(way) {
             return None;
         }
         let role = way.receiver;
         let interface = &case.interface(role)?.name;
         Draft::limit(self.id(), End::Path)
             .way(way.direction)
-            .cost((1.0 - rate as f64 / goodput).min(0.95))
+            .cost(held_by_congestion(&tcp))
             .says(format!(
                 "acknowledgements use up the way back: {interface} of the {} is held to {}, and they take {} of it",
                 name(role),
@@ -99,6 +111,8 @@ impl AsymmetricPath {
             .seen("rate of the discipline, back", rate, "bit/s", format!("{} {interface} rtnetlink TCA_OPTIONS", name(role)))
             .seen("taken by acknowledgements", used, "share", format!("{} {interface} tx_packets, as empty frames", name(role)))
             .seen("goodput_bps", goodput, "bit/s", "receiver")
+            .seen("tcpi_rtt", tcp.rtt_ns.round(), "ns", tcp_info(way.sender))
+            .seen("tcpi_min_rtt", tcp.min_rtt_ns.round(), "ns", tcp_info(way.sender))
             .remedy("ask for a higher rate of the way back where it is set; datagrams one way need none")
             .command(case.at(role, &format!("tc -s qdisc show dev {interface}")))
             .found()
