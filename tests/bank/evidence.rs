@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::rules::{of, reading};
+use super::rules::{changed, of, reading};
 
 /// Other programs' packets are dropped by the same discipline.
 #[test]
@@ -214,4 +214,18 @@ fn packets_become_no_larger_than_a_driver_takes() {
             assert!(reading(found, "tso_max_size").is_some());
         }
     }
+}
+
+/// Six losses in three intervals are those of a queue, where one may be out of view.
+#[test]
+fn a_sawtooth_out_of_view_is_no_loss() {
+    let name = "path-loss-narrow-back";
+    assert!(of("path-loss", name, &[]).is_some());
+    let elsewhere = [("/hosts/1/boot_id", json!("another"))];
+    assert!(of("path-loss", name, &elsewhere).is_none());
+    // Twelve are more than that.
+    let mut record = changed(name, &elsewhere);
+    record.directions[0].summary.retransmits = Some(12);
+    let found = linerate_explain::explain(&record);
+    assert!(found.iter().any(|found| found.cause == "path-loss"));
 }

@@ -12,7 +12,8 @@ const MATTERS: f64 = 0.0005;
 const FEW: u64 = 10;
 
 /// The same where they were lost again and again, each time in an interval of its own, and how many of those it takes:
-/// over a long path few segments move in a run, and few of them are lost.
+/// over a long path few segments move in a run, and few of them are lost. Only where every queue is in view: a queue out
+/// of it loses as many at the tops of an ordinary sawtooth.
 const FEW_APART: u64 = 4;
 const APART: usize = 3;
 
@@ -92,7 +93,7 @@ impl Way<'_> {
             let tcp = interval.tcp.as_ref();
             tcp.is_some_and(|tcp| tcp.retransmits > tcp.spurious_retransmits.unwrap_or(0))
         };
-        match self.intervals().filter(lossy).count() >= APART {
+        match self.is_in_view() && self.intervals().filter(lossy).count() >= APART {
             true => FEW_APART,
             false => FEW,
         }
