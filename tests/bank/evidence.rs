@@ -229,3 +229,53 @@ fn a_sawtooth_out_of_view_is_no_loss() {
     let found = linerate_explain::explain(&record);
     assert!(found.iter().any(|found| found.cause == "path-loss"));
 }
+
+/// A ring that is long, and one that a thread without time empties, lose no less when they are longer; what waits for a
+/// processor is the processor's.
+#[test]
+fn a_ring_is_short_where_a_longer_one_helps() {
+    let (id, name) = ("too-few-descriptors", "too-few-descriptors-own-ring-udp");
+    let ring = "/hosts/0/stack/configuration/rx_descriptors";
+    let link = "/hosts/0/stack/counters/link";
+    let (full, none) = (
+        &*format!("{link}/port_ring_full"),
+        &*format!("{link}/port_no_buffer"),
+    );
+    for (changes, cause) in [
+        (vec![(ring, json!("2"))], true),
+        (vec![(ring, json!("1023"))], true),
+        (vec![(ring, json!("1024"))], false),
+        // What found no buffer found no room either.
+        (vec![(full, json!(0)), (none, json!(1091))], true),
+    ] {
+        let found = of(id, name, &changes).unwrap_or_else(|| panic!("{changes:?}"));
+        let told = (
+            found.is_cause(),
+            found.command.is_some(),
+            found.gain.is_some(),
+        );
+        assert_eq!(told, (cause, cause, cause), "{found:?}");
+        assert!(of("path-loss", name, &changes).is_none());
+    }
+    // Without a few at its ring it is the path that loses.
+    assert!(of("path-loss", name, &[(full, json!(9))]).is_some());
+    for (length, working, told) in [
+        ("2", 0.9, Some(true)),
+        ("256", 0.9, Some(false)),
+        ("256", 0.4, None),
+    ] {
+        let mut record = changed(name, &[(ring, json!(length))]);
+        let of_way = &mut record.directions[0].summary.cpu;
+        for cost in of_way.iter_mut().chain(&mut record.summary.cpu) {
+            for thread in &mut cost.threads {
+                let share = |share: f64| (thread.wall_ns as f64 * share) as u64;
+                (thread.cpu_ns, thread.blocked_ns) = (share(working), Some(0));
+                (thread.runnable_ns, thread.empty_calls) = (Some(share(1.0 - working)), Some(0));
+            }
+        }
+        let found = linerate_explain::explain(&record);
+        let found = found.iter().find(|found| found.cause == id);
+        let is_cause = found.map(linerate_metric::finding::Finding::is_cause);
+        assert_eq!(is_cause, told, "{length} {working}: {found:?}");
+    }
+}

@@ -99,6 +99,11 @@ const OF_ONE_END: &[&str] = &[
 /// Of these, what both ends have in common where they are one machine.
 const OF_THE_MACHINE: &[&str] = &["steal", "cpu-frequency"];
 
+/// What follows from each other where payload of one direction concerns neither: the processors of `forward` turn round
+/// for frames that a short ring dropped. Between two ends a ring runs over because somebody has no time, and nobody's time
+/// goes where a ring runs over.
+const OF_NO_DIRECTION: &[(&str, &str)] = &[("sender-cpu", "too-few-descriptors")];
+
 /// Links consequences to what they follow from, and puts what costs most first; `one_machine`: both ends were.
 ///
 /// Findings that nothing else leads to come in the order of their kind and cost, each with what follows from
@@ -209,6 +214,10 @@ fn leads_to(from: &Finding, to: &Finding, one_machine: bool) -> bool {
     let payload =
         from.direction.is_none() || to.direction.is_none() || from.direction == to.direction;
     let cause = from.cause.as_str();
+    let directed = from.direction.is_some() || to.direction.is_some();
+    if directed && OF_NO_DIRECTION.contains(&(to.cause.as_str(), cause)) {
+        return false;
+    }
     let everywhere = !OF_ONE_END.contains(&cause) || one_machine && OF_THE_MACHINE.contains(&cause);
     let names_one = |end| matches!(end, End::Client | End::Server);
     payload && (everywhere || !names_one(from.end) || !names_one(to.end) || from.end == to.end)
@@ -223,6 +232,7 @@ mod tests {
     use super::*;
     use crate::draft::Draft;
     use linerate_metric::facts::Role;
+    use linerate_metric::plan::Direction;
 
     fn finding(draft: Draft, cost: f64) -> Finding {
         let draft = draft.cost(cost).seen("x", 1_u64, "", "here");
@@ -422,6 +432,27 @@ mod tests {
             names(&rank(both, false)),
             ["shared-core", "scheduling-delay"]
         );
+    }
+
+    /// A ring that ran over takes no sender's time; the one between two ports of `forward` does.
+    #[test]
+    fn rings_explain_the_processors_of_forward() {
+        for (direction, follows) in [(None, true), (Some(Direction::Send), false)] {
+            let of = |draft: Draft, cost| {
+                let draft = direction.into_iter().fold(draft, Draft::way);
+                finding(draft, cost)
+            };
+            let found = rank(
+                vec![
+                    of(Draft::limit("sender-cpu", Role::Client), 0.9),
+                    of(Draft::cause("too-few-descriptors", Role::Server), 0.1),
+                ],
+                false,
+            );
+            let told = found.iter().find(|found| found.cause == "sender-cpu");
+            let from = told.and_then(|found| found.follows_from.as_deref());
+            assert_eq!(from, follows.then_some("too-few-descriptors"));
+        }
     }
 
     /// Each stands behind its own.

@@ -77,7 +77,9 @@ impl Way<'_> {
         } else {
             1.0
         };
-        let in_view = self.dropped() as f64 * each + self.ring_was_full() as f64;
+        // Fewer are told by nobody else.
+        let in_ring = Some(self.ring_was_full()).filter(|&full| full >= FEW);
+        let in_view = self.dropped() as f64 * each + in_ring.unwrap_or(0) as f64;
         // What all came to our own stack was sent again because its answer was late.
         let arrived = |missing| missing < lost / 2;
         let seen = in_view >= lost as f64 / 2.0 || self.missing_frames(lost).is_some_and(arrived);

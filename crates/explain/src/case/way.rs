@@ -350,14 +350,16 @@ impl<'a> Way<'a> {
         Some((count("out_segments"), count("retransmitted_segments")))
     }
 
-    /// Frames that found no free descriptor at our own stack's port, where it receives.
+    /// Frames that found no free descriptor, or buffer, at our own stack's port, where it receives.
     #[must_use]
     pub fn ring_was_full(&self) -> u64 {
         let stack = self
             .host(self.receiver)
             .and_then(|host| host.stack.as_ref());
         let stack = stack.filter(|_| self.is_own_stack(self.receiver));
-        stack.map_or(0, |stack| stack.counter("link", "port_ring_full"))
+        stack.map_or(0, |stack| {
+            stack.counter("link", "port_ring_full") + stack.counter("link", "port_no_buffer")
+        })
     }
 
     /// Frames that the sending kernel's interface put on the way and that our own stack's port did not give it; `None`

@@ -26,7 +26,7 @@ const WAITS: f64 = 0.1;
 const TIMED_OUT: u64 = 2;
 
 /// Share of the time that a polling stack waits for a processor from which its ring runs over.
-const IN_LINE: f64 = 0.3;
+pub(super) const IN_LINE: f64 = 0.3;
 
 /// See docs/CAUSES.md#path-loss.
 pub struct PathLoss;
@@ -111,7 +111,9 @@ impl PathLoss {
     fn of_own_stack(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
         let (sent, again) = way.sent_by_own_stack()?;
         let share = again as f64 / sent.max(1) as f64;
-        if share < OFTEN || again < FEW || dropped_in_view(case) >= again / 2 || way.fills_path() {
+        // Where our own stack receives as well its ring is in view.
+        let dropped = dropped_in_view(case) + way.ring_was_full();
+        if share < OFTEN || again < FEW || dropped >= again / 2 || way.fills_path() {
             return None;
         }
         Draft::cause(self.id(), End::Path)
@@ -124,7 +126,7 @@ impl PathLoss {
             ))
             .seen("retransmitted_segments", again, "segments", format!("{} stack", name(way.sender)))
             .seen("out_segments", sent, "segments", format!("{} stack", name(way.sender)))
-            .seen("drops on the way", dropped_in_view(case), "packets", "counters of both ends")
+            .seen("drops on the way", dropped, "packets", "counters of both ends")
             .remedy("find who loses them: cables, a full device on the way, radio; until then a congestion control that does not take loss for congestion")
             .command(match way.heeds_loss() {
                 true => ignoring_loss(case, way),
@@ -138,7 +140,8 @@ impl PathLoss {
         let lost = way.lost_at("path");
         let share = way.lost_share("path");
         // What our own stack's ring had no room for has a counter, which is read before and after, and not at once.
-        let in_ring = way.ring_was_full() >= lost / 2;
+        let full = way.ring_was_full();
+        let in_ring = full >= FEW && full >= lost / 2;
         if share < MATTERS || lost < 3 || in_ring || way.fills_path() || way.goodput()? <= 0.0 {
             return None;
         }

@@ -3,10 +3,12 @@
 use linerate_metric::finding::{End, Finding};
 use linerate_metric::forward::QueueFigures;
 use linerate_metric::plan::{Kind, Protocol};
+use linerate_metric::record::CountedAt;
 use linerate_metric::units::{format_count, format_nanos, format_share};
 
 use super::burst_size::{ENOUGH, POLL};
 use super::nic_drop::{FEW, MATTERS};
+use super::path_loss::IN_LINE;
 use crate::Rule;
 use crate::case::{Case, Way, name};
 use crate::draft::Draft;
@@ -127,15 +129,22 @@ impl TooFewDescriptors {
         let ring: u32 = stack.configuration.get("rx_descriptors")?.parse().ok()?;
         let arrived = stack.counter("link", "in_frames");
         let share = full as f64 / (arrived + full).max(1) as f64;
-        if full < FEW || share < MATTERS || ring >= LONG {
+        // Taken off its processor it takes out no frames of any ring.
+        let time = way.time(CountedAt::Receiver);
+        let late = time.is_some_and(|time| time.runnable > IN_LINE);
+        if full < FEW || share < MATTERS || late {
             return None;
         }
+        // A ring delays no loss for long where whoever empties it is too slow on average.
+        let is_slow = time.is_some_and(|time| time.is_saturated()) && ring >= OWN_DEFAULT;
+        let is_long = ring >= LONG;
         let is_udp = case.plan.protocol == Protocol::Udp;
         let held = way.tcp().map_or(0.0, |tcp| super::congestion_loss::held_by_congestion(&tcp));
         let longer = ring.saturating_mul(4).clamp(OWN_DEFAULT, LONG);
         // A path that is used up all the same has no more to give.
         let full_path = way.fills_path();
-        Draft::limit_if(full_path, self.id(), role)
+        let no_buffer = case.host(role)?.stack.as_ref()?.counter("link", "port_no_buffer");
+        let draft = Draft::limit_if(full_path || is_slow || is_long, self.id(), role)
             .way(way.direction)
             .cost(if is_udp || full_path { share } else { held.clamp(share, 0.95) })
             .says(format!(
@@ -144,12 +153,23 @@ impl TooFewDescriptors {
                 format_count(full),
                 format_share(share)
             ))
-            .seen("link.port_ring_full", full, "frames", format!("{} stack", name(role)))
+            .seen("link.port_ring_full", full - no_buffer, "frames", format!("{} stack", name(role)))
+            .seen_if("link.port_no_buffer", (no_buffer > 0).then_some(no_buffer), "frames", format!("{} stack", name(role)))
             .seen("link.in_frames", arrived, "frames", format!("{} stack", name(role)))
             .seen("rx_descriptors", ring, "", format!("{} stack", name(role)))
+            .tried(Some(format!("rx_descriptors={ring}")));
+        if is_slow || is_long {
+            return draft
+                .seen_if("working time of the receiving thread", time.map(|time| time.working), "share", super::schedstat(role))
+                .remedy(match is_long {
+                    true => "the ring is long: our stack takes frames out too slowly, and more room only delays the loss; larger frames, or fewer of them, a core of its own for its thread",
+                    false => "its thread has no time left: more room only delays the loss; larger frames, or fewer of them, or a faster core",
+                })
+                .found();
+        }
+        draft
             .remedy("let the ring of our stack's port hold what comes at once (rx_descriptors)")
             .command(case.again_with_key(role, "rx_descriptors", &longer.to_string()))
-            .tried(Some(format!("rx_descriptors={ring}")))
             .gain(is_udp.then(|| 1.0 / (1.0 - share).max(0.01)), "1 / (1 - share lost here)")
             .found()
     }
