@@ -1022,6 +1022,12 @@ fn a_question_in_parts_is_told_of_its_buffer() {
     let command = command("delayed-ack", "delayed-ack-question-in-parts", &[]);
     assert!(command.contains("--set tcp.send_buffer=64K"), "{command}");
     assert!(of("path-delay", "delayed-ack-question-in-parts", &[]).is_none());
+    // Several parts of four wait for the timer.
+    for (p50_ms, told) in [(20, false), (88, true), (130, true), (250, false)] {
+        let changes = [("/summary/rtt_ns/p50", json!(p50_ms * 1_000_000))];
+        let found = of("delayed-ack", "delayed-ack-question-in-parts", &changes);
+        assert_eq!(found.is_some(), told, "{p50_ms}");
+    }
 }
 
 /// Acknowledgements that use up the way back hold a stream only where they stand in a queue: one that goes as fast as it
