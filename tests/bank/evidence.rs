@@ -279,3 +279,31 @@ fn a_ring_is_short_where_a_longer_one_helps() {
         assert_eq!(is_cause, told, "{length} {working}: {found:?}");
     }
 }
+
+/// A rate that a stream shares with others holds it as well: what counts is what the interface let through.
+#[test]
+fn a_rate_is_used_by_whoever_sends() {
+    let at = |packets: Option<u64>| {
+        let mut record = changed("path-loss-behind-switches", &[]);
+        for tcp in record.intervals.iter_mut().filter_map(|at| at.tcp.as_mut()) {
+            tcp.retransmits = 0;
+        }
+        record.directions[0].summary.retransmits = Some(0);
+        let is_ours =
+            |host: &str, interface: Option<&str>| (host, interface) == ("s1", Some("port2"));
+        record.counters.retain_mut(|found| {
+            let sent =
+                found.counter == "tx_packets" && is_ours(&found.host, found.interface.as_deref());
+            if let (true, Some(packets)) = (sent, packets) {
+                found.after = found.before + packets;
+            }
+            !sent || packets.is_some()
+        });
+        let found = linerate_explain::explain(&record);
+        found.iter().any(|found| found.cause == "shaped-link")
+    };
+    // 10130 of its own are 0.56 of the rate.
+    for (packets, told) in [(Some(10_130), false), (Some(16_000), true), (None, true)] {
+        assert_eq!(at(packets), told, "{packets:?}");
+    }
+}

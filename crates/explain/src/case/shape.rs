@@ -101,6 +101,23 @@ impl<'a> Way<'a> {
         between.min_by_key(|at| at.after)
     }
 
+    /// The part of its rate that the slowest discipline between the ends let through, whoever's packets they were: those
+    /// that its interface counted, as long as full ones of this direction, and no less than what arrived; `None` where it
+    /// did not count.
+    #[must_use]
+    pub fn use_on_the_way(&self) -> Option<f64> {
+        let at = self.shape_on_the_way()?;
+        let mut counters = self.record.counters.iter();
+        let sent = counters.find(|other| {
+            other.counter == "tx_packets"
+                && (&other.host, &other.interface) == (&at.host, &at.interface)
+        })?;
+        // They were counted in the omitted time as well.
+        let seconds = self.seconds() + self.plan().omit_ns as f64 / 1e9;
+        let bits = sent.added() as f64 * self.full_frame() * 8.0 / seconds.max(1e-9);
+        Some(bits.max(self.l2_bps()?) / at.after as f64)
+    }
+
     /// Whether payload of this direction leaves a host on the way by that interface: of hosts between the ends both
     /// interfaces are in view, that towards the client first.
     #[must_use]

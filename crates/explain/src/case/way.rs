@@ -430,6 +430,14 @@ impl<'a> Way<'a> {
         ETHERNET + self.ip_header() + self.tcp_header()
     }
 
+    /// A frame that is full of payload of this direction, bytes.
+    pub(super) fn full_frame(&self) -> f64 {
+        match self.packet_bytes() {
+            Some(packet) => ETHERNET + packet,
+            None => self.empty_frame() + self.tcp().map_or(1448.0, |tcp| tcp.mss),
+        }
+    }
+
     /// Packets of UDP at their largest, bytes; none for TCP, which asks its far end.
     #[must_use]
     pub fn packet_bytes(&self) -> Option<f64> {

@@ -174,8 +174,8 @@ impl ShapedLink {
             && !super::is_paced(case)
             && !way.is_held_by_loss();
         // A discipline on the way that counts, and a sender that has time: it is that one, unless its rate is in view and
-        // hardly used, or loss on the way leaves no more. What starts holds packets back at any of them.
-        let is_used = way.share_of_shape().is_none_or(|share| share >= USED) && !way.is_held_by_loss();
+        // hardly used by anybody, or loss on the way leaves no more. What starts holds packets back at any of them.
+        let is_used = way.use_on_the_way().is_none_or(|share| share >= USED) && !way.is_held_by_loss();
         let counted = over.is_some() && is_used && !super::is_paced(case) && free(CountedAt::Sender) && way.sends_by().is_some() && way.own_shape().is_none();
         if queue.is_none() && !burst && !counted {
             return None;
