@@ -103,9 +103,14 @@ impl Case<'_> {
             _ => self.line(""),
         };
         for (key, value) in keys {
-            // An option that says something else of it would be refused beside it.
+            // An option that says something else of it would be refused beside it; what else it says stays.
             for (_, option) in KEYS_OF_OPTIONS.iter().filter(|(own, _)| own == key) {
+                let said = value_of(&line, option);
                 line.remove(option);
+                let rest = said.and_then(|said| rest_of(option, &said, key, value));
+                if let Some((option, words)) = rest.filter(|(option, _)| !line.has(option)) {
+                    line.set(option, &[&format!("--{option}"), &words]);
+                }
             }
             line.set_key("set", key, value);
         }
@@ -270,6 +275,40 @@ fn words_of(options: &str) -> impl Iterator<Item = (&str, &str, Option<&str>)> {
     })
 }
 
+/// The value that a command gives an option, however it was typed.
+fn value_of(line: &CommandLine, option: &str) -> Option<String> {
+    let mut arguments = line.arguments.iter();
+    let argument = arguments.find(|argument| argument.option.as_deref() == Some(option))?;
+    let value = match &argument.words[..] {
+        [_, value] => value,
+        [word] => match word.strip_prefix("--") {
+            Some(long) => long.split_once('=')?.1,
+            None => word.get(2..)?.trim_start_matches('='),
+        },
+        _ => return None,
+    };
+    Some(value.to_owned()).filter(|value| !value.is_empty())
+}
+
+/// What an option said beside one key of our own stack, which is set to this: as an option and its value.
+fn rest_of(option: &str, said: &str, key: &str, value: &str) -> Option<(&'static str, String)> {
+    match (option, key) {
+        // It is both buffers', at both ends.
+        ("window", "tcp.send_buffer") => Some(("rcvbuf", said.to_owned())),
+        ("window", "tcp.receive_window") => Some(("sndbuf", said.to_owned())),
+        // The far half is the far end's; the near one has to say what the key does.
+        ("wait", _) => {
+            let (_, far) = said.split_once('/')?;
+            let near = match value {
+                "spin" => "spin".to_owned(),
+                time => format!("interval:{time}"),
+            };
+            Some(("wait", format!("{near}/{far}")))
+        }
+        _ => None,
+    }
+}
+
 /// Puts options in place of what a command had of them.
 fn change(line: &mut CommandLine, options: &str) {
     for (word, name, value) in words_of(options) {
@@ -425,22 +464,52 @@ mod tests {
     fn a_key_takes_the_place_of_the_option_that_says_it() {
         let mut record = received();
         record.plan.dialect = None;
-        for (option, words, key) in [
-            ("window", ["-w", "1K"], "tcp.send_buffer"),
-            ("rcvbuf", ["--rcvbuf", "1K"], "tcp.receive_window"),
-            ("wait", ["--wait", "interval:1ms"], "poll.interval"),
-            ("congestion", ["-C", "reno"], "tcp.congestion_control"),
+        for (option, words, key, value, rest) in [
+            ("window", "-w 1K", "tcp.send_buffer", "9", " --rcvbuf 1K"),
+            ("window", "-w1K", "tcp.receive_window", "9", " --sndbuf 1K"),
+            (
+                "window",
+                "--window=1K",
+                "tcp.send_buffer",
+                "9",
+                " --rcvbuf 1K",
+            ),
+            ("rcvbuf", "--rcvbuf 1K", "tcp.receive_window", "9", ""),
+            ("wait", "--wait interval:1ms", "poll.interval", "spin", ""),
+            (
+                "wait",
+                "--wait interval:1ms/spin",
+                "poll.interval",
+                "spin",
+                " --wait spin/spin",
+            ),
+            (
+                "wait",
+                "--wait=spin/block",
+                "poll.interval",
+                "1ms",
+                " --wait interval:1ms/block",
+            ),
+            ("congestion", "-C reno", "tcp.congestion_control", "9", ""),
         ] {
             let mut typed = CommandLine::new("throughput");
             typed.add("dev", &["--dev", "tap:t0"]);
-            typed.add(option, &words);
+            typed.add(option, &words.split(' ').collect::<Vec<_>>());
             record.command = Some(typed);
-            let again = Case::new(&record).again_with_key(Role::Client, key, "9");
-            assert_eq!(
-                again,
-                format!("linerate throughput --dev tap:t0 --set {key}=9")
-            );
+            let again = Case::new(&record).again_with_key(Role::Client, key, value);
+            let want = format!("linerate throughput --dev tap:t0{rest} --set {key}={value}");
+            assert_eq!(again, want, "{words}");
         }
+        // What is asked for by an option of its own stays.
+        let mut typed = CommandLine::new("throughput");
+        typed.add("window", &["-w", "1K"]);
+        typed.add("rcvbuf", &["--rcvbuf", "2K"]);
+        record.command = Some(typed);
+        let again = Case::new(&record).again_with_key(Role::Client, "tcp.send_buffer", "9");
+        assert_eq!(
+            again,
+            "linerate throughput --rcvbuf 2K --set tcp.send_buffer=9"
+        );
     }
 
     #[test]
