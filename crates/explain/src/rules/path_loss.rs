@@ -251,14 +251,19 @@ impl PathLoss {
         }
         let (again, done, rtt) = (summary.retransmits?, summary.round_trips?, summary.rtt_ns?);
         // Where all had arrived already, at either end, answers were late and nothing was lost. Some had where it was the
-        // answer that got lost.
-        let sockets = case.ways.iter().flat_map(|way| way.senders().chain(way.receivers()));
-        let told = sockets.filter_map(|socket| {
-            let tcp = socket.tcp.as_ref()?;
+        // answer that got lost. An end that tells nothing may have sent the rest.
+        let streams = case.ways.iter().flat_map(Way::streams);
+        let sockets = streams.flat_map(|stream| [stream.sender.as_ref(), stream.receiver.as_ref()]);
+        let told = sockets.map(|socket| {
+            let tcp = socket?.tcp.as_ref()?;
             Some((tcp.retransmits, tcp.spurious_retransmits?))
         });
-        let told: Vec<(u64, u64)> = told.filter(|(again, _)| *again > 0).collect();
-        if !told.is_empty() && told.iter().all(|(again, spurious)| spurious >= again) {
+        let told: Option<Vec<(u64, u64)>> = told.collect();
+        let all_came = |told: Vec<(u64, u64)>| {
+            let mut again = told.into_iter().filter(|(again, _)| *again > 0).peekable();
+            again.peek().is_some() && again.all(|(again, spurious)| spurious >= again)
+        };
+        if told.is_some_and(all_came) {
             return None;
         }
         // A question and its answer are a segment each, and more where they are long.
