@@ -24,7 +24,7 @@ const HALF: usize = 2;
 const MOST_ROUNDS: u32 = 3;
 
 /// Failures of a value that never came to a score, after which it is given up.
-pub const FAILURES: u32 = 3;
+pub const FAILURES: usize = 3;
 
 /// A knob as the search sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,7 +185,7 @@ impl Search {
         };
         let failed = self.blamed.entry(blamed).or_default();
         failed.push(point.clone());
-        if failed.len() < FAILURES as usize {
+        if failed.len() < FAILURES {
             return None;
         }
         // It may be that the two cannot be had together: alone tells.
@@ -196,7 +196,9 @@ impl Search {
         if beside_one {
             let mut alone = vec![0; point.len()];
             alone[blamed.0] = blamed.1;
-            self.queue.push_back(alone);
+            if !self.queue.contains(&alone) {
+                self.queue.push_back(alone);
+            }
             return None;
         }
         if !self.given_up.insert(blamed) {
