@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use linerate_lab::Topology;
 use linerate_metric::experiment::{PlotOf, Setting, TableOf, number};
 use linerate_metric::pointer;
-use linerate_metric::units::{ByteSize, parse_duration};
+use linerate_metric::units::{ByteSize, parse_seconds};
 
 use crate::ExperimentError;
 use crate::file::{Experiment, FigureFrom, ShapeOf};
@@ -239,9 +239,8 @@ impl Experiment {
                     "leave it out, or add `set`",
                 );
             }
-            let is_time = |text: &str| parse_duration(text).is_ok_and(|time| time.as_secs() > 0);
-            if knob.within.is_some()
-                && (knob.set.is_none() || !knob.within.as_deref().is_some_and(is_time))
+            if let Some(time) = &knob.within
+                && (knob.set.is_none() || parse_seconds(time).is_none())
             {
                 return wrong(
                     place,

@@ -149,6 +149,13 @@ impl fmt::Display for ByteSize {
     }
 }
 
+/// Reads a time of a second or more, in whole seconds; `None` for what is none.
+#[must_use]
+pub fn parse_seconds(text: &str) -> Option<u64> {
+    let seconds = parse_duration(text).ok()?.as_secs();
+    (seconds > 0).then_some(seconds)
+}
+
 /// Reads a duration: `10`, `10s`, `500ms`, `20us`, `800ns`, `2m`, `1h`; a bare number is seconds.
 ///
 /// # Errors

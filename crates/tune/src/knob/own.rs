@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use linerate_metric::units::{ByteSize, parse_duration};
+use linerate_metric::units::{ByteSize, parse_seconds};
 use serde::Deserialize;
 
 use super::{DEFAULT, Knob, Limit, Set};
@@ -68,15 +68,13 @@ pub fn from_toml(path: &Path, text: &str) -> Result<Vec<Knob>, TuneError> {
 impl Own {
     fn knob(self) -> Result<Knob, String> {
         let Self { name, restore, .. } = self;
-        let within_s = match self.within.as_deref().map(parse_duration) {
-            None => None,
-            Some(Ok(time)) if time.as_secs() > 0 => Some(time.as_secs()),
-            Some(_) => {
-                return Err(format!(
-                    "`{name}` has a within that is no time of a second or more: write \"30m\""
-                ));
-            }
-        };
+        let within_s = self.within.as_deref().map(parse_seconds);
+        if within_s == Some(None) {
+            return Err(format!(
+                "`{name}` has a within that is no time of a second or more: write \"30m\""
+            ));
+        }
+        let within_s = within_s.flatten();
         let wrong = |why: &str| Err(format!("`{name}` {why}"));
         let parts = |c: char| c.is_whitespace() || "=,;".contains(c);
         if name.is_empty() || name.contains(parts) {

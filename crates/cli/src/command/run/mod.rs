@@ -20,7 +20,7 @@ use linerate_metric::event::Problem;
 use linerate_metric::exit;
 use linerate_metric::experiment::Setting;
 use linerate_metric::set::RunSet;
-use linerate_metric::units::parse_duration;
+use linerate_metric::units::parse_seconds;
 use linerate_report::document::Document;
 use linerate_report::html;
 use linerate_report::store::write_file;
@@ -211,7 +211,6 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
         output.set(&set, &[])?;
         written.map(|()| set)
     });
-    drop(held.take());
     let unfinished = !matches!(&put, Ok(set) if !set.interrupted);
     match (unfinished, keeper.is_kept()) {
         (true, true) => output.told(&format!("to go on with it: {}", asked.resume())),
@@ -344,9 +343,7 @@ fn turned_by_command(knob: &KnobOf) -> Option<Knob> {
         set: Set::Command {
             line: knob.set.clone()?,
             restore: knob.restore.clone(),
-            within_s: (knob.within.as_deref())
-                .and_then(|time| parse_duration(time).ok())
-                .map(|time| time.as_secs()),
+            within_s: knob.within.as_deref().and_then(parse_seconds),
         },
         ordered: false,
         uncertain: false,
