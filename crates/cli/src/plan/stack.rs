@@ -173,29 +173,30 @@ pub fn host(args: &StackArgs) -> Result<StackPlan, Failure> {
     })
 }
 
-/// Refuses pauses of real-time threads where one spins that makes none.
+/// Refuses pauses of real-time threads where none is made, or one spins that makes none.
 fn refuse_pauses(plan: &Plan, stack: &StackPlan) -> Result<(), Failure> {
-    let config = open::config(stack).map_err(refused)?;
-    if plan.round_trip.rt_yield && config.poll_interval.is_some() {
-        return Err(Failure::usage(Problem::new(
-            "the stack's threads sleep from one look to the next: there is nothing to pause",
-            "--rt-yield with a poll.interval",
-            "leave it out, or add --set poll.interval=spin",
-        )));
+    if !plan.round_trip.rt_yield {
+        return Ok(());
     }
-    let driver = config.threads > 1 && config.poll_interval.is_none();
-    let spins = driver && config.driver.sched.is_real_time();
-    match plan.round_trip.rt_yield && spins {
-        false => Ok(()),
-        true => Err(Failure::usage(Problem::new(
-            "only the application's thread makes pauses: the driver's is real-time, too, and spins",
-            format!(
+    let config = open::config(stack).map_err(refused)?;
+    if config.poll_interval.is_some() {
+        return super::refuse(
+            "--rt-yield with a poll.interval",
+            "the stack's threads sleep from one look to the next: there is nothing to pause",
+            "leave it out, or add --set poll.interval=spin",
+        );
+    }
+    if config.threads > 1 && config.driver.sched.is_real_time() {
+        return super::refuse(
+            &format!(
                 "--rt-yield with threads.driver.sched={}",
                 config.driver.sched
             ),
+            "only the application's thread makes pauses: the driver's is real-time, too, and spins",
             "leave it out, or add --set threads.driver.sched=inherited or --set poll.interval=125us",
-        ))),
+        );
     }
+    Ok(())
 }
 
 /// Puts our stack at the near end of a run, if that is asked for.
