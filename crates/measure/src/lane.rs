@@ -830,38 +830,24 @@ fn answered<T: Transport>(transport: &mut T, socket: T::Socket, token: Token) ->
 #[cfg(test)]
 mod tests {
     use linerate_metric::plan::{Kind, Plan};
-    use linerate_metric::stack::StackPlan;
 
     use super::*;
     use crate::session::setup::flow_options;
-    use crate::stack::StackThread;
-    use crate::stack::services::Front;
-    use crate::transport::OnStack;
+    use crate::transport::stack::alone::on_stack;
 
     /// Two real-time threads of a stack that spins left a far end on the same machine what the kernel's throttle leaves: a
     /// run over UDP began up to a second late.
     #[test]
     fn who_waits_for_an_opening_to_be_answered_sleeps() {
-        let plan = StackPlan {
-            device: "null:".to_owned(),
-            addresses: vec!["10.9.0.2/24".to_owned()],
-            profile: "default".to_owned(),
-            ..StackPlan::default()
-        };
-        let stack = StackThread::start(&plan, Vec::new(), Front::default()).unwrap();
-        let (say, said) = mpsc::channel();
-        let work = move |stack: &mut OnStack| {
+        let (heard, sleeps) = on_stack("null:", &[], |stack| {
             let plan = Plan::new(Kind::Throughput, Protocol::Udp, "10.9.0.1");
             let options = flow_options(&plan, Part::Source);
             let remote = "10.9.0.1:5201".parse().unwrap();
             let socket = stack.connect(remote, &options).unwrap();
             let before = ThreadUsage::now();
             let heard = answered(stack, socket, Token([7; 16])).unwrap();
-            let sleeps = ThreadUsage::now().since(&before).voluntary_switches;
-            let _ = say.send((heard, sleeps));
-        };
-        stack.lend(Box::new(work)).unwrap();
-        let (heard, sleeps) = said.recv_timeout(Duration::from_secs(60)).unwrap();
+            (heard, ThreadUsage::now().since(&before).voluntary_switches)
+        });
         assert!(!heard, "nobody is there");
         assert!(sleeps >= 10, "{sleeps}");
     }

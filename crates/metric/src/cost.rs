@@ -56,6 +56,10 @@ pub struct ThreadCost {
     pub instructions: Option<u64>,
 }
 
+/// What a receive call costs that finds nothing, ns (docs/METHOD.md, calls: 190 to 210 ns on the 2-core VM): by it calls in
+/// vain tell of the free time of a thread that spins.
+pub const EMPTY_CALL_NS: u64 = 200;
+
 /// What waking up takes at most without anybody in the way, ns: from being made ready to running, a
 /// core that leaves its idle state included (a halted virtual one: 15 to 25 us).
 const WAKE_NS: u64 = 30_000;

@@ -128,6 +128,12 @@ pub struct StackFacts {
 }
 
 impl StackFacts {
+    /// A key of its configuration, as it is written; empty where there is none of that name.
+    #[must_use]
+    pub fn key(&self, key: &str) -> &str {
+        self.configuration.get(key).map_or("", String::as_str)
+    }
+
     /// A counter by its protocol and name; zero where it has none of that name.
     #[must_use]
     pub fn counter(&self, protocol: &str, name: &str) -> u64 {

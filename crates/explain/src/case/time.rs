@@ -1,10 +1,6 @@
 //! How threads spent their time.
 
-use linerate_metric::cost::{Delay, ThreadCost};
-
-/// What a receive call costs that finds nothing, ns (docs/METHOD.md, calls: 190 to 210 ns on the 2-core
-/// VM): a thread that spins tells of its free time by them.
-const EMPTY_CALL_NS: f64 = 200.0;
+use linerate_metric::cost::{Delay, EMPTY_CALL_NS, ThreadCost};
 
 /// Calls that found nothing for each sleep from which a thread looks again and again: one that blocks has one or two.
 const SPINS: u64 = 16;
@@ -72,7 +68,7 @@ impl Time {
         // stood still before the first payload.
         let spins = empty > SPINS * time.sleeps.max(1);
         let turning = match blocked / wall < 0.02 || spins {
-            true => (empty as f64 * EMPTY_CALL_NS / wall).min(running),
+            true => ((empty * EMPTY_CALL_NS) as f64 / wall).min(running),
             false => 0.0,
         };
         time.working = running - turning;

@@ -20,19 +20,19 @@ const ROWS: &[Row] = &[
         doubt: "reassembly-too-long",
         counted: &[("ip", "reassembly_too_long")],
         // No datagram is longer than the longest buffer: what says so is no good one.
-        holds: |stack| key(stack, "ip.reassembly_buffers.bytes") != LONGEST_BUFFER,
+        holds: |stack| stack.key("ip.reassembly_buffers.bytes") != LONGEST_BUFFER,
         says: |stack, count| {
             format!(
                 "{count} fragments were of datagrams above {} B, which no buffer holds, and these \
                  were dropped: set ip.reassembly_buffers.bytes higher",
-                key(stack, "ip.reassembly_buffers.bytes")
+                stack.key("ip.reassembly_buffers.bytes")
             )
         },
     },
     Row {
         doubt: "reassembly-off",
         counted: &[("ip", "reassembly_errors")],
-        holds: |stack| key(stack, "ip.reassembly") == "off",
+        holds: |stack| stack.key("ip.reassembly") == "off",
         says: |stack, count| {
             format!(
                 "{count} fragments came, of datagrams longer than a packet, and were dropped: this stack \
@@ -44,7 +44,7 @@ const ROWS: &[Row] = &[
     Row {
         doubt: "fragmentation-off",
         counted: &[("ip", "fragmented_fails")],
-        holds: |stack| key(stack, "ip.fragmentation") == "off",
+        holds: |stack| stack.key("ip.fragmentation") == "off",
         says: |stack, count| {
             format!(
                 "{count} datagrams that a packet does not hold were not sent: this stack cuts none. Start it \
@@ -67,8 +67,8 @@ const ROWS: &[Row] = &[
             false => format!(
                 "{count} datagrams found no buffer: all sockets together hold {} at most, whatever \
                  udp.receive_queue ({} here) is. Start the stack with --set udp.buffers=N, higher than that",
-                key(stack, "udp.buffers"),
-                key(stack, "udp.receive_queue")
+                stack.key("udp.buffers"),
+                stack.key("udp.receive_queue")
             ),
         },
     },
@@ -85,7 +85,7 @@ const ROWS: &[Row] = &[
                 far(stack),
                 at_the_sender(stack),
                 far(stack),
-                key(stack, "mtu"),
+                stack.key("mtu"),
             )
         },
     },
@@ -161,14 +161,9 @@ fn throttled(stack: &StackFacts) -> Option<Doubt> {
     })
 }
 
-/// A key of its configuration, as it is written; empty where there is none.
-pub(super) fn key<'a>(stack: &'a StackFacts, key: &str) -> &'a str {
-    stack.configuration.get(key).map_or("", String::as_str)
-}
-
 /// The longest payload of a datagram over IPv4 that is one packet.
 fn most_payload(stack: &StackFacts) -> usize {
-    let mtu: usize = key(stack, "mtu").parse().unwrap_or(1500);
+    let mtu: usize = stack.key("mtu").parse().unwrap_or(1500);
     mtu.saturating_sub(28)
 }
 

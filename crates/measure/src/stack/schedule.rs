@@ -5,17 +5,16 @@ use linerate_metric::stack::StackFacts;
 use linerate_stack::Config;
 use linerate_stack::config::Thread;
 
-use super::doubts::key;
 use crate::error::MeasureError;
 
 /// The highest priority that threads of a stack have, where one of them is real-time.
 #[must_use]
 pub fn real_time_priority(stack: &StackFacts) -> Option<u8> {
     let of = |name: &str| -> Option<u8> {
-        let sched: Sched = key(stack, name).parse().ok()?;
+        let sched: Sched = stack.key(name).parse().ok()?;
         sched.real_time_priority()
     };
-    let driver = match key(stack, "threads.count") {
+    let driver = match stack.key("threads.count") {
         "2" => of("threads.driver.sched"),
         _ => None,
     };
@@ -25,7 +24,7 @@ pub fn real_time_priority(stack: &StackFacts) -> Option<u8> {
 /// Whether it has a real-time thread that never sleeps: whoever is not real-time waits for what the kernel leaves.
 #[must_use]
 pub fn never_sleeps(stack: &StackFacts) -> bool {
-    key(stack, "poll.interval") == "spin" && real_time_priority(stack).is_some()
+    stack.key("poll.interval") == "spin" && real_time_priority(stack).is_some()
 }
 
 /// Refuses two threads of which one never lets the other run: on one processor, neither of them sleeps, and a real-time

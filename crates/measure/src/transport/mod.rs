@@ -5,7 +5,7 @@
 
 pub mod calls;
 mod kernel;
-mod stack;
+pub(crate) mod stack;
 mod uring;
 mod way;
 

@@ -3,6 +3,8 @@
 //! One thread owns it. Besides the sockets of workloads it has some in the background, which are looked
 //! after once in a while: the control connection, and services for others.
 
+#[cfg(test)]
+pub(crate) mod alone;
 mod entries;
 mod opening;
 mod payload;
@@ -41,10 +43,6 @@ const LOOKS: u32 = 16;
 
 /// Longer than so many looks take: a departure that is due sooner is waited for in turns.
 const LOOKS_NS: Nanos = 20_000;
-
-/// Looking in vain for so long is told as one call in vain, which is about what one takes where each of them is a system
-/// call (docs/METHOD.md): a look in memory takes a tenth, and counted by number it would tell of time that nobody had.
-const EMPTY_CALL_NS: Nanos = 200;
 
 /// Flows whose refusals are looked for: where nobody has a port all are refused.
 const REFUSED_FLOWS: usize = 16;
@@ -211,18 +209,17 @@ impl OnStack {
     /// time.
     #[inline]
     fn await_frames(&mut self, until: Option<Nanos>) {
+        if self.background.is_pressed() {
+            return;
+        }
         // What was done with what came has taken its time, and is not idle.
         let from = if self.came { clock::now() } else { self.now };
         self.idle_from = Some(from);
-        let soon = until.is_some_and(|until| until < from + LOOKS_NS);
-        if !soon && !self.background.is_pressed() {
-            for _ in 0..LOOKS {
-                if self.stack.look() {
-                    return;
-                }
-            }
+        let due_soon = until.is_some_and(|until| until < from + LOOKS_NS);
+        let looks = if due_soon { 0 } else { LOOKS };
+        if !(0..looks).any(|_| self.stack.look()) {
+            std::hint::spin_loop();
         }
-        std::hint::spin_loop();
     }
 
     /// Adds the keys of sockets that may go on; how long to idle where there is none.

@@ -291,35 +291,20 @@ impl Adapter for OnStack {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
-    use std::time::Duration;
-
     use linerate_metric::plan::{Kind, Plan};
-    use linerate_metric::stack::StackPlan;
 
+    use super::super::alone;
     use super::*;
     use crate::flow::Part;
     use crate::session::setup::flow_options;
-    use crate::stack::StackThread;
-    use crate::stack::services::Front;
 
-    /// Does something on a stack with two places for connections, on a link on which nobody is.
+    /// Does something on a stack with two places for connections.
     fn on_stack<R: Send + 'static>(work: impl FnOnce(&mut OnStack) -> R + Send + 'static) -> R {
-        let plan = StackPlan {
-            device: "null:".to_owned(),
-            addresses: vec!["10.9.0.2/24".to_owned()],
-            profile: "default".to_owned(),
-            configuration: [("sockets.tcp", "2"), ("poll.interval", "1ms")]
-                .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                .into(),
-            ..StackPlan::default()
-        };
-        let stack = StackThread::start(&plan, Vec::new(), Front::default()).unwrap();
-        let (say, said) = mpsc::channel();
-        let work = Box::new(move |stack: &mut OnStack| drop(say.send(work(stack))));
-        stack.lend(work).unwrap();
-        said.recv_timeout(Duration::from_secs(60))
-            .expect("an answer")
+        alone::on_stack(
+            "null:",
+            &[("sockets.tcp", "2"), ("poll.interval", "1ms")],
+            work,
+        )
     }
 
     fn options() -> FlowOptions {
