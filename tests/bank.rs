@@ -4,10 +4,16 @@
 //! `recorded` are real runs of what `bank/plants.rs` plants (`bank_live.rs`), `made` are changed from those
 //! where one machine cannot plant the cause (each file says why).
 
+#[path = "bank/commands.rs"]
+mod commands;
 #[path = "bank/confusion.rs"]
 mod confusion;
 #[path = "bank/evidence.rs"]
 mod evidence;
+#[path = "bank/gains.rs"]
+mod gains;
+#[path = "bank/own_stack.rs"]
+mod own_stack;
 #[path = "bank/processors.rs"]
 mod processors;
 #[path = "bank/rules.rs"]

@@ -1,0 +1,236 @@
+//! Commands that findings advise: as they are typed, and none that is refused.
+
+use serde_json::{Value, json};
+
+use super::rules::{changed, command, explained, of};
+
+/// What changes a host of a lab is typed for that host, with its interface.
+#[test]
+fn commands_name_the_interface_and_the_host() {
+    let in_lab = json!({
+        "command": "throughput",
+        "through": ["linerate", "lab", "exec", "pair/client", "--"],
+        "program": "linerate",
+        "arguments": [{ "words": ["10.77.0.2"] }],
+    });
+    let several = |gso: u64| {
+        [
+            ("/command", in_lab.clone()),
+            ("/plan/streams", json!(4)),
+            ("/hosts/0/interface/gso_ipv4_max_bytes", json!(gso)),
+        ]
+    };
+    let told = command(
+        "receiver-cpu",
+        "receiver-cpu-copies-alone",
+        &several(65_536),
+    );
+    assert_eq!(
+        told,
+        "linerate lab exec pair/client -- ip link set dev eth0 gso_max_size 524280 gso_ipv4_max_size 524280 gro_ipv4_max_size 524280"
+    );
+    // As large as they can be they are no advice.
+    let told = command(
+        "receiver-cpu",
+        "receiver-cpu-copies-alone",
+        &several(524_280),
+    );
+    assert_eq!(told, "");
+    let told = command(
+        "link-speed",
+        "link-speed-half",
+        &[("/command", in_lab.clone())],
+    );
+    assert!(
+        told.starts_with("linerate lab exec pair/server -- sh -c 'ethtool -s enp3s0"),
+        "{told}"
+    );
+    let told = command("nic-drop", "nic-drop-tcp", &[("/command", in_lab)]);
+    assert!(
+        told.starts_with("linerate lab exec pair/server -- sh -c 'ethtool -S enp3s0"),
+        "{told}"
+    );
+}
+
+/// An interface that nobody told of has no name to be typed.
+#[test]
+fn commands_have_no_place_to_fill_in() {
+    for (cause, name, want) in [
+        ("softirq-core", "softirq-core-client", ""),
+        ("line-rate", "line-rate-tcp", "ethtool enp3s0"),
+    ] {
+        let changes = [("/hosts/0/interface", Value::Null)];
+        assert_eq!(command(cause, name, &changes), want, "{cause}");
+    }
+}
+
+/// A kernel at the far end knows no `-C none`: our own stack's key does.
+#[test]
+fn what_ignores_loss_can_be_typed() {
+    let changes = |control: &'static str| {
+        [
+            (
+                "/directions/0/streams/0/sender/congestion_control",
+                json!(control),
+            ),
+            ("/plan/congestion_control", json!(control)),
+            (
+                "/hosts/0/stack/counters",
+                json!({ "tcp": { "out_segments": 40_000, "retransmitted_segments": 1_000 } }),
+            ),
+            ("/directions/0/goodput_bps", json!(90e6)),
+        ]
+    };
+    let told = command("path-loss", "delayed-ack-own-stack", &changes("reno"));
+    assert!(told.contains("--set tcp.congestion_control=none"), "{told}");
+    assert!(!told.contains("-C "), "{told}");
+    // Without one there is none to leave out.
+    let told = command("path-loss", "delayed-ack-own-stack", &changes("none"));
+    assert!(!told.contains("none"), "{told}");
+}
+
+/// Who saw an address change asks for that address, and not for its own.
+#[test]
+fn the_neighbour_that_moved_is_asked_for() {
+    for (host, want) in [
+        ("client", "arping -c 3 -I eth0 10.77.0.2"),
+        ("server", "arping -c 3 -I eth0 10.77.0.1"),
+    ] {
+        let mut record = changed("neighbour-moved", &[]);
+        for counter in &mut record.counters {
+            if counter.counter == "neighbour_address_changes" {
+                counter.after = if counter.host == host { 6 } else { 0 };
+                counter.before = 0;
+            }
+        }
+        if host == "server" {
+            let counter = record
+                .counters
+                .iter()
+                .find(|found| found.counter == "neighbour_address_changes");
+            let mut counter = counter.expect("it was read").clone();
+            (counter.host, counter.after) = ("server".to_owned(), 6);
+            record
+                .counters
+                .retain(|found| found.counter != "neighbour_address_changes");
+            record.counters.push(counter);
+        }
+        let found = linerate_explain::explain(&record);
+        let found = found.iter().find(|found| found.cause == "neighbour");
+        let told = found.and_then(|found| found.command.as_deref());
+        assert_eq!(told, Some(want), "{host}");
+    }
+}
+
+/// Where one processor is usable another one of the machine may be made so; a machine of one has none.
+#[test]
+fn one_usable_processor_is_not_split() {
+    for (usable, logical, has) in [
+        (1, 1, None),
+        (1, 2, Some("taskset -c 0 linerate ")),
+        (2, 2, Some("--cpu 0/1")),
+    ] {
+        let changes = [
+            ("/hosts/0/cpu/usable", json!(usable)),
+            ("/hosts/0/cpu/logical", json!(logical)),
+        ];
+        let found = of("shared-core", "shared-core-udp", &changes).expect("it is told");
+        let command = found.command.as_deref();
+        match has {
+            None => assert_eq!(command, None, "{usable} of {logical}"),
+            Some(has) => assert!(
+                command.is_some_and(|told| told.contains(has)),
+                "{command:?}"
+            ),
+        }
+        let remedied = logical > 1;
+        assert_eq!(found.gain.is_some(), remedied, "{usable} of {logical}");
+        assert_eq!(found.is_cause(), remedied, "{usable} of {logical}");
+    }
+}
+
+/// A datagram that fits a packet is 20 bytes shorter with IPv6.
+#[test]
+fn datagrams_fit_packets_of_their_family() {
+    for (host, length) in [("10.77.0.2", "-l 1372"), ("fd77::2", "-l 1352")] {
+        let mut record = changed("nic-drop-mtu", &[("/plan/host", json!(host))]);
+        for direction in &mut record.directions {
+            direction.streams.clear();
+        }
+        let found = linerate_explain::explain(&record);
+        let found = found.iter().find(|found| found.cause == "nic-drop");
+        let told = found.and_then(|found| found.command.clone());
+        assert!(
+            told.as_ref().is_some_and(|told| told.ends_with(length)),
+            "{host}: {told:?}"
+        );
+    }
+}
+
+/// A ring that is as long as that is not made longer by asking for it.
+#[test]
+fn rings_are_asked_for_longer_than_they_are() {
+    for (rx, tx, want) in [
+        (Some(512), Some(512), "--rxd 1024 --txd 1024"),
+        (Some(1024), Some(512), "--txd 1024"),
+        (Some(4096), Some(2048), ""),
+        (None, None, "--rxd 1024 --txd 1024"),
+    ] {
+        let changes = [
+            ("/forward/ports/0/rx_descriptors", json!(rx)),
+            ("/forward/ports/0/tx_descriptors", json!(tx)),
+        ];
+        let told = command("too-few-descriptors", "too-few-descriptors-ring", &changes);
+        match want {
+            "" => assert_eq!(told, "", "{rx:?} {tx:?}"),
+            _ => assert!(told.ends_with(want), "{rx:?} {tx:?}: {told}"),
+        }
+        assert_eq!(
+            told.contains("--rxd"),
+            want.contains("--rxd"),
+            "{rx:?} {tx:?}"
+        );
+    }
+}
+
+/// A flow has no fewer threads than one at each end: `--threads 1` would change nothing.
+#[test]
+fn a_single_flow_is_not_told_to_have_fewer_threads() {
+    let mut told = 0;
+    for (streams, fewer) in [(1, false), (4, true)] {
+        let changes = [
+            ("/plan/streams", json!(streams)),
+            ("/hosts/0/cpu/usable", json!(1)),
+            ("/hosts/1/cpu/usable", json!(1)),
+        ];
+        for found in explained("scheduling-delay-tcp", &changes) {
+            if found.cause == "scheduling-delay" {
+                let command = found.command.unwrap_or_default();
+                assert_eq!(
+                    command.contains("--threads 1"),
+                    fewer,
+                    "{streams}: {command}"
+                );
+                told += 1;
+            }
+        }
+    }
+    assert!(told >= 2, "{told}");
+    // An end with a machine of its own has a thread for each direction.
+    let changes = [
+        ("/hosts/0/cpu/usable", json!(0)),
+        ("/hosts/1/cpu/usable", json!(0)),
+        ("/hosts/1/boot_id", json!("another")),
+    ];
+    let found = of("scheduling-delay", "scheduling-delay-tcp", &changes);
+    let remedy = found.expect("it is told").remedy;
+    let names = |text| remedy.contains(text);
+    assert!(names("--bidir") && !names("two machines"), "{remedy}");
+}
+
+/// Half of the rate tells whether datagrams are lost by load; a search for a rate without loss finds none on such a path.
+#[test]
+fn datagrams_lost_on_the_way_are_sent_at_half_of_the_rate() {
+    let command = command("path-loss", "path-loss-udp-live", &[]);
+    assert!(command.contains(" -b 14."), "{command}");
+}

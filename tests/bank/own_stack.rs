@@ -1,0 +1,183 @@
+//! What is said of runs over our own stack.
+
+use linerate_metric::finding::Finding;
+use serde_json::{Value, json};
+
+use super::rules::{Changes, changed, command, explained, of, reading};
+
+/// A window of our own stack that is used up is the limit, although its least round trip is a fraction of those at work.
+#[test]
+fn windows_of_our_own_stack_are_small_by_their_use() {
+    // Window, goodput and share of the time waited for it, as measured over veth.
+    for (window, goodput, limited, told) in [
+        (1 << 10, 328e6, 0.28, true),
+        (2 << 10, 801e6, 0.197, true),
+        (4 << 10, 928e6, 0.28, true),
+        (8 << 10, 1.8e9, 0.34, true),
+        (16 << 10, 2.5e9, 0.44, true),
+        (64 << 10, 3.8e9, 0.53, false),
+        (256 << 10, 3.2e9, 0.02, false),
+    ] {
+        let mut record = changed("receive-window-own-stack", &[]);
+        let direction = &mut record.directions[0];
+        direction.summary.goodput_bps = Some(goodput);
+        for stream in &mut direction.streams {
+            let receiver = stream.receiver.as_mut().expect("a receiver");
+            receiver.receive_buffer_bytes = Some(window);
+        }
+        for interval in &mut record.intervals {
+            let tcp = interval.tcp.as_mut().expect("TCP_INFO");
+            (tcp.min_rtt_ns, tcp.rtt_ns) = (Some(7_000), 20_000);
+            tcp.receive_window_limited = Some(limited);
+        }
+        let found = linerate_explain::explain(&record);
+        let found = found.iter().find(|found| found.cause == "receive-window");
+        assert_eq!(found.is_some(), told, "{window}: {found:#?}");
+    }
+}
+
+/// Our own stack tells no round-trip time: a buffer of few segments that goes round quickly is the limit.
+#[test]
+fn send_buffers_of_our_own_stack_are_small_by_their_rounds() {
+    for (buffer, goodput, again, told) in [
+        (1_u64 << 10, 864e6, 0, true),
+        (3 << 10, 1.3e9, 0, true),
+        (8 << 10, 2.2e9, 0, true),
+        // A slow path, losses, and room for more than the receiver takes.
+        (8 << 10, 90e6, 0, false),
+        (8 << 10, 2.2e9, 2_000, false),
+        (64 << 10, 3.2e9, 0, false),
+    ] {
+        let changes = [
+            ("/directions/0/goodput_bps", json!(goodput)),
+            (
+                "/directions/0/streams/0/sender/send_buffer_bytes",
+                json!(buffer),
+            ),
+            (
+                "/hosts/0/stack/counters",
+                json!({ "tcp": { "out_segments": 100_000, "retransmitted_segments": again } }),
+            ),
+        ];
+        let found = of("send-buffer", "delayed-ack-own-stack", &changes);
+        assert_eq!(found.is_some(), told, "{buffer} {goodput}: {found:#?}");
+        if let Some(command) = found.and_then(|found| found.command) {
+            assert!(command.contains("--set tcp.send_buffer=64K"), "{command}");
+        }
+    }
+}
+
+/// Over a longer path a bufferful takes a round trip of it, which the receiving kernel knows.
+#[test]
+fn send_buffers_of_our_own_stack_are_small_for_the_path() {
+    for (buffer, goodput, path_ns, told) in [
+        (1_u64 << 10, 1.31e6, json!(6_308_000), true),
+        (64 << 10, 84e6, json!(6_308_000), true),
+        // Something else takes most of the time, or nobody knows the path.
+        (1 << 10, 0.4e6, json!(6_308_000), false),
+        (1 << 10, 1.31e6, Value::Null, false),
+        (1 << 10, 1.31e6, json!(40_000), false),
+    ] {
+        let state = json!({ "retransmits": 0, "cwnd_segments": 10, "mss_bytes": 1460, "path_mtu_bytes": 1500, "rtt_ns": 6_400_000, "rtt_variation_ns": 9_000, "min_rtt_ns": path_ns });
+        let changes = [
+            ("/directions/0/goodput_bps", json!(goodput)),
+            (
+                "/directions/0/streams/0/sender/send_buffer_bytes",
+                json!(buffer),
+            ),
+            ("/directions/0/streams/0/receiver/tcp", state),
+            (
+                "/hosts/0/stack/counters",
+                json!({ "tcp": { "out_segments": 900, "retransmitted_segments": 0 } }),
+            ),
+        ];
+        let found = of("send-buffer", "delayed-ack-own-stack", &changes);
+        assert_eq!(
+            found.is_some(),
+            told,
+            "{buffer} {goodput} {path_ns}: {found:#?}"
+        );
+    }
+}
+
+/// The limits of a kernel's sockets are none of our own stack's.
+#[test]
+fn our_own_stack_has_no_rmem_max() {
+    for (stack, told) in [("kernel", true), ("linerate", false)] {
+        let changes = [("/plan/stack/far", json!(stack))];
+        let found = of("socket-buffer-cap", "socket-buffer-cap-tcp", &changes);
+        assert_eq!(found.is_some(), told, "{stack}");
+    }
+}
+
+/// What our own stack's port had no descriptor for has a counter, and what all came was not lost.
+#[test]
+fn what_a_ring_had_no_room_for_is_lost_on_no_path() {
+    for name in [
+        "too-few-descriptors-own-ring",
+        "too-few-descriptors-own-ring-udp",
+    ] {
+        assert!(of("path-loss", name, &[]).is_none(), "{name}");
+        let command = command("too-few-descriptors", name, &[]);
+        assert!(
+            command.contains("--set rx_descriptors=256"),
+            "{name}: {command}"
+        );
+    }
+    // Fewer frames came than were sent, and no ring was full.
+    let counters = "/hosts/0/stack/counters/link";
+    let in_frames = &*format!("{counters}/in_frames");
+    let late = "healthy-own-stack-late-answers";
+    let is_lost = |changes: Changes<'_>| of("path-loss", late, changes).is_some();
+    assert!(!is_lost(&[]));
+    assert!(is_lost(&[(in_frames, json!(200_000))]));
+    // What others sent stands for nothing that was lost: frames for others, more than were sent, or a wire out of view.
+    let not_ours = format!("{counters}/in_not_ours");
+    assert!(is_lost(&[(&*not_ours, json!(100_000))]));
+    assert!(is_lost(&[(in_frames, json!(400_000))]));
+    assert!(is_lost(&[("/hosts/0/boot_id", json!("another"))]));
+}
+
+/// One thread of our own stack sends each datagram by itself, and `--offload` is refused beside `--dev`.
+#[test]
+fn our_own_stack_is_told_nothing_that_it_refuses() {
+    for name in ["healthy-own-stack-flood", "healthy-own-stack-udp"] {
+        for found in explained(name, &[]) {
+            let command = found.command.unwrap_or_default();
+            assert!(!command.contains("--offload"), "{name}: {command}");
+        }
+    }
+    // Nor where it receives what a kernel sends.
+    let own = [
+        ("/plan/stack/far", json!("linerate")),
+        ("/plan/streams", json!(2)),
+    ];
+    for name in ["small-writes-udp", "tool-limit-udp"] {
+        let kernels = explained(name, &own[1..]);
+        let offloads = |found: &Finding| {
+            let command = found.command.as_deref();
+            command.is_some_and(|command| command.contains("--offload"))
+        };
+        assert!(kernels.iter().any(offloads), "{name}: {kernels:?}");
+        let found = explained(name, &own);
+        assert!(!found.iter().any(offloads), "{name}: {found:?}");
+    }
+}
+
+/// What had arrived when it was sent again was late, and not lost.
+#[test]
+fn segments_that_had_arrived_were_not_lost() {
+    assert!(of("path-loss", "healthy-latency-answered-late", &[]).is_none());
+    let streams = "/directions/0/streams/0";
+    let none =
+        ["sender", "receiver"].map(|end| format!("{streams}/{end}/tcp/spurious_retransmits"));
+    // An end that does not tell may have sent those that were lost.
+    let untold = [(&*format!("{streams}/receiver/tcp"), Value::Null)];
+    assert!(of("path-loss", "healthy-latency-answered-late", &untold).is_some());
+    let changes = [(&*none[0], json!(0)), (&*none[1], json!(0))];
+    let found = of("path-loss", "healthy-latency-answered-late", &changes);
+    assert_eq!(
+        reading(&found.expect("they were lost"), "round_trips"),
+        Some(json!(592))
+    );
+}
