@@ -11,7 +11,7 @@ use linerate_metric::units::{
 
 use crate::figures::{Figure, figure};
 use crate::text::Grid;
-use crate::words::or_unknown;
+use crate::words::{amount, or_unknown};
 
 mod port;
 mod statistics;
@@ -31,8 +31,8 @@ pub(crate) fn title(plan: &Plan) -> String {
     format!(
         "{} forwarding between {}, {}",
         forward.mode,
-        counted(forward.ports.len() as u64, "port"),
-        counted(forward.cores.into(), "core")
+        amount(forward.ports.len() as u64, "port"),
+        amount(forward.cores.into(), "core")
     )
 }
 
@@ -48,12 +48,6 @@ pub(crate) fn details(forward: &ForwardPlan, lasted_ns: Option<u64>) -> Vec<Stri
     }
     words.extend(lasted_ns.map(|time| format_nanos(time as f64)));
     words
-}
-
-/// `1 run`, `1,234 runs`.
-pub(crate) fn counted(count: u64, what: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{} {what}{plural}", format_count(count))
 }
 
 /// What the main figure of a run means.
@@ -132,7 +126,7 @@ pub fn stream_map(mode: &str, ports: usize, places: &[StreamPlace]) -> String {
         let own: Vec<_> = places.iter().filter(|place| place.core == core).collect();
         let cpu = own.iter().find_map(|place| place.cpu);
         let pinned = cpu.map_or("any processor".to_owned(), |cpu| format!("processor {cpu}"));
-        let streams = counted(own.len() as u64, "stream");
+        let streams = amount(own.len() as u64, "stream");
         line(
             &mut out,
             &format!("Core {core} ({pinned}) forwards packets on {streams}:"),
@@ -173,7 +167,7 @@ pub fn core_statistics(figures: &ForwardFigures) -> String {
                 "core {}{place}: {} of a core, {}, {} idle\n  slept {}, pushed off {}",
                 core.core,
                 format_share(core.cpu_share),
-                counted(core.rounds, "round"),
+                amount(core.rounds, "round"),
                 format_share(idle),
                 times(core.voluntary_switches),
                 times(core.involuntary_switches),
@@ -222,7 +216,7 @@ pub(crate) fn waiting_briefly(core: &ForwardCore, duration_ns: u64) -> Option<St
 }
 
 fn times(count: u64) -> String {
-    counted(count, "time")
+    amount(count, "time")
 }
 
 /// What the memory of frames costs.
@@ -315,7 +309,7 @@ pub fn saturation_words(found: &Saturation) -> String {
         "limit" => "the walk ends here",
         _ => "interrupted",
     };
-    let mut out = counted(found.cores.into(), "core");
+    let mut out = amount(found.cores.into(), "core");
     match (found.plateau_pps, found.plateau_in_flight) {
         (Some(rate), Some(in_flight)) => {
             let _ = write!(

@@ -58,10 +58,7 @@ pub(crate) fn details(plan: &RoundTripPlan) -> Vec<String> {
 
 /// Threads that keep processors busy, by end.
 fn burning(threads: &Ends<u32>) -> String {
-    let of = |count: u32| match count {
-        1 => "1 thread".to_owned(),
-        count => format!("{count} threads"),
-    };
+    let of = |count: u32| words::amount(count.into(), "thread");
     match (threads.near, threads.far) {
         (near, 0) => format!("{} here burning processor time", of(near)),
         (0, far) => format!("{} at the far end burning processor time", of(far)),

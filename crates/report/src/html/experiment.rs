@@ -13,7 +13,6 @@ use super::{hosts, points, pretty};
 use crate::experiment::{
     Grid, circumstances, grid, published, shape_words, skipped, state, trends, verdict,
 };
-use crate::forward::counted;
 use crate::markdown;
 use crate::svg::{self, Axis, Bar, BarChart, Chart, Mark, Series, escape};
 use crate::text;
@@ -32,7 +31,7 @@ pub(super) fn body(result: &ExperimentResult, set: &RunSet) -> String {
     );
     let mut about = format!(
         "{}, started {}",
-        counted(set.runs.len() as u64, "run"),
+        words::amount(set.runs.len() as u64, "run"),
         set.started.strftime("%Y-%m-%d %H:%M:%S UTC")
     );
     for how in circumstances(result) {

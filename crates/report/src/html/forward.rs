@@ -11,7 +11,7 @@ use super::figure::{self, Data, Row};
 use crate::forward;
 use crate::svg::{Axis, Chart, Mark, Series, Unit, escape};
 use crate::text::Grid;
-use crate::words::or_unknown;
+use crate::words::{amount, or_unknown};
 
 /// What ports moved and threads cost; as text as well, in the layout that readers know.
 pub(super) fn section(run: &Record) -> String {
@@ -138,10 +138,7 @@ fn saturation_chart(walks: &[Saturation]) -> String {
     let low = all().map(|point| point.0).fold(f64::INFINITY, f64::min);
     let high = all().map(|point| point.0).fold(0.0, f64::max);
     let highest = all().map(|point| point.1).fold(0.0, f64::max);
-    let name = |cores: &u32| match cores {
-        1 => "1 core".to_owned(),
-        n => format!("{n} cores"),
-    };
+    let name = |cores: &u32| amount((*cores).into(), "core");
     let chart = Chart {
         title: "Packets per second against packets in flight".to_owned(),
         low: false,

@@ -6,7 +6,7 @@ use linerate_metric::record::Record;
 
 use crate::facts::{self, Fact, Row};
 use crate::svg::escape;
-use crate::words;
+use crate::words::{self, amount};
 
 /// Hosts side by side; more would not fit beside each other.
 const BESIDE: usize = 2;
@@ -98,10 +98,8 @@ fn unlike(first: &[Host], other: &[Host]) -> Vec<Row> {
 fn in_a_line(host: &Host) -> String {
     let mut words: Vec<String> = Vec::new();
     words.extend(host.kernel.as_ref().map(|kernel| format!("Linux {kernel}")));
-    words.extend(host.cpu.logical.map(|count| match count {
-        1 => "1 processor".to_owned(),
-        n => format!("{n} processors"),
-    }));
+    let processors = host.cpu.logical.map(u64::from);
+    words.extend(processors.map(|count| amount(count, "processor")));
     words.extend(host.interface.as_ref().map(|i| i.name.clone()));
     match words.is_empty() {
         true => facts::heading(host),

@@ -348,7 +348,7 @@ fn header(
         out.push_str("<p class=\"lead\">No run gave a figure.</p>\n");
     }
     if let Some(first) = runs.first() {
-        let count = crate::forward::counted(made as u64, "run");
+        let count = words::amount(made as u64, "run");
         let shown = match runs.len() {
             n if n == made => String::new(),
             n => format!(" ({n} of them shown)"),

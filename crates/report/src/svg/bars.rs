@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::axis::Axis;
-use super::{CHARACTER, COLORS, Size, escape, number, open};
+use super::{BOLD, CHARACTER, COLORS, Size, escape, number, open};
 
 /// Rows of bars over one axis that starts at zero.
 pub(crate) struct BarChart {
@@ -40,10 +40,9 @@ impl Bar {
     }
 }
 
-/// Width of a character of a name, of 13 px, and of a value, which is bold, in the widest of the page's fonts
-/// (DejaVu Sans, which stands in where a machine has none of them).
+/// Width of a character of a name, of 13 px, and of a value, which is bold.
 const NAME_CHARACTER: f64 = CHARACTER * 1.12;
-const VALUE_CHARACTER: f64 = CHARACTER * 1.25;
+const VALUE_CHARACTER: f64 = CHARACTER * BOLD;
 /// Between a name and its value, at least.
 const GAP: f64 = 12.0;
 const ROW: f64 = 42.0;

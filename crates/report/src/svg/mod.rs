@@ -47,6 +47,9 @@ pub(crate) const NARROW: Size = Size {
 
 /// Width of a character of a label on average, for the room it needs: the page's font at 12 px.
 const CHARACTER: f64 = 6.7;
+/// How much wider names and values of 13 px are where they are bold, in the widest of the page's fonts (DejaVu Sans, which
+/// stands in where a machine has none of them).
+const BOLD: f64 = 1.25;
 
 /// Characters that mean something in HTML and SVG, made harmless; control characters are left out.
 pub(crate) fn escape(text: &str) -> String {

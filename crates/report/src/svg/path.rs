@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use super::{CHARACTER, Size, escape, number, open};
+use super::{BOLD, CHARACTER, Size, escape, number, open};
 
 /// Two ends and what lies between them.
 pub(crate) struct Way {
@@ -233,9 +233,6 @@ fn text(out: &mut String, class: &str, x: f64, y: f64, text: &str, room: f64) {
         escape(&cut(text, room))
     );
 }
-
-/// How much wider the bold name of a box is than a label, in the widest of the page's fonts.
-const BOLD: f64 = 1.22;
 
 /// As much of a text as has room.
 pub(super) fn cut(text: &str, room: f64) -> String {

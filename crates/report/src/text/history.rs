@@ -5,7 +5,6 @@ use linerate_metric::plan::Direction;
 
 use super::sentence_note;
 use super::table::table;
-use crate::forward::counted;
 use crate::history::{Entry, Shapes, Trend};
 use crate::style::{Paint, Style, clean, hang};
 use crate::words;
@@ -169,7 +168,7 @@ pub fn trend(trend: &Trend, style: &Style) -> String {
             trend.figure
         );
     };
-    let runs = counted(trend.points.len() as u64, "run");
+    let runs = words::amount(trend.points.len() as u64, "run");
     let title = format!(
         "{} of {runs}, {} to {}",
         trend.figure,

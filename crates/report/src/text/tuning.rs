@@ -7,7 +7,6 @@ use linerate_metric::units::{format_bytes, format_nanos, format_share};
 
 use super::comparison::{signed, verdict_words};
 use super::table::Grid;
-use crate::forward::counted;
 use crate::style::{Paint, Style, clean, hang, wrap};
 use crate::words;
 
@@ -185,7 +184,7 @@ pub(crate) fn without_proof(found: &Tuning) -> String {
                 "Best seen until then, not proved: {} with {}{start}, median of {}.",
                 clean(&setting.join(" ")),
                 value(best.value),
-                counted(best.runs as u64, "run")
+                words::amount(best.runs as u64, "run")
             ),
         }
     });

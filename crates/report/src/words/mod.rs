@@ -26,6 +26,12 @@ pub(crate) fn or_unknown<T>(value: Option<T>, format: impl FnOnce(T) -> String) 
     value.map_or_else(|| UNKNOWN.to_owned(), format)
 }
 
+/// `1 run`, `1,234 runs`.
+pub(crate) fn amount(count: u64, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{} {what}{plural}", format_count(count))
+}
+
 /// `10.77.0.2:5201`, `[fd00::1]:5201`.
 pub(crate) fn address(host: &str, port: u16) -> String {
     if host.contains(':') && !host.starts_with('[') {
