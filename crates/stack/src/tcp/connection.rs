@@ -63,6 +63,8 @@ pub(crate) struct Connection {
     pub(super) trouble: Option<(Unreachable, IpAddr)>,
     /// How often it may still be looked whether what is on its way can be sent again: it was too long.
     pub(super) resend: u8,
+    /// When it sent last there was more to send than the own window let go.
+    pub(super) held: bool,
     /// When payload came last: to the port, and into the buffer; where stages are watched.
     pub(super) came: Option<(Nanos, Nanos)>,
 }
@@ -98,6 +100,7 @@ impl Connection {
             recovery: Recovery::default(),
             trouble: None,
             resend: 0,
+            held: false,
             came: None,
         }
     }
@@ -136,7 +139,7 @@ impl Connection {
         (self.next, self.before) = (None, None);
         (self.sent, self.came, self.written) = (Sent::default(), None, 0);
         self.recovery = Recovery::default();
-        (self.trouble, self.resend) = (None, 0);
+        (self.trouble, self.resend, self.held) = (None, 0, false);
     }
 
     /// A segment came, which acknowledges: whether the engine has to be shown that again.
@@ -265,10 +268,14 @@ impl Connection {
         Some(bare)
     }
 
-    /// Whether more is to be sent than was, of what lies behind this number in the buffer.
-    pub(super) fn has_unsent(&mut self, from: u32) -> bool {
-        let sent = self.sent.up_to.map_or(0, |up_to| up_to.wrapping_sub(from));
-        self.socket().send_queue() > sent as usize
+    /// Notes, when all has left that may, whether a whole segment had to stay: what is written from then on was never
+    /// held.
+    #[inline]
+    pub(super) fn note_held(&mut self) {
+        let end = self.sent.first.wrapping_add(self.written);
+        let unsent = |up_to: u32| end.wrapping_sub(up_to) as i32;
+        let least = self.sent.largest.max(1) as i32;
+        self.held = self.sent.up_to.is_some_and(|up_to| unsent(up_to) >= least);
     }
 
     /// The number that nudges have: the engine has payload to send again. Of an end alone it would stop its timer, and

@@ -13,7 +13,8 @@
 //!
 //! The engine's congestion window grows by one segment for each acknowledgement, however much that acknowledges,
 //! and hardly at all where receivers acknowledge a whole burst at once. So it is shown such an acknowledgement
-//! in steps, which comes to the same as counting bytes (RFC 3465).
+//! in steps, which comes to the same as counting bytes (RFC 3465); only where the window held something back, as one
+//! that nothing fills says nothing of the path (RFC 7661).
 
 use super::device::Sent;
 use crate::Nanos;

@@ -296,7 +296,7 @@ impl Tcp {
             Nudge::InSteps { from, each } => {
                 let connection = &mut self.connections[index as usize];
                 if controls
-                    && connection.has_unsent(from)
+                    && connection.held
                     && let Some(mut bare) = bare(self)
                 {
                     let to = long(packet, header.body + 8);
@@ -492,6 +492,7 @@ impl Tcp {
                 self.dirty.push(index);
                 continue;
             }
+            self.connections[index as usize].note_held();
             if self.connections[index as usize].socket().state()
                 != self.connections[index as usize].state
             {
