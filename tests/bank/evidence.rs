@@ -307,3 +307,34 @@ fn a_rate_is_used_by_whoever_sends() {
         assert_eq!(at(packets), told, "{packets:?}");
     }
 }
+
+/// Records of older versions had on the path what the port of our stack had no room for. It is no kernel's interface.
+#[test]
+fn what_our_own_port_had_no_room_for_is_its_rings() {
+    let at = |place: &str, packets: u64| json!({ "direction": "receive", "place": place, "packets": packets, "exact": false });
+    let (id, name) = ("too-few-descriptors", "too-few-descriptors-own-ring-udp");
+    let split = [("/losses", json!([at("interface-rx", 1091), at("path", 71)]))];
+    assert!(of(id, name, &split).is_some_and(|found| found.is_cause()));
+    assert!(of("path-loss", name, &split).is_none());
+    assert!(of("nic-drop", name, &split).is_none());
+    let refused = json!({ "host": "server", "interface": "eth0", "counter": "tx_dropped", "before": 0, "after": 100 });
+    let beside = [
+        (
+            "/losses",
+            json!([at("interface-rx", 1091), at("interface-tx", 100)]),
+        ),
+        ("/counters", json!([refused])),
+    ];
+    let found = of("nic-drop", name, &beside).expect("what the sender's interface dropped");
+    assert!(found.what.contains(" 100 packets"), "{}", found.what);
+    // The same where the stack sleeps between two looks.
+    for losses in [
+        json!([at("path", 3373)]),
+        json!([at("interface-rx", 3373)]),
+        json!([at("interface-rx", 3300), at("path", 73)]),
+    ] {
+        let changes = [("/losses", losses)];
+        let found = of(id, "too-few-descriptors-poll", &changes).expect("it was told");
+        assert!(found.what.contains("3,373 datagrams"), "{}", found.what);
+    }
+}

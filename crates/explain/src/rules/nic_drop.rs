@@ -46,7 +46,12 @@ pub(super) fn needed_again(way: &Way<'_>) -> u64 {
 
 impl NicDrop {
     fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
-        let (at_rx, at_tx) = (way.lost_at("interface-rx"), way.lost_at("interface-tx"));
+        // What the port of our own stack had no room for is too-few-descriptors'.
+        let at_rx = match way.is_own_stack(way.receiver) {
+            true => 0,
+            false => way.lost_at("interface-rx"),
+        };
+        let at_tx = way.lost_at("interface-tx");
         let of_udp = at_rx + at_tx;
         let is_udp = case.plan.protocol == Protocol::Udp;
         let backlog = case.added("backlog_drops", |_, _| true).unwrap_or(0);

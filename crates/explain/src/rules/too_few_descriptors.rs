@@ -94,8 +94,10 @@ impl TooFewDescriptors {
         let interval = case.poll_interval_ns(role)?;
         let stack = case.host(role)?.stack.as_ref()?;
         let ring: f64 = stack.configuration.get("rx_descriptors")?.parse().ok()?;
-        let lost = way.lost_at("path");
-        let share = way.lost_share("path");
+        // Not every port counts what it had no room for.
+        let (in_ring, uncounted) = (way.lost_at("interface-rx"), way.lost_at("path"));
+        let lost = in_ring + uncounted;
+        let share = way.lost_share("interface-rx") + way.lost_share("path");
         let arrive = way.packets_sent() * way.fragments() / way.seconds().max(1e-9) * interval / 1e9;
         if case.plan.protocol != Protocol::Udp || lost < FEW || share < MATTERS || arrive <= ring {
             return None;
@@ -104,7 +106,7 @@ impl TooFewDescriptors {
             .way(way.direction)
             .cost(share)
             .says(format!(
-                "our stack of the {} looks at its port every {}: {arrive:.0} frames arrive meanwhile, its ring holds {ring:.0}, and {} datagrams ({}) reached no counter",
+                "our stack of the {} looks at its port every {}: {arrive:.0} frames arrive meanwhile, its ring holds {ring:.0}, and {} datagrams ({}) did not come in",
                 name(role),
                 format_nanos(interval),
                 format_count(lost),
@@ -113,7 +115,8 @@ impl TooFewDescriptors {
             .seen("poll.interval", interval, "ns", format!("{} stack", name(role)))
             .seen("rx_descriptors", ring, "", format!("{} stack", name(role)))
             .seen("frames between two looks", arrive, "frames", "datagrams sent a second * poll.interval")
-            .seen("losses[path]", lost, "datagrams", "numbers missing at the receiver, less what counters have")
+            .seen_if("losses[interface-rx]", (in_ring > 0).then_some(in_ring), "datagrams", "frames that the port had no room for")
+            .seen_if("losses[path]", (uncounted > 0).then_some(uncounted), "datagrams", "numbers missing at the receiver, less what counters have")
             .remedy("look at the port all the time, or let its ring hold what arrives between two looks (rx_descriptors)")
             .command(case.again_with_key(role, "poll.interval", "spin"))
             .tried(Some(format!("poll.interval={}", stack.configuration.get("poll.interval")?)))

@@ -24,6 +24,11 @@ pub use live::{Lookout, SeenPlace};
 pub use network::Network;
 pub use places::{Ways, account, name_of};
 
+/// Frames that found the receive ring full at the port of our own stack, which is its interface.
+const PORT_RING_FULL: &str = "port_ring_full";
+/// The same for want of a buffer.
+const PORT_NO_BUFFER: &str = "port_no_buffer";
+
 /// This host's own counters, by the interface towards the other end.
 #[must_use]
 pub fn own_ledger(role: Role, host: &Host, ipv6: bool) -> Ledger {
@@ -52,6 +57,8 @@ pub fn of_stack(role: Role, stack: &StackFacts) -> Vec<PlaceCounter> {
         (name::REASSEMBLED, count("reassembly_ok")),
         (name::REASSEMBLY_FAILED, failed + timeouts),
         (name::REASSEMBLY_TIMEOUTS, timeouts),
+        (PORT_RING_FULL, stack.counter("link", PORT_RING_FULL)),
+        (PORT_NO_BUFFER, stack.counter("link", PORT_NO_BUFFER)),
     ]
     .map(|(counter, after)| PlaceCounter {
         host: places::name_of(role).to_owned(),
@@ -88,5 +95,46 @@ impl Region {
     pub fn close(self) -> (Ways, Vec<PlaceCounter>) {
         let counters = self.ledger.close();
         (self.ways, counters)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+    use linerate_metric::record::{DirectionFigures, Summary};
+
+    use super::*;
+
+    /// They were on the path, where no counter looks.
+    #[test]
+    fn what_the_port_of_our_stack_had_no_room_for_is_lost_at_the_end_that_has_it() {
+        let mut stack = StackFacts::default();
+        let link = stack.counters.entry("link".to_owned()).or_default();
+        link.insert("port_ring_full".to_owned(), 50);
+        link.insert("port_no_buffer".to_owned(), 7);
+        let plan = Plan::new(Kind::Throughput, Protocol::Udp, "10.9.0.1");
+        let ways = Ways::between_ends(None, None, false, false);
+        // Frames of others find no room either: no more than that were ours.
+        let (at_ring, rest) = (("interface-rx", 57, false), ("path", 3, false));
+        for (role, direction, places) in [
+            (Role::Client, Direction::Receive, vec![at_ring, rest]),
+            (Role::Server, Direction::Send, vec![at_ring, rest]),
+            (Role::Client, Direction::Send, vec![("path", 60, false)]),
+            (Role::Server, Direction::Receive, vec![("path", 60, false)]),
+        ] {
+            let figures = DirectionFigures {
+                direction,
+                summary: Summary {
+                    lost: Some(60),
+                    ..Summary::default()
+                },
+                streams: Vec::new(),
+            };
+            let counters = of_stack(role, &stack);
+            let (losses, _) = account(&plan, &ways, &counters, &[figures], |_| None);
+            let found = losses.iter();
+            let found = found.map(|loss| (loss.place.as_str(), loss.packets, loss.exact));
+            assert_eq!(found.collect::<Vec<_>>(), places, "{role:?} {direction:?}");
+        }
     }
 }

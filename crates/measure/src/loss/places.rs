@@ -11,6 +11,7 @@ use linerate_metric::record::{DirectionFigures, Doubt, Loss, PlaceCounter};
 use super::explain::{Candidate, PATH, explain};
 use super::ledger::Spot;
 use super::network::{Hop, Network};
+use super::{PORT_NO_BUFFER, PORT_RING_FULL};
 
 /// Most datagrams that the kernel keeps as one packet (UDP_MAX_SEGMENTS of Linux 6.9).
 const SEGMENTS: u64 = 128;
@@ -187,7 +188,12 @@ fn count(ways: &Ways, direction: Direction, counters: &[PlaceCounter]) -> Counte
         let rx = added(counters, to, name::RX);
         counted.complete &= tx.is_some() && rx.is_some();
         let (tx, rx) = (tx.unwrap_or(0), rx.unwrap_or(0));
-        let at_device = [name::RX_MISSED, name::RX_ERRORS];
+        let at_device = [
+            name::RX_MISSED,
+            name::RX_ERRORS,
+            PORT_RING_FULL,
+            PORT_NO_BUFFER,
+        ];
         let at_device = at_device.map(|name| added(counters, to, name).unwrap_or(0));
         counted.qdisc += added(counters, from, name::QDISC).unwrap_or(0);
         counted.tx += if ways.one_machine {
