@@ -79,6 +79,13 @@ fn refused(error: StackError) -> Failure {
     linerate_measure::MeasureError::from(error).into()
 }
 
+/// A key that the user set by its name, later ones behind earlier ones.
+struct Written {
+    key: String,
+    /// Where it stands, and what it is set to.
+    words: String,
+}
+
 /// The configuration that options make: the profile, then what `asked` says, then the file, then the
 /// keys that were set one by one, which have the last word.
 fn config(args: &StackArgs, asked: &Asked) -> Result<(String, Config), Failure> {
@@ -88,7 +95,13 @@ fn config(args: &StackArgs, asked: &Asked) -> Result<(String, Config), Failure> 
         config.set(wish.key, &wish.value).map_err(refused)?;
     }
     let wished = config.clone();
+    let mut written = Vec::new();
     if let Some(file) = &args.config {
+        let of_file = |error| {
+            let mut failure = refused(error);
+            failure.problem.object = format!("--config {}", file.display());
+            failure
+        };
         let text = std::fs::read_to_string(file).map_err(|error| {
             Failure::usage(Problem::new(
                 format!("cannot be read ({error})"),
@@ -96,16 +109,21 @@ fn config(args: &StackArgs, asked: &Asked) -> Result<(String, Config), Failure> 
                 "name a file with the keys that `linerate stack --help` lists",
             ))
         })?;
-        config.read_toml(&text).map_err(|error| {
-            let mut failure = refused(error);
-            failure.problem.object = format!("--config {}", file.display());
-            failure
-        })?;
+        for (key, value) in Config::settings(&text).map_err(of_file)? {
+            config.set(&key, &value).map_err(of_file)?;
+            let words = format!("{key}={value} of --config {}", file.display());
+            written.push(Written { key, words });
+        }
     }
     for setting in &args.set {
         config.apply(setting).map_err(refused)?;
+        let key = setting.split('=').next().unwrap_or_default().trim();
+        written.push(Written {
+            key: key.to_owned(),
+            words: format!("--set {setting}"),
+        });
     }
-    refuse_without_effect(args, &config)?;
+    refuse_without_effect(&written, &config)?;
     refuse_contradictions(asked, &wished, &config)?;
     Ok((profile, config))
 }
@@ -126,16 +144,20 @@ fn refuse_contradictions(asked: &Asked, wished: &Config, config: &Config) -> Res
 }
 
 /// Refuses a place of the driver's thread where the driver has none.
-fn refuse_without_effect(args: &StackArgs, config: &Config) -> Result<(), Failure> {
-    if config.threads > 1 || config.driver == Thread::default() {
+fn refuse_without_effect(written: &[Written], config: &Config) -> Result<(), Failure> {
+    if config.threads > 1 {
         return Ok(());
     }
-    let driver = |setting: &&String| setting.trim_start().starts_with("threads.driver.");
-    // What a profile says of it is its own affair.
-    match args.set.iter().rfind(driver) {
-        Some(setting) => Err(Failure::usage(Problem::new(
+    // What a profile says of it is its own affair, and whoever takes that back asks for nothing.
+    let without = Config {
+        driver: Thread::default(),
+        ..config.clone()
+    };
+    let is_idle = |written: &&Written| config.get(&written.key) != without.get(&written.key);
+    match written.iter().rfind(is_idle) {
+        Some(Written { words, .. }) => Err(Failure::usage(Problem::new(
             "it has no effect: with threads.count=1 the application's thread polls the port, too",
-            format!("--set {setting}"),
+            words.clone(),
             "add --set threads.count=2, or set threads.application.* instead",
         ))),
         None => Ok(()),
@@ -239,6 +261,13 @@ mod tests {
     use super::*;
     use crate::args::{Cli, Command};
 
+    /// A file for `--config`.
+    fn file(text: &str) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        file
+    }
+
     /// What a command line over our stack is refused with; its configuration where it is not.
     fn planned(words: &str) -> Result<Config, Problem> {
         let all = format!("linerate throughput host --dev tap:t0 --ip 10.0.0.2/24 {words}");
@@ -288,6 +317,43 @@ mod tests {
         let config = planned("--profile embedded-tuned -w 64K --sched nice:5").unwrap();
         assert_eq!(config.get("tcp.send_buffer").unwrap(), "65536");
         assert_eq!(config.get("threads.application.sched").unwrap(), "nice:5");
+    }
+
+    #[test]
+    fn a_place_for_a_thread_that_is_not_there_is_refused() {
+        let file =
+            file("mtu = 1400\n[threads]\ndriver.sched = \"fifo:9\"\ndriver.cpus = \"any\"\n");
+        let by_file = format!("--config {}", file.path().display());
+        let of_file = format!("threads.driver.sched=fifo:9 of {by_file}");
+        for (words, object) in [
+            ("--set threads.driver.cpus=1", "--set threads.driver.cpus=1"),
+            (&by_file, &of_file),
+            // The last word on the key has it.
+            (
+                &format!("{by_file} --set threads.driver.sched=rr:3"),
+                "--set threads.driver.sched=rr:3",
+            ),
+            (
+                &format!("--profile embedded-tuned {by_file} --set threads.count=1"),
+                &of_file,
+            ),
+        ] {
+            let problem = planned(words).unwrap_err();
+            assert_eq!(problem.object, object, "{words}");
+            assert!(problem.situation.contains("no effect"), "{problem:?}");
+            assert!(problem.next_step.contains("threads.count=2"), "{problem:?}");
+        }
+        for words in [
+            &format!("{by_file} --set threads.count=2"),
+            &format!("{by_file} --set threads.driver.sched=inherited"),
+            &format!("--profile embedded-tuned {by_file}"),
+            // What a profile says is its own affair.
+            "--profile embedded-default --set threads.count=1",
+            "--profile embedded-tuned --set threads.count=1",
+            "--profile embedded-tuned --set threads.count=1 --set threads.driver.cpus=any",
+        ] {
+            planned(words).unwrap_or_else(|problem| panic!("{words}: {problem:?}"));
+        }
     }
 
     #[test]

@@ -232,11 +232,23 @@ impl Config {
         KEYS.iter().map(|key| (key.name, key.read(self)))
     }
 
-    /// Changes the keys that a TOML file has; tables and dotted keys are the same.
+    /// Changes the keys that a TOML file has.
     ///
     /// # Errors
     /// [`StackError::BadToml`], or as [`Config::set`].
     pub fn read_toml(&mut self, text: &str) -> Result<(), StackError> {
+        for (key, value) in Self::settings(text)? {
+            self.set(&key, &value)?;
+        }
+        Ok(())
+    }
+
+    /// The keys that a TOML file has, each with its value as [`Config::set`] takes it; tables and dotted keys are the
+    /// same.
+    ///
+    /// # Errors
+    /// [`StackError::BadToml`].
+    pub fn settings(text: &str) -> Result<Vec<(String, String)>, StackError> {
         let table: toml::Table = toml::from_str(text).map_err(|error| StackError::BadToml {
             why: match error.span() {
                 Some(span) => {
@@ -247,23 +259,9 @@ impl Config {
                 None => error.message().to_owned(),
             },
         })?;
-        self.read_table("", &table)
-    }
-
-    fn read_table(&mut self, prefix: &str, table: &toml::Table) -> Result<(), StackError> {
-        for (name, value) in table {
-            let key = match prefix {
-                "" => name.clone(),
-                _ => format!("{prefix}.{name}"),
-            };
-            match value {
-                toml::Value::Table(inner) => self.read_table(&key, inner)?,
-                toml::Value::String(text) => self.set(&key, text)?,
-                toml::Value::Boolean(yes) => self.set(&key, if *yes { "on" } else { "off" })?,
-                other => self.set(&key, &other.to_string())?,
-            }
-        }
-        Ok(())
+        let mut settings = Vec::new();
+        add_settings("", &table, &mut settings);
+        Ok(settings)
     }
 
     /// What holds for a stack with no profile: every profile sets all that matters.
@@ -304,6 +302,26 @@ impl Config {
             driver: Thread::default(),
             application: Thread::default(),
         }
+    }
+}
+
+/// Adds what a table has, and the tables in it.
+fn add_settings(prefix: &str, table: &toml::Table, settings: &mut Vec<(String, String)>) {
+    for (name, value) in table {
+        let key = match prefix {
+            "" => name.clone(),
+            _ => format!("{prefix}.{name}"),
+        };
+        let value = match value {
+            toml::Value::Table(inner) => {
+                add_settings(&key, inner, settings);
+                continue;
+            }
+            toml::Value::String(text) => text.clone(),
+            toml::Value::Boolean(yes) => if *yes { "on" } else { "off" }.to_owned(),
+            other => other.to_string(),
+        };
+        settings.push((key, value));
     }
 }
 

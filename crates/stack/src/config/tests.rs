@@ -79,6 +79,23 @@ fn values_out_of_range_are_refused() {
 }
 
 #[test]
+fn tables_and_dotted_keys_are_the_same() {
+    let tables = "mtu = 1400\n[tcp]\nnagle = true\n[ip.reassembly_buffers]\ntimeout = \"2s\"\n";
+    let dotted = "ip.reassembly_buffers.timeout = \"2s\"\nmtu = 1400\ntcp.nagle = true\n";
+    let want = [
+        ("ip.reassembly_buffers.timeout", "2s"),
+        ("mtu", "1400"),
+        ("tcp.nagle", "on"),
+    ];
+    for text in [tables, dotted] {
+        let mut settings = Config::settings(text).unwrap();
+        settings.sort();
+        let settings = settings.iter().map(|(key, value)| (&**key, &**value));
+        assert_eq!(settings.collect::<Vec<_>>(), want, "{text}");
+    }
+}
+
+#[test]
 fn words_are_read() {
     let mut config = Config::default();
     for (setting, same) in [
