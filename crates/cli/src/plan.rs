@@ -231,7 +231,7 @@ fn socket(args: &MeasureArgs) -> Result<SocketPlan, Failure> {
 }
 
 fn finish(mut plan: Plan, args: &MeasureArgs) -> Result<Measurement, Failure> {
-    stack::near(&mut plan, &args.near)?;
+    stack::near(&mut plan, &args.near, ["--sndbuf", "--rcvbuf"])?;
     for expectation in &args.expect {
         if let Err(error) = expectation.check_kind(plan.kind) {
             return refuse(

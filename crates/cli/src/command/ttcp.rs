@@ -102,7 +102,7 @@ fn plan(args: &TtcpArgs) -> Result<Plan, Failure> {
     plan.calls = args.calls || args.trace.is_some();
     // The classic tells nothing meanwhile; a screen is there for that.
     plan.interval_ns = args.screen.is_asked().then_some(SHOWN_NS);
-    crate::plan::stack::near(&mut plan, &args.stack)?;
+    crate::plan::stack::near(&mut plan, &args.stack, ["-b"; 2])?;
     Ok(plan)
 }
 
@@ -264,6 +264,21 @@ mod tests {
         let words = ["-t", "far", "-u", "--dev", "tap:t0", "--ip", "10.0.0.2/24"];
         // A datagram a call here, too.
         assert_eq!(plan(&args(&words)).unwrap().batch, Some(1));
+        let words = [
+            "-t",
+            "far",
+            "-b",
+            "64K",
+            "--dev",
+            "tap:t0",
+            "--ip",
+            "10.0.0.2/24",
+            "--set",
+            "tcp.send_buffer=10K",
+        ];
+        // In the classic's words, which is not what other commands call it.
+        let problem = plan(&args(&words)).unwrap_err().problem;
+        assert_eq!(problem.object, "-b with --set tcp.send_buffer=10K");
         assert!(plan(&args(&["-r", "-u", "-l", "4"])).is_err());
         assert!(plan(&args(&["-t", "far", "-n", "0"])).is_err());
         assert!(crate::args::Cli::try_parse_from(["linerate", "ttcp"]).is_err());

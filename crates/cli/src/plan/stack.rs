@@ -19,18 +19,21 @@ struct Wish {
     option: Option<&'static str>,
 }
 
+/// What a command calls its options of the send and of the receive buffer.
+pub type BufferOptions = [&'static str; 2];
+
 /// Keys that a run sets so.
 struct Asked(Vec<Wish>);
 
 impl Asked {
-    fn new(plan: &Plan) -> Self {
+    fn new(plan: &Plan, [send, receive]: BufferOptions) -> Self {
         let mut asked = Vec::new();
         let mut ask = |option, key, value| asked.push(Wish { key, value, option });
         let tcp = plan.protocol == Protocol::Tcp;
         let buffers = [
-            ("--sndbuf", "tcp.send_buffer", plan.socket.send_buffer_bytes),
+            (send, "tcp.send_buffer", plan.socket.send_buffer_bytes),
             (
-                "--rcvbuf",
+                receive,
                 "tcp.receive_window",
                 plan.socket.receive_buffer_bytes,
             ),
@@ -124,21 +127,29 @@ fn config(args: &StackArgs, asked: &Asked) -> Result<(String, Config), Failure> 
         });
     }
     refuse_without_effect(&written, &config)?;
-    refuse_contradictions(asked, &wished, &config)?;
+    refuse_contradictions(asked, &written, &wished, &config)?;
     Ok((profile, config))
 }
 
 /// Refuses an option whose key was set to something else: one of both would do nothing.
-fn refuse_contradictions(asked: &Asked, wished: &Config, config: &Config) -> Result<(), Failure> {
-    let overruled =
-        |wish: &&Wish| wish.option.is_some() && wished.get(wish.key) != config.get(wish.key);
-    let Some(Wish { key, value, option }) = asked.0.iter().find(overruled) else {
+fn refuse_contradictions(
+    asked: &Asked,
+    written: &[Written],
+    wished: &Config,
+    config: &Config,
+) -> Result<(), Failure> {
+    let overruled = asked.0.iter().find_map(|wish| {
+        let option = wish.option?;
+        let by = written.iter().rfind(|written| written.key == wish.key)?;
+        (wished.get(wish.key) != config.get(wish.key)).then_some((wish, option, by))
+    });
+    let Some((Wish { key, value, .. }, option, by)) = overruled else {
         return Ok(());
     };
     let set = config.get(key).unwrap_or_default();
     Err(Failure::usage(Problem::new(
         format!("both say what {key} is, and not the same: {value} and {set}"),
-        format!("{} with --set {key}={set}", option.unwrap_or_default()),
+        format!("{option} with {}", by.words),
         "leave one of them out",
     )))
 }
@@ -222,7 +233,7 @@ fn refuse_pauses(plan: &Plan, stack: &StackPlan) -> Result<(), Failure> {
 }
 
 /// Puts our stack at the near end of a run, if that is asked for.
-pub fn near(plan: &mut Plan, args: &NearStackArgs) -> Result<(), Failure> {
+pub fn near(plan: &mut Plan, args: &NearStackArgs, buffers: BufferOptions) -> Result<(), Failure> {
     let control = args.control.unwrap_or_default();
     if args.stack.dev.is_some() {
         // Before its values are tried as those of keys.
@@ -232,7 +243,7 @@ pub fn near(plan: &mut Plan, args: &NearStackArgs) -> Result<(), Failure> {
         };
         refuse::check(plan, &only)?;
     }
-    let Some(mut stack) = described(&args.stack, &Asked::new(plan))? else {
+    let Some(mut stack) = described(&args.stack, &Asked::new(plan, buffers))? else {
         return Ok(());
     };
     stack.control = control;
@@ -313,6 +324,18 @@ mod tests {
                 problem.situation
             );
         }
+        // Whoever wrote it into a file set it nowhere else.
+        let file = file("[tcp]\nsend_buffer = 10240\n");
+        let words = format!("-w 64K --config {}", file.path().display());
+        let problem = planned(&words).unwrap_err();
+        let of_file = format!(
+            "tcp.send_buffer=10240 of --config {}",
+            file.path().display()
+        );
+        assert_eq!(problem.object, format!("-w with {of_file}"));
+        planned(&format!("{words} --set tcp.send_buffer=64K")).unwrap();
+        let problem = planned(&format!("{words} --set tcp.send_buffer=20K")).unwrap_err();
+        assert_eq!(problem.object, "-w with --set tcp.send_buffer=20K");
         // What a profile says is its own affair.
         let config = planned("--profile embedded-tuned -w 64K --sched nice:5").unwrap();
         assert_eq!(config.get("tcp.send_buffer").unwrap(), "65536");
