@@ -65,6 +65,7 @@ mod icmp;
 mod link;
 mod neighbors;
 mod numbers;
+mod pages;
 mod paths;
 mod problem;
 mod queue;

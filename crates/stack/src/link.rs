@@ -13,6 +13,7 @@ use crate::counters::Counters;
 use crate::icmp::Allowance;
 use crate::neighbors::{Neighbors, Resolved};
 use crate::numbers::Numbers;
+use crate::pages;
 use crate::paths::Paths;
 use crate::watch::{Mark, Watch};
 use crate::wire::{ETHERNET_BYTES, UDP, ip, put, word};
@@ -103,7 +104,7 @@ impl Link {
             came: 0,
             watch: None,
             mark: None,
-            scratch: vec![0; memory.frame_bytes().into()],
+            scratch: pages::filled(memory.frame_bytes().into()),
             numbers,
             tos: config.ip.tos,
             // RFC 1112, section 6.1.

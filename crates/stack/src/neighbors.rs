@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use linerate_port::Frame;
 
 use crate::Nanos;
+use crate::pages;
 use crate::table::{Table, hash};
 
 /// Time between two questions about the same neighbour (RFC 1122, section 2.3.2.1).
@@ -129,7 +130,7 @@ fn hash_of(seed: u64, address: IpAddr) -> u32 {
 impl Neighbors {
     pub(crate) fn new(limit: usize, seed: u64) -> Self {
         Self {
-            list: Vec::with_capacity(limit),
+            list: pages::room(limit),
             limit,
             wanted: 0,
             table: Table::new(limit),

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use crate::pages;
+
 /// Indices that wait for their turn; one that waits already is not added again.
 pub(crate) struct IndexQueue {
     order: VecDeque<u32>,
@@ -11,8 +13,8 @@ pub(crate) struct IndexQueue {
 impl IndexQueue {
     pub(crate) fn new(count: usize) -> Self {
         Self {
-            order: VecDeque::with_capacity(count),
-            waiting: vec![false; count],
+            order: pages::room(count).into(),
+            waiting: pages::filled(count),
         }
     }
 

@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use crate::pages;
+
 /// Finds an index by the hash of whatever its owner keeps there. Open addressing, at most half full, so
 /// that a search looks at two places on average however many there are.
 pub(crate) struct Table {
@@ -17,7 +19,7 @@ impl Table {
 
     pub(crate) fn new(entries: usize) -> Self {
         Self {
-            slots: vec![0; Self::slots_for(entries)],
+            slots: pages::filled(Self::slots_for(entries)),
         }
     }
 

@@ -1,6 +1,7 @@
 //! When which connection has something to do.
 
 use crate::Nanos;
+use crate::pages;
 
 /// A heap of deadlines, one for each index at most: asking for the next is free, a change costs the
 /// logarithm of how many there are.
@@ -16,9 +17,9 @@ const ABSENT: u32 = u32::MAX;
 impl Timers {
     pub(crate) fn new(count: usize) -> Self {
         Self {
-            heap: Vec::with_capacity(count),
+            heap: pages::room(count),
             places: vec![ABSENT; count],
-            deadlines: vec![0; count],
+            deadlines: pages::filled(count),
         }
     }
 

@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::task::Poll;
 
 use common::{FAR, NEAR, NEAR_V6, addressing, any, at, ready};
+use linerate_host::sys::cpu::ThreadEvents;
 use linerate_port::{Memory, PortUrl};
 use linerate_stack::{Config, PROFILES, Stack, TcpState, memory_plan};
 
@@ -97,6 +98,36 @@ fn computed_is_allocated_and_nothing_comes_later() {
             "{name}: something was allocated during traffic"
         );
     }
+}
+
+/// Two stacks on a memory of their own.
+fn pair(config: &Config, name: &str) -> [Stack; 2] {
+    let urls: [PortUrl; 2] =
+        ["a", "b"].map(|end| format!("ring:{name},end={end}").parse().unwrap());
+    let plan = memory_plan(config, &urls[0]).joined(memory_plan(config, &urls[1]));
+    let memory = Memory::new(plan).unwrap();
+    let mut addresses = [NEAR, FAR].into_iter();
+    urls.map(|url| {
+        let port = linerate_port::open(&url, &memory).unwrap().remove(0);
+        let own = addressing(addresses.next().unwrap(), NEAR_V6);
+        Stack::new(port, &memory, config, &own).unwrap()
+    })
+}
+
+/// A page that is faulted in costs as much as some packets, in the middle of what is measured.
+#[test]
+fn what_was_allocated_is_not_faulted_in_by_traffic() {
+    let config = Config::profile("default").unwrap();
+    // Whatever is used for the first time by anybody, the program's own pages among it, was used by these; they stay,
+    // so that their memory is not what the others get.
+    let mut first = pair(&config, "first");
+    traffic(&mut first);
+    let mut stacks = pair(&config, "second");
+    let before = ThreadEvents::now().minor_faults;
+    traffic(&mut stacks);
+    let faults = ThreadEvents::now().minor_faults - before;
+    // Some sixty were not while buffers were only allocated; a few are the kernel's own matter.
+    assert!(faults < 16, "{faults} pages were not there");
 }
 
 /// Datagrams, long ones, streams both ways, connections that come and go, a neighbour that is silent.

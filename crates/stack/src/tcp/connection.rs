@@ -12,6 +12,7 @@ use super::recovery::{Nudge, Recovery};
 use crate::Nanos;
 use crate::counters::Counters;
 use crate::error::StackError;
+use crate::pages;
 use crate::paths::Path;
 use crate::socket::{SocketId, SocketKind, TcpState, Unreachable};
 use crate::wire::ip::{self, Header};
@@ -76,7 +77,7 @@ impl Connection {
     pub(super) const SET_BYTES: usize = size_of::<SocketStorage<'static>>();
 
     pub(super) fn new(receive_window: usize, send_buffer: usize) -> Self {
-        let buffer = |bytes| SocketBuffer::new(vec![0; bytes]);
+        let buffer = |bytes| SocketBuffer::new(pages::filled(bytes));
         let socket = tcp::Socket::new(buffer(receive_window), buffer(send_buffer));
         let mut set = SocketSet::new(vec![SocketStorage::EMPTY]);
         let handle = set.add(socket);

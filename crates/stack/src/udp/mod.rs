@@ -19,6 +19,7 @@ use crate::config::{Checksum, Config};
 use crate::error::StackError;
 use crate::link::Link;
 use crate::neighbors::Unreached;
+use crate::pages;
 use crate::queue::IndexQueue;
 use crate::socket::{Meta, SocketId, SocketKind};
 use crate::wire::ip::{self, Header};
@@ -130,7 +131,7 @@ impl Udp {
             peer: None,
             paired: false,
             fault: None,
-            queue: VecDeque::with_capacity(depth),
+            queue: pages::room(depth).into(),
             limit: depth,
             drops: 0,
             template: Template::default(),

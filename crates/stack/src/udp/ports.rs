@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use super::FIRST_FREE_PORT;
+use crate::pages;
 use crate::table::{Table, pair_hash};
 
 /// The socket of each port, and those that stand beside it for one far end alone.
@@ -20,7 +21,7 @@ pub(crate) struct Ports {
 impl Ports {
     pub(crate) fn new(sockets: usize, seed: u64) -> Self {
         Self {
-            owners: vec![0; 1 << 16],
+            owners: pages::filled(1 << 16),
             next: FIRST_FREE_PORT + (seed as u16 & 0x3fff),
             pairs: Table::new(sockets),
             paired: 0,

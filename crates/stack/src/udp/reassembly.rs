@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use crate::Nanos;
 use crate::counters::Counters;
+use crate::pages;
 use crate::wire::ip::{Header, Piece};
 
 /// Pieces of a datagram that may lie apart before those between them come. RFC 815 needs no limit; a
@@ -77,7 +78,7 @@ impl Reassembly {
     pub(crate) fn new(on: bool, count: u32, bytes: u32, timeout: Nanos) -> Self {
         let buffer = || Buffer {
             state: State::Free,
-            bytes: vec![0; bytes as usize],
+            bytes: pages::filled(bytes as usize),
             key: NOBODY,
             protocol: 0,
             deadline: 0,
