@@ -27,6 +27,7 @@ use linerate_host::sys::namespace::{self, Space};
 use linerate_host::sys::process::{deaf_to_terminal, ended};
 use linerate_lab::{segment_sizes, set_segment_sizes};
 use linerate_tune::guard::{Device, Guard, Key, Kind, Machine, Owner, Place};
+use linerate_tune::knob::TURNING_S;
 
 /// Hosts with their network namespaces.
 pub struct Hosts {
@@ -263,8 +264,7 @@ impl Machine for Hosts {
 
     fn write(&self, key: &Key, value: &str) -> Result<(), String> {
         if key.kind == Kind::Command {
-            // It goes back without a network of ours.
-            return shell(value);
+            return self.write_within(key, value, None);
         }
         let name = key.name.as_str();
         self.within(key, || match key.kind {
@@ -298,8 +298,16 @@ impl Machine for Hosts {
             Kind::Offloads => words(interface::set_offloads(name, value)),
             Kind::Rps => words(set_steering(name, Steering::Rps, value)),
             Kind::Xps => words(set_steering(name, Steering::Xps, value)),
-            Kind::Command => shell(value),
+            Kind::Command => shell(value, Duration::from_secs(TURNING_S)),
         })
+    }
+
+    fn write_within(&self, key: &Key, value: &str, limit_s: Option<u64>) -> Result<(), String> {
+        match key.kind {
+            // It goes back without a network of ours.
+            Kind::Command => shell(value, Duration::from_secs(limit_s.unwrap_or(TURNING_S))),
+            _ => self.write(key, value),
+        }
     }
 
     fn device(&self, key: &Key) -> Option<Device> {
@@ -313,9 +321,6 @@ impl Machine for Hosts {
     }
 }
 
-/// How long a line that sets something back may take: to load a driver takes seconds, another kernel minutes.
-const BACK: Duration = Duration::from_secs(600);
-
 /// How soon its end is noticed.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -323,11 +328,7 @@ const LOOK: Duration = Duration::from_millis(20);
 const LAST: Duration = Duration::from_secs(1);
 
 /// Runs a line that sets something back; what it prints is nobody's result.
-fn shell(line: &str) -> Result<(), String> {
-    shell_within(line, BACK)
-}
-
-fn shell_within(line: &str, limit: Duration) -> Result<(), String> {
+fn shell(line: &str, limit: Duration) -> Result<(), String> {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", line]);
     (command.stdin(Stdio::null()).stdout(Stdio::null())).stderr(Stdio::piped());
@@ -336,9 +337,9 @@ fn shell_within(line: &str, limit: Duration) -> Result<(), String> {
     deaf_to_terminal(&mut command);
     let mut child = words(command.spawn())?;
     let said = Reader::told(child.stderr.take().expect("it is piped"));
-    let deadline = Instant::now() + limit;
+    let began = Instant::now();
     while ended(&child).is_none() {
-        if Instant::now() > deadline {
+        if began.elapsed() > limit {
             return Err(format!(
                 "`{line}` has not ended in {} s and goes on: if it waits for somebody, end it and run it by hand",
                 limit.as_secs()
@@ -488,7 +489,7 @@ mod tests {
         let stat = fs::read_to_string("/proc/self/stat").unwrap();
         let group = stat.rsplit(')').next().unwrap().split(' ').nth(3).unwrap();
         let line = format!("kill -HUP $$; test \"$(cut -d' ' -f5 /proc/self/stat)\" = {group}");
-        assert_eq!(shell(&line), Ok(()));
+        assert_eq!(shell(&line, Duration::from_secs(60)), Ok(()));
     }
 
     #[test]
@@ -514,12 +515,18 @@ mod tests {
 
     #[test]
     fn what_sets_back_is_waited_for_and_not_what_it_leaves_behind() {
-        let told = shell("echo it lacks a thing >&2; sleep 20 & exit 3").unwrap_err();
+        let told = shell(
+            "echo it lacks a thing >&2; sleep 20 & exit 3",
+            Duration::from_secs(60),
+        )
+        .unwrap_err();
         assert!(
             told.contains("(exit status: 3): it lacks a thing"),
             "{told}"
         );
-        let told = shell_within("sleep 20", Duration::ZERO).unwrap_err();
+        let hosts = Hosts::own(&[]).expect("/proc is mounted");
+        let told = hosts.write_within(&Key::of_command("window"), "sleep 20", Some(0));
+        let told = told.unwrap_err();
         assert!(told.contains("`sleep 20` has not ended in 0 s"), "{told}");
     }
 }

@@ -135,7 +135,8 @@ impl<'a> Turner<'a> {
                 let Some((line, back)) = knob.lines(value) else {
                     return Ok(Ok(()));
                 };
-                let noted = (self.guard).note_old(&Key::of_command(&knob.name), &here(&back));
+                let key = Key::of_command(&knob.name);
+                let noted = self.guard.note_within(&key, &here(&back), *within_s);
                 noted.map_err(|error| journal_failed(&error))?;
                 // Whether it was turned is not known when it fails: then it is turned back as well.
                 self.at.remove(&knob.name);

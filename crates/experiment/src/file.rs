@@ -135,7 +135,7 @@ pub struct KnobOf {
     /// What sets it back at the end; without it `set` with the first value.
     #[serde(default)]
     pub restore: Option<String>,
-    /// How long `set` may take; ten minutes without it.
+    /// How long `set` may take, and `restore`; ten minutes without it.
     #[serde(default)]
     pub within: Option<String>,
     /// Bytes that a unit of its value takes, for `linerate tune --under memory=…`.

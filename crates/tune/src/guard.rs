@@ -30,6 +30,14 @@ pub trait Machine {
     /// # Errors
     /// Why it cannot be set, in words.
     fn write(&self, key: &Key, value: &str) -> Result<(), String>;
+    /// Sets a value that may take so many seconds, where that was said.
+    ///
+    /// # Errors
+    /// Why it cannot be set, or that it has not come to an end by then, in words.
+    fn write_within(&self, key: &Key, value: &str, limit_s: Option<u64>) -> Result<(), String> {
+        let _ = limit_s;
+        self.write(key, value)
+    }
     /// Which interface it is a setting of; none where it is of no interface, or that is not told.
     fn device(&self, key: &Key) -> Option<Device> {
         let _ = key;
@@ -49,6 +57,10 @@ impl<M: Machine> Machine for &M {
 
     fn write(&self, key: &Key, value: &str) -> Result<(), String> {
         (**self).write(key, value)
+    }
+
+    fn write_within(&self, key: &Key, value: &str, limit_s: Option<u64>) -> Result<(), String> {
+        (**self).write_within(key, value, limit_s)
     }
 
     fn device(&self, key: &Key) -> Option<Device> {
@@ -78,6 +90,9 @@ struct Old {
     /// The interface, whose name and network may be others by the time it goes back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     device: Option<Device>,
+    /// How long it may take to go back, s, where that was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    within_s: Option<u64>,
 }
 
 /// Settings that go back when it drops.
@@ -140,9 +155,23 @@ impl<M: Machine> Guard<M> {
     /// # Errors
     /// The journal cannot be written: then it must not be changed.
     pub fn note_old(&mut self, key: &Key, value: &str) -> Result<(), TuneError> {
+        self.note_within(key, value, None)
+    }
+
+    /// The same of what may take so many seconds to go back, where that is said.
+    ///
+    /// # Errors
+    /// As [`Guard::note_old`].
+    pub fn note_within(
+        &mut self,
+        key: &Key,
+        value: &str,
+        within_s: Option<u64>,
+    ) -> Result<(), TuneError> {
         let Some(old) = self.old(key, value) else {
             return Ok(());
         };
+        let old = Old { within_s, ..old };
         self.alone(key)?;
         self.note(&old)?;
         // Once more: of two that begin at the same time each has noted it by now.
@@ -165,6 +194,7 @@ impl<M: Machine> Guard<M> {
             key: key.clone(),
             value: value.to_owned(),
             device: self.machine.device(key),
+            within_s: None,
         })
     }
 
@@ -197,7 +227,7 @@ impl<M: Machine> Guard<M> {
     /// Why it cannot be set, in words.
     pub fn reset(&mut self, key: &Key) -> Result<(), String> {
         match self.olds.iter().find(|old| old.key == *key) {
-            Some(old) => set_back(&self.machine, key, &old.value),
+            Some(old) => set_back(&self.machine, key, old),
             None => Ok(()),
         }
     }
@@ -283,13 +313,13 @@ struct Back {
     wrong: Vec<String>,
 }
 
-/// Sets a value back. What could never be set stands as it did, and need not go back, which could not be done either: it
+/// Sets a value back, where its key is by now. What could never be set stands as it did, and need not go back, which could not be done either: it
 /// is noted before it is tried.
-fn set_back<M: Machine>(machine: &M, key: &Key, value: &str) -> Result<(), String> {
+fn set_back<M: Machine>(machine: &M, key: &Key, old: &Old) -> Result<(), String> {
     machine
-        .write(key, value)
+        .write_within(key, &old.value, old.within_s)
         .or_else(|why| match machine.read(key) {
-            Ok(now) if now == value => Ok(()),
+            Ok(now) if now == old.value => Ok(()),
             _ => Err(why),
         })
 }
@@ -303,7 +333,7 @@ fn put_back<M: Machine>(machine: &M, olds: Vec<Old>) -> Back {
                 back.gone += 1;
                 continue;
             }
-            Place::At(key) => set_back(machine, &key, &old.value).map(|()| key),
+            Place::At(key) => set_back(machine, &key, &old).map(|()| key),
             Place::Unknown(why) => Err(why),
         };
         match set {

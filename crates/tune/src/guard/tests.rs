@@ -174,6 +174,7 @@ fn one_journal_that_is_no_use_keeps_no_other_from_its_settings() {
         key: key("a"),
         value: "1".to_owned(),
         device: None,
+        within_s: None,
     };
     drop(
         Journal::create(&folder.join("9999-0.jsonl"), &owner("x"))
@@ -330,6 +331,43 @@ fn what_is_elsewhere_by_now_goes_back_there() {
     assert_eq!(restored.wrong, ["a of client: several have its address"]);
     assert_eq!(restored.journals.len(), 1);
     fs::remove_dir_all(&folder).unwrap();
+}
+
+/// A machine that notes how long it was given.
+struct Patient<'a>(&'a Table, RefCell<Vec<Option<u64>>>);
+
+impl Machine for Patient<'_> {
+    fn read(&self, key: &Key) -> Result<String, String> {
+        self.0.read(key)
+    }
+
+    fn write(&self, key: &Key, value: &str) -> Result<(), String> {
+        self.0.write(key, value)
+    }
+
+    fn write_within(&self, key: &Key, value: &str, limit_s: Option<u64>) -> Result<(), String> {
+        self.1.borrow_mut().push(limit_s);
+        self.write(key, value)
+    }
+}
+
+/// It had ten minutes, however long its command took.
+#[test]
+fn what_takes_its_time_has_it_on_the_way_back_as_well() {
+    let (table, folder) = (table(), folder("time"));
+    let machine = Patient(&table, RefCell::default());
+    let mut guard = Guard::new(&machine, Some(folder.clone()), owner("x"));
+    let knob = Key::of_command("window");
+    guard.note_within(&knob, "flash 1", Some(1_800)).unwrap();
+    guard.note_old(&key("a"), "1").unwrap();
+    assert_eq!(guard.restore(), [""; 0]);
+    assert_eq!(machine.1.take(), [None, Some(1_800)]);
+    guard.note_within(&knob, "flash 1", Some(1_800)).unwrap();
+    killed(guard);
+    let restored = restore_left(&folder, &&machine, "x", |_| false).unwrap();
+    assert_eq!((restored.settings, restored.wrong.len()), (1, 0));
+    assert_eq!(machine.1.take(), [Some(1_800)]);
+    fs::remove_dir(&folder).unwrap();
 }
 
 /// What a kill leaves of a guard: its journal, which nobody holds any more.

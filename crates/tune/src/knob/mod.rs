@@ -16,7 +16,8 @@ use crate::guard::Kind;
 /// The value that leaves an option out and a setting as it is.
 pub const DEFAULT: &str = "default";
 
-/// How long a command that turns a knob may take unless its file says more, s: as long as one that sets it back.
+/// How long a command that turns a knob may take, and the one that sets it back, unless its file says otherwise, s: to
+/// load a driver takes seconds, another kernel minutes.
 pub const TURNING_S: u64 = 600;
 
 /// How a knob is turned.
@@ -44,7 +45,7 @@ pub enum Set {
         line: String,
         /// What sets it back; absent: the command with the first value.
         restore: Option<String>,
-        /// How long it may take, s; absent: [`TURNING_S`].
+        /// How long it may take, and what sets it back, s; absent: [`TURNING_S`].
         #[serde(default, skip_serializing_if = "Option::is_none")]
         within_s: Option<u64>,
     },
