@@ -492,22 +492,56 @@ fn who_waits_for_the_path_waits_for_no_core() {
 fn waiting_in_line_is_no_work_that_an_offload_would_spare() {
     for (working, waiting, told) in [(0.9, 0.05, true), (0.3, 0.65, true), (0.02, 0.9, false)] {
         let mut record = changed("offload-off-tso", &[]);
-        for cost in record.directions[0]
-            .summary
-            .cpu
-            .iter_mut()
-            .chain(&mut record.summary.cpu)
-        {
-            for thread in &mut cost.threads {
-                let share = |share: f64| (thread.wall_ns as f64 * share) as u64;
-                (thread.cpu_ns, thread.runnable_ns) = (share(working), Some(share(waiting)));
-                thread.blocked_ns = Some(share(1.0 - working - waiting));
-                (thread.voluntary_switches, thread.empty_calls) = (0, Some(0));
-            }
-        }
+        have_threads_spend(&mut record, working, waiting);
         let found = linerate_explain::explain(&record);
         let is_told = found.iter().any(|found| found.cause == "offload-off");
         assert_eq!(is_told, told, "{working} {waiting}: {found:?}");
+    }
+}
+
+/// Has all threads of a record work for that share of their time, stand in line for another, and sleep for the rest.
+fn have_threads_spend(record: &mut Record, working: f64, waiting: f64) {
+    let ways = record.directions[0].summary.cpu.iter_mut();
+    for cost in ways.chain(&mut record.summary.cpu) {
+        for thread in &mut cost.threads {
+            let share = |share: f64| (thread.wall_ns as f64 * share) as u64;
+            (thread.cpu_ns, thread.runnable_ns) = (share(working), Some(share(waiting)));
+            thread.blocked_ns = Some(share(1.0 - working - waiting));
+            (thread.voluntary_switches, thread.empty_calls) = (0, Some(0));
+        }
+    }
+}
+
+/// An end that works for most of its time, and not all of it, is not what holds a stream whose full congestion window
+/// waits for a long path.
+#[test]
+fn an_offload_holds_a_stream_over_a_long_path_where_an_end_has_no_time_left() {
+    for (working, waiting, rtt_ns, told) in [
+        (0.86, 0.0, 20_000_000, true),
+        (0.84, 0.0, 20_000_000, false),
+        // Standing in line is no work, and no time to spare either.
+        (0.52, 0.4, 20_000_000, true),
+        (0.49, 0.4, 20_000_000, false),
+        (0.52, 0.32, 20_000_000, false),
+        // Without such a path an end that works so much is what holds it.
+        (0.84, 0.0, 600_000, true),
+    ] {
+        let mut record = changed("offload-off-tso", &[]);
+        have_threads_spend(&mut record, working, waiting);
+        let rate = record.directions[0]
+            .summary
+            .goodput_bps
+            .expect("it was measured");
+        let told_of = record.intervals.iter_mut();
+        for tcp in told_of.filter_map(|interval| interval.tcp.as_mut()) {
+            (tcp.rtt_ns, tcp.min_rtt_ns) = (rtt_ns, Some(rtt_ns));
+            tcp.cwnd_bytes = (rate / 8e9 * rtt_ns as f64) as u64;
+            (tcp.busy, tcp.receive_window_limited) = (Some(1.0), Some(0.0));
+            (tcp.retransmits, tcp.reordering_seen) = (0, Some(0));
+        }
+        let found = linerate_explain::explain(&record);
+        let is_told = found.iter().any(|found| found.cause == "offload-off");
+        assert_eq!(is_told, told, "{working} {waiting} {rtt_ns}: {found:?}");
     }
 }
 
