@@ -55,7 +55,7 @@ pub fn table_of(dir: &Path, name: &str, label: &str) -> Option<RunSet> {
         .flatten()
         .flatten()
         .filter_map(|found| read(found.path()));
-    newest(stored.chain(read(dir.join("result.json"))))
+    newest(stored, read(dir.join("result.json")))
 }
 
 /// Holds the folder of a table until the file that this gives is closed: two processes that read it, add their
@@ -67,13 +67,13 @@ pub fn hold(dir: &Path) -> Option<File> {
 }
 
 /// The table that was written last, which has all points: not the one that was begun last, since one that was
-/// ended half-way is gone on with later. Of two that were measured side by side the second to be written has
-/// the runs of both.
-fn newest(tables: impl Iterator<Item = RunSet>) -> Option<RunSet> {
-    tables.max_by_key(|set| {
-        let latest = set.runs.iter().map(|run| run.started).max();
-        (latest, set.runs.len(), set.started)
-    })
+/// ended half-way is gone on with later. Of two that were measured side by side and end with the same run the one `here` was
+/// written last, since a folder is held meanwhile; of those in the store, which is not, the one that has the runs of both.
+fn newest(stored: impl Iterator<Item = RunSet>, here: Option<RunSet>) -> Option<RunSet> {
+    let latest = |set: &RunSet| set.runs.iter().map(|run| run.started).max();
+    let stored = stored.max_by_key(|set| (latest(set), set.runs.len(), set.started));
+    let is_last = |here: &RunSet| latest(here) >= stored.as_ref().and_then(latest);
+    here.filter(is_last).or(stored)
 }
 
 #[cfg(test)]
@@ -127,8 +127,27 @@ mod tests {
             ),
         ] {
             let all: Vec<String> = tables.iter().map(|table| table.id.clone()).collect();
-            let found = newest(tables.into_iter()).map(|table| table.id);
+            let found = newest(tables.into_iter(), None).map(|table| table.id);
             assert_eq!(found.as_deref(), wanted, "{all:?}");
         }
+    }
+
+    /// A point that is measured again has fewer runs where fewer were asked for, or none came of the others.
+    #[test]
+    fn a_table_with_fewer_runs_may_be_the_one_that_was_written_last() {
+        let before = || table("before", 3, &[1, 2, 7]);
+        let here = |runs: &[i64]| Some(table("here", 1, runs));
+        for (here, wanted) in [
+            // Begun before the other and written after it, with one run in place of two.
+            (here(&[6, 7]), "here"),
+            // Gone on with in another folder since.
+            (here(&[1, 2, 6]), "before"),
+            (None, "before"),
+        ] {
+            let found = newest([before()].into_iter(), here).map(|table| table.id);
+            assert_eq!(found.as_deref(), Some(wanted));
+        }
+        let alone = newest([].into_iter(), here(&[1])).map(|table| table.id);
+        assert_eq!(alone.as_deref(), Some("here"));
     }
 }
