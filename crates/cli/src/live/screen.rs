@@ -306,13 +306,16 @@ fn listed(picture: &Picture, width: usize, rows: usize) -> Vec<String> {
 
 fn foot(state: &State, width: usize) -> Vec<String> {
     let paused = if state.is_paused() { "PAUSED  " } else { "" };
-    // What a key led to has the foot for itself: the name of a file is there to be read.
-    let said = match (&state.hands, state.said.is_empty()) {
-        (Some((words, _)), _) => format!("{words}, then press Enter"),
-        (None, true) => "p pause  s save  q quit".to_owned(),
-        (None, false) => state.said.clone(),
+    let said = Some(&state.said).filter(|said| !said.is_empty());
+    // What a key led to has the foot for itself, but for what hands are waited for: the name of a file is there to be read.
+    let (first, then) = match (&state.hands, said) {
+        (Some((words, _)), said) => (format!("{words}, then press Enter"), said),
+        (None, Some(said)) => (said.clone(), None),
+        (None, None) => ("p pause  s save  q quit".to_owned(), None),
     };
-    wrap(&format!("{paused}{said}"), width)
+    let mut lines = wrap(&format!("{paused}{first}"), width);
+    lines.extend(then.iter().flat_map(|said| wrap(said, width)));
+    lines
 }
 
 fn rows(lines: &[String]) -> u16 {
@@ -457,6 +460,22 @@ mod tests {
             narrow.contains("linerate-live-20261122T213605Z.jsonl"),
             "{narrow}"
         );
+        // Hands that are waited for are no less so, and what was said before they were is over.
+        let (sender, _waiting) = std::sync::mpsc::channel();
+        state.take(Told::Scene(Scene::Hands("set hops=2".to_owned(), sender)));
+        let text = drawn(&state, 80, 24);
+        assert!(text.contains("set hops=2, then press Enter"), "{text}");
+        assert!(!text.contains("saved"), "{text}");
+        state.say(said.to_owned());
+        for (width, height) in [(80, 24), (40, 12)] {
+            let text = drawn(&state, width, height);
+            for part in [
+                "set hops=2, then press Enter",
+                "linerate-live-20261122T213605Z.jsonl",
+            ] {
+                assert!(text.contains(part), "{width}x{height} {part}: {text}");
+            }
+        }
         // However small the terminal is.
         for (width, height) in [(10, 3), (1, 1), (200, 1), (1, 60), (40, 5), (3, 18)] {
             drawn(&state, width, height);

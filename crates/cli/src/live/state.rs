@@ -256,6 +256,9 @@ impl State {
             // Whoever asked waits, and whoever quit meanwhile does nothing by hand any more.
             Told::Scene(Scene::Hands(words, waiting)) => {
                 self.hands = (!self.ends).then_some((words, waiting));
+                if self.hands.is_some() {
+                    self.said.clear();
+                }
             }
             Told::Scene(scene) => self.picture.scene(scene),
             Told::Event(_, event) => {
