@@ -65,9 +65,9 @@ impl Search {
     /// so by most.
     fn rival(&self) -> Option<Point> {
         let noise = self.noise()?;
-        let (best, runs) = self.seen(&self.from)?;
+        let (best, runs) = self.known(&self.from)?;
         let reach = |point: &Point| {
-            let (score, count) = self.seen(point)?;
+            let (score, count) = self.known(point)?;
             let unknown = noise * (1.0 / count as f64 + 1.0 / runs as f64).sqrt();
             let ahead = score - best + REACH * unknown;
             (count < MOST_RUNS && ahead > self.worth).then_some(ahead)
@@ -80,11 +80,18 @@ impl Search {
             .map(|(point, _)| point.clone())
     }
 
+    /// The score of a setting without drift, and its runs.
+    fn known(&self, point: &Point) -> Option<(f64, usize)> {
+        let runs = self.drift.corrected(point);
+        (!runs.is_empty()).then(|| (middle(runs), runs.len()))
+    }
+
     /// Standard deviation of a run, from how runs of one setting differ; `None` while each was measured once.
     ///
     /// By the middle of all these differences: a wild run now and then does not move it.
     fn noise(&self) -> Option<f64> {
-        let each = self.scores.values().flat_map(|runs| runs.windows(2));
+        let all = self.scores.keys().map(|point| self.drift.corrected(point));
+        let each = all.flat_map(|runs| runs.windows(2));
         let steps: Vec<f64> = each.map(|two| (two[1] - two[0]).abs()).collect();
         (!steps.is_empty()).then(|| middle(&steps) / MIDDLE_DIFFERENCE)
     }

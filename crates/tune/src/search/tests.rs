@@ -1,3 +1,5 @@
+mod drifting;
+
 use super::*;
 
 /// Half of the 5 % that `tune` is asked for, as a difference of logarithms.
@@ -166,7 +168,7 @@ impl Surface {
     fn search(
         &self,
         mut search: Search,
-        noise: impl Fn(&mut fastrand::Rng) -> f64,
+        mut noise: impl FnMut(&mut fastrand::Rng) -> f64,
         seed: u64,
     ) -> (f64, usize) {
         let mut random = fastrand::Rng::with_seed(seed + 100);
