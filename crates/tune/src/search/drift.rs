@@ -224,11 +224,11 @@ impl Walk {
         let links: Vec<f64> = gaps.map(|gap| 1.0 / gap as f64).collect();
         let mut pivots = vec![1.0; at.len()];
         let mut before = links.first().copied().unwrap_or(0.0);
-        for run in 1..pivots.len() {
+        for (run, pivot) in pivots.iter_mut().enumerate().skip(1) {
             let after = links.get(run).copied().unwrap_or(0.0);
-            pivots[run] = ratio + before + after;
+            *pivot = ratio + before + after;
             // What is left of the link once this run is eliminated.
-            before = after - after * after / pivots[run];
+            before = after - after * after / *pivot;
         }
         Self {
             ratio,
