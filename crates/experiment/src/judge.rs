@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use linerate_metric::expect::Unit;
 use linerate_metric::experiment::{
-    ExperimentResult, Knob, Published, Setting, Shape, ShapeState, Trend, number,
+    ExperimentResult, Knob, Point, Published, Setting, Shape, ShapeState, Trend, number,
 };
 use linerate_metric::record::Record;
-use linerate_metric::statistics::median;
+use linerate_metric::statistics::slope;
 
 use crate::doubt::Ground;
 use crate::file::{Distance, Experiment, ShapeOf};
@@ -367,48 +367,39 @@ fn is_of_same_points(one: &Term, other: &Term, setting: &Setting) -> bool {
 fn read(term: &Term, setting: &Setting, result: &ExperimentResult, least: usize) -> Option<f64> {
     let mut asked = setting.clone();
     asked.extend(term.setting.clone());
-    let at = |asked: &Setting| {
-        let mut fitting = result.fitting(asked);
-        let figure = fitting.find_map(|point| point.figures.get(&term.figure))?;
-        Some(figure.median)
-    };
+    let has = |point: &&Point| point.figures.contains_key(&term.figure);
+    let median = |point: &Point| Some(point.figures.get(&term.figure)?.median);
     let Some((along, knob)) = &term.over else {
-        return at(&asked);
+        return median(result.fitting(&asked).find(has)?);
     };
     let knob = result.knobs.iter().find(|known| known.name == *knob)?;
-    let known: Vec<(f64, f64)> = knob
+    let known: Vec<(f64, &Point)> = knob
         .values
         .iter()
         .enumerate()
         .filter_map(|(position, value)| {
             asked.insert(knob.name.clone(), value.clone());
-            Some((number(value).unwrap_or(position as f64), at(&asked)?))
+            let point = result.fitting(&asked).find(has)?;
+            Some((number(value).unwrap_or(position as f64), point))
         })
         .collect();
     if known.len() < least {
         return None;
     }
-    let values = || known.iter().map(|(_, value)| *value);
+    let values = || known.iter().filter_map(|(_, point)| median(point));
     match along {
         Along::Max => values().reduce(f64::max),
         Along::Min => values().reduce(f64::min),
         Along::First => values().next(),
         Along::Last => values().next_back(),
-        Along::Slope => slope(&known),
-    }
-}
-
-/// Theil and Sen: the median of the slopes between all pairs.
-pub(crate) fn slope(points: &[(f64, f64)]) -> Option<f64> {
-    let mut slopes = Vec::new();
-    for (position, one) in points.iter().enumerate() {
-        for other in &points[position + 1..] {
-            if other.0 != one.0 {
-                slopes.push((other.1 - one.1) / (other.0 - one.0));
-            }
+        Along::Slope => {
+            let each = |&(x, point): &(f64, &Point)| {
+                let values = point.each(&term.figure);
+                values.into_iter().map(move |value| (x, value))
+            };
+            slope(&known.iter().flat_map(each).collect::<Vec<_>>())
         }
     }
-    median(&slopes)
 }
 
 /// Knobs and values of the points that there are, in the order of the file.
@@ -493,6 +484,20 @@ mod tests {
         let verdict = verdict(&any(), &shape, result, &[], TWO);
         assert_eq!(verdict.why.is_empty(), verdict.state != ShapeState::Misses);
         verdict.state
+    }
+
+    /// A virtual machine has two states, and each median is of the one that two of three runs were in.
+    #[test]
+    fn a_slope_is_that_of_the_runs_and_not_of_their_medians() {
+        let medians = [("0", 15.4), ("2", 13.5), ("4", 15.2)];
+        let each = [[10.4, 15.4, 15.7], [13.5, 13.5, 18.2], [15.2, 15.1, 20.8]];
+        let mut result = result(&medians.map(|(hops, p50)| (hops, "reused", p50)));
+        let rule = "slope(p50 over hops) > 1.2ns";
+        assert_eq!(state(rule, &result), ShapeState::Misses);
+        for (point, values) in result.points.iter_mut().zip(each) {
+            point.values.insert("p50".to_owned(), values.to_vec());
+        }
+        assert_eq!(state(rule, &result), ShapeState::Holds);
     }
 
     #[test]
@@ -770,11 +775,5 @@ mod tests {
             assert_eq!(verdict.state, state, "{processors:?} {distance:?}");
             assert!(verdict.measured.contains(says), "{}", verdict.measured);
         }
-    }
-
-    #[test]
-    fn slopes() {
-        assert_eq!(slope(&[(0.0, 1.0), (1.0, 3.0), (2.0, 5.0)]), Some(2.0));
-        assert_eq!(slope(&[(0.0, 1.0)]), None);
     }
 }

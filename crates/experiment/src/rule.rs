@@ -76,7 +76,7 @@ pub struct Term {
 /// What is taken of a figure along a knob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Along {
-    /// The median of the slopes between all pairs of points (Theil, Sen), per unit of the knob.
+    /// The median of the slopes between all pairs of runs (Theil, Sen), per unit of the knob.
     Slope,
     /// The highest value.
     Max,

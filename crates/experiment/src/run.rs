@@ -485,11 +485,14 @@ impl Kept {
             .values
             .iter()
             .filter_map(|(name, values)| Some((name.clone(), estimate(values)?)));
+        let several = self.values.iter().filter(|(_, values)| values.len() > 1);
+        let several = several.map(|(name, values)| (name.clone(), values.clone()));
         Point {
             setting: self.setting.clone(),
             commands: self.commands.clone(),
             around: self.around.clone(),
             figures: figures.collect(),
+            values: several.collect(),
             runs: self.runs.iter().map(|run| run.id.clone()).collect(),
             skipped: self.skipped.clone(),
         }

@@ -95,11 +95,26 @@ pub struct Point {
     pub around: Vec<String>,
     /// Each figure's median over the repeats, with its interval.
     pub figures: BTreeMap<String, Estimate>,
+    /// Each figure in every run that has it, where there is more than one; absent in results of older versions.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub values: BTreeMap<String, Vec<f64>>,
     /// Ids of its records.
     pub runs: Vec<String>,
     /// Why it was not measured; absent where it was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
+}
+
+impl Point {
+    /// A figure in each of its runs: where they are not known, the median of all.
+    #[must_use]
+    pub fn each(&self, figure: &str) -> Vec<f64> {
+        let median = || Some(self.figures.get(figure)?.median);
+        match self.values.get(figure) {
+            Some(values) => values.clone(),
+            None => median().into_iter().collect(),
+        }
+    }
 }
 
 /// A figure over two knobs.
@@ -226,7 +241,7 @@ impl ExperimentResult {
     }
 
     /// Measured points that a setting fits, which may leave knobs open.
-    pub fn fitting<'a>(&'a self, setting: &'a Setting) -> impl Iterator<Item = &'a Point> {
+    pub fn fitting<'a>(&'a self, setting: &Setting) -> impl Iterator<Item = &'a Point> {
         self.points.iter().filter(move |point| {
             setting
                 .iter()

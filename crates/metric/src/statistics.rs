@@ -43,6 +43,20 @@ fn median_of_sorted(sorted: &[f64]) -> Option<f64> {
     }
 }
 
+/// How much y grows with x by one: the median of the slopes between all pairs (Theil, Sen), which a third of odd points
+/// do not move. `None` where all have one x.
+#[must_use]
+pub fn slope(points: &[(f64, f64)]) -> Option<f64> {
+    let mut slopes = Vec::new();
+    for (position, one) in points.iter().enumerate() {
+        let others = points[position + 1..]
+            .iter()
+            .filter(|other| other.0 != one.0);
+        slopes.extend(others.map(|other| (other.1 - one.1) / (other.0 - one.0)));
+    }
+    median(&slopes)
+}
+
 /// The median with a percentile-bootstrap interval ([`CONFIDENCE`], 2,000 resamples).
 ///
 /// Formula: Efron's percentile interval. With fewer than six runs no interval can cover 95 %, so
@@ -154,6 +168,20 @@ pub fn ratio(pairs: &[(f64, f64)]) -> Option<Estimate> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn slopes() {
+        let line = [(0.0, 1.0), (1.0, 3.0), (2.0, 5.0)];
+        assert_eq!(slope(&line), Some(2.0));
+        assert_eq!(slope(&[(0.0, 1.0), (0.0, 2.0)]), None);
+        assert_eq!(slope(&[]), None);
+        // Two of nine were measured in another state.
+        let apart = |x: f64| [(x, 2.0 * x), (x, 2.0 * x + 0.1), (x, 2.0 * x - 0.1)];
+        let mut runs = [apart(0.0), apart(2.0), apart(4.0)].concat();
+        (runs[0].1, runs[1].1) = (5.0, 5.2);
+        let found = slope(&runs).unwrap();
+        assert!((found - 2.0).abs() < 0.1, "{found}");
+    }
 
     #[test]
     fn medians() {

@@ -4,7 +4,7 @@ use linerate_metric::expect::Unit;
 use linerate_metric::experiment::{
     ExperimentResult, Point, Setting, Shape, ShapeState, TableOf, number,
 };
-use linerate_metric::statistics::{Estimate, median};
+use linerate_metric::statistics::{Estimate, slope};
 
 use crate::markdown;
 use crate::words::{UNKNOWN, times};
@@ -51,11 +51,6 @@ fn point<'a>(result: &'a ExperimentResult, row: &Setting, column: &Setting) -> O
     let mut setting = row.clone();
     setting.extend(column.clone());
     result.points.iter().find(|point| point.setting == setting)
-}
-
-fn value(result: &ExperimentResult, row: &Setting, column: &Setting, figure: &str) -> Option<f64> {
-    let point = point(result, row, column)?;
-    point.figures.get(figure).map(|figure| figure.median)
 }
 
 fn unit(result: &ExperimentResult, figure: &str) -> Unit {
@@ -218,7 +213,7 @@ fn direction(base: f64, value: f64) -> String {
     }
 }
 
-/// What one more of a knob adds: the median of the slopes between all pairs (Theil, Sen).
+/// What one more of a knob adds, by all runs.
 fn step(
     result: &ExperimentResult,
     sides: &[Setting],
@@ -226,17 +221,14 @@ fn step(
     figure: &str,
     knob: &str,
 ) -> Option<f64> {
-    let points: Vec<(f64, f64)> = sides
-        .iter()
-        .filter_map(|side| Some((number(&side[knob])?, value(result, side, top, figure)?)))
-        .collect();
-    let mut slopes = Vec::new();
-    for (position, one) in points.iter().enumerate() {
-        for other in &points[position + 1..] {
-            slopes.push((other.1 - one.1) / (other.0 - one.0));
+    let mut runs = Vec::new();
+    for side in sides {
+        let at = number(&side[knob]);
+        if let Some((at, point)) = at.zip(point(result, side, top)) {
+            runs.extend(point.each(figure).into_iter().map(|value| (at, value)));
         }
     }
-    median(&slopes)
+    slope(&runs)
 }
 
 fn signed(unit: Unit, value: f64) -> String {
