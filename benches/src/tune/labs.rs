@@ -194,7 +194,7 @@ impl Case {
         found: &[(String, String)],
     ) -> Vec<String> {
         let mut all = words(&format!(
-            "compare --json --figure {} --pairs 10 --knob-file {}",
+            "compare --json --figure {} --pairs 30 --knob-file {}",
             self.goal,
             self.knob_file()
         ));

@@ -28,7 +28,7 @@ const MAY_TAKE: f64 = 0.20;
 /// A search and its proof take no longer.
 const TUNES: Duration = Duration::from_secs(100);
 /// Ten pairs take no longer.
-const COMPARES: Duration = Duration::from_secs(15);
+const COMPARES: Duration = Duration::from_secs(45);
 /// Where results go.
 const RESULTS: &str = "target/bench/tune.json";
 
@@ -111,7 +111,7 @@ fn bench() -> Result<bool, Trouble> {
     let mut rows: Vec<Value> = Vec::new();
     let mut good = true;
     println!(
-        "lab            try  goal     best of sweep  tune finds     of best  runs         share  holds"
+        "lab            try  goal     best of sweep  tune finds     of best [95 %]  runs         share  holds"
     );
     for case in LABS.iter().filter(|case| asked.wants(case.name)) {
         match measure(&program, case, &asked) {
@@ -195,16 +195,19 @@ fn measure(program: &Program, case: &Case, asked: &Asked) -> Result<Vec<Value>, 
         let setting = case.setting_of(found);
         let ratio = program.once(&format!("{}-against-{seed}", case.name), || {
             program.needs(COMPARES)?;
-            against(&lab, case, &command, best, &setting).map(Value::from)
+            against(&lab, case, &command, best, &setting)
         })?;
-        let ratio = ratio.as_f64().unwrap_or(f64::NAN);
+        let [ratio, low, high] =
+            ["median", "low", "high"].map(|of| of_best(&ratio[of], case).unwrap_or(f64::NAN));
+        // Where less is better the ends change places.
+        let (low, high) = (low.min(high), low.max(high));
         let share = runs as f64 / exhaustive as f64;
         let holds = ratio >= REACHES && share <= MAY_TAKE;
         // Few values leave a sweep that is cheaper than any proof.
         let judged = (!asked.quick).then_some(holds);
         let setting: Vec<_> = setting.iter().map(|(k, v)| format!("{k}={v}")).collect();
         println!(
-            "{:<14} {seed:>3}  {:<8} {:>13.4e}  {:>13.4e}  {:>6.1} %  {runs:>4} of {exhaustive:<5} {:>4.0} %  {}   {}",
+            "{:<14} {seed:>3}  {:<8} {:>13.4e}  {:>13.4e}  {:>6.1} % [{:.1}, {:.1}]  {runs:>4} of {exhaustive:<5} {:>4.0} %  {}   {}",
             case.name,
             case.goal,
             value(best),
@@ -215,6 +218,8 @@ fn measure(program: &Program, case: &Case, asked: &Asked) -> Result<Vec<Value>, 
                     ratio
                 },
             ratio * 100.0,
+            low * 100.0,
+            high * 100.0,
             share * 100.0,
             match judged {
                 Some(true) => "yes",
@@ -225,31 +230,37 @@ fn measure(program: &Program, case: &Case, asked: &Asked) -> Result<Vec<Value>, 
         );
         rows.push(json!({
             "name": format!("tune/{}", case.name), "try": seed, "goal": case.goal, "best": value(best),
-            "best_setting": best["setting"], "found_setting": setting, "of_best": ratio,
+            "best_setting": best["setting"], "found_setting": setting, "of_best": ratio, "of_best_interval": [low, high],
             "runs": runs, "exhaustive_runs": exhaustive, "share": share, "spent": found["spent"], "holds": judged,
         }));
     }
     Ok(rows)
 }
 
-/// What was found over the best of the sweep, so that 1 is as good; measured in pairs, one after the other.
+/// What was found over the best of the sweep, with its interval; measured in pairs, one after the other.
 fn against(
     lab: &Lab<'_>,
     case: &Case,
     command: &[String],
     best: &Value,
     found: &[(String, String)],
-) -> Result<f64, Trouble> {
+) -> Result<Value, Trouble> {
     let best = case.setting_in(&best["setting"]);
     if best == found {
-        return Ok(1.0);
+        return Ok(json!({ "median": 1.0, "low": 1.0, "high": 1.0 }));
     }
     let compared = lab.client(&case.compare(command, &best, found))?;
-    let ratio = compared["result"]["comparison"]["ratio"]["median"].as_f64();
-    let ratio = ratio.ok_or_else(|| Trouble("the comparison has no ratio".to_owned()))?;
-    Ok(if case.lower_is_better() {
-        1.0 / ratio
-    } else {
-        ratio
+    match &compared["result"]["comparison"]["ratio"] {
+        Value::Null => Err(Trouble("the comparison has no ratio".to_owned())),
+        ratio => Ok(ratio.clone()),
+    }
+}
+
+/// A ratio of two figures so that 1 is as good, and more is better.
+fn of_best(ratio: &Value, case: &Case) -> Option<f64> {
+    let ratio = ratio.as_f64()?;
+    Some(match case.lower_is_better() {
+        true => 1.0 / ratio,
+        false => ratio,
     })
 }
