@@ -39,42 +39,55 @@ const NOTHING: f64 = 1e-18;
 
 /// Runs in their order, and their scores without the drift of the machine.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Drift {
-    runs: Vec<(Point, f64)>,
-    /// Made when somebody asks: not for each run of a group.
-    corrected: OnceCell<BTreeMap<Point, Vec<f64>>>,
+pub(super) struct Runs {
+    scores: Vec<f64>,
+    /// Which of them a setting has.
+    of: BTreeMap<Point, Vec<usize>>,
+    /// How far the machine was off at each. Made when somebody asks: not for each run of a group.
+    states: OnceCell<Vec<f64>>,
 }
 
-impl Drift {
+impl Runs {
     /// One more run.
     pub(super) fn tell(&mut self, point: &Point, score: f64) {
-        self.runs.push((point.clone(), score));
-        self.corrected.take();
+        let run = self.scores.len();
+        self.of.entry(point.clone()).or_default().push(run);
+        self.scores.push(score);
+        self.states.take();
     }
 
-    /// Scores of a setting as if the machine had been in one state all the time.
-    pub(super) fn corrected(&self, point: &Point) -> &[f64] {
-        let all = self.corrected.get_or_init(|| corrected(&self.runs));
-        all.get(point).map_or(&[], Vec::as_slice)
+    /// Settings that were measured, and how often.
+    pub(super) fn settings(&self) -> impl Iterator<Item = (&Point, usize)> {
+        self.of.iter().map(|(point, runs)| (point, runs.len()))
+    }
+
+    /// Whether a setting was measured.
+    pub(super) fn has(&self, point: &Point) -> bool {
+        self.of.contains_key(point)
+    }
+
+    /// Scores of a setting as they were measured.
+    pub(super) fn measured(&self, point: &Point) -> Vec<f64> {
+        let runs = self.runs(point).iter();
+        runs.map(|&run| self.scores[run]).collect()
+    }
+
+    /// The same as if the machine had been in one state all the time.
+    pub(super) fn corrected(&self, point: &Point) -> Vec<f64> {
+        let states = (self.states).get_or_init(|| Repeats::of(self).states(self.scores.len()));
+        let runs = self.runs(point).iter();
+        runs.map(|&run| self.scores[run] - states[run]).collect()
     }
 
     /// Runs since this setting was measured.
     pub(super) fn since(&self, point: &Point) -> usize {
-        let newest_first = self.runs.iter().rev();
-        (newest_first.map(|(of, _)| of))
-            .position(|of| of == point)
-            .unwrap_or(self.runs.len())
+        let last = self.runs(point).last();
+        last.map_or(self.scores.len(), |run| self.scores.len() - 1 - run)
     }
-}
 
-fn corrected(runs: &[(Point, f64)]) -> BTreeMap<Point, Vec<f64>> {
-    let states = Repeats::of(runs).states(runs.len());
-    let mut corrected: BTreeMap<Point, Vec<f64>> = BTreeMap::new();
-    for ((point, score), state) in runs.iter().zip(states) {
-        let scores = corrected.entry(point.clone()).or_default();
-        scores.push(score - state);
+    fn runs(&self, point: &Point) -> &[usize] {
+        self.of.get(point).map_or(&[], Vec::as_slice)
     }
-    corrected
 }
 
 /// Runs of what was measured more than once, in their order.
@@ -94,24 +107,16 @@ struct Fit {
 }
 
 impl Repeats {
-    fn of(runs: &[(Point, f64)]) -> Self {
-        let mut counts: BTreeMap<&Point, usize> = BTreeMap::new();
-        for (point, _) in runs {
-            *counts.entry(point).or_default() += 1;
-        }
-        let mut settings: BTreeMap<&Point, Vec<usize>> = BTreeMap::new();
-        let (mut at, mut scores) = (Vec::new(), Vec::new());
-        for (run, (point, score)) in runs.iter().enumerate() {
-            if counts[point] > 1 {
-                settings.entry(point).or_default().push(at.len());
-                at.push(run);
-                scores.push(*score);
-            }
-        }
+    fn of(all: &Runs) -> Self {
+        let repeated = || all.of.values().filter(|runs| runs.len() > 1);
+        let mut at: Vec<usize> = repeated().flatten().copied().collect();
+        at.sort_unstable();
+        let place = |run: &usize| at.partition_point(|at| at < run);
+        let settings = repeated().map(|runs| runs.iter().map(place).collect());
         Self {
+            settings: settings.collect(),
+            scores: at.iter().map(|&run| all.scores[run]).collect(),
             at,
-            scores,
-            settings: settings.into_values().collect(),
         }
     }
 
@@ -307,15 +312,15 @@ mod tests {
     use super::*;
 
     /// Two settings in turn and, every third run, one that is measured once; `score` gives that of a run and its setting.
-    fn told(runs: usize, score: impl Fn(usize, usize) -> f64) -> (Drift, Vec<Point>) {
-        let mut drift = Drift::default();
+    fn told(runs: usize, score: impl Fn(usize, usize) -> f64) -> (Runs, Vec<Point>) {
+        let mut all = Runs::default();
         let points: Vec<Point> = (0..runs)
             .map(|run| vec![if run % 3 == 2 { run } else { run % 2 }])
             .collect();
         for (run, point) in points.iter().enumerate() {
-            drift.tell(point, score(run, point[0]));
+            all.tell(point, score(run, point[0]));
         }
-        (drift, points)
+        (all, points)
     }
 
     /// Noise with a deviation of 1 that is the same every time.
@@ -328,8 +333,8 @@ mod tests {
     fn a_slow_state_is_taken_out_of_what_was_measured_in_it() {
         let slow = |run: usize| if (20..45).contains(&run) { 10.0 } else { 0.0 };
         let level = |setting: usize| if setting == 1 { 3.0 } else { 0.0 };
-        let (drift, points) = told(60, |run, setting| level(setting) - slow(run) + noise(run));
-        let known = |point: &Point| super::super::middle(drift.corrected(point));
+        let (all, points) = told(60, |run, setting| level(setting) - slow(run) + noise(run));
+        let known = |point: &Point| super::super::middle(&all.corrected(point));
         let ahead = known(&vec![1]) - known(&vec![0]);
         assert!((ahead - 3.0).abs() < 0.8, "{ahead}");
         // Those of one run as well, but for the runs beside a change, where nobody knows when it was.
@@ -342,35 +347,35 @@ mod tests {
 
     #[test]
     fn without_drift_scores_stay_as_they_are() {
-        let (drift, points) = told(60, |run, setting| setting as f64 + noise(run));
+        let (all, points) = told(60, |run, setting| setting as f64 + noise(run));
         for (run, point) in points.iter().enumerate() {
             let raw = point[0] as f64 + noise(run);
-            assert!(drift.corrected(point).contains(&raw), "run {run}");
+            assert!(all.corrected(point).contains(&raw), "run {run}");
         }
     }
 
     #[test]
     fn what_never_differs_and_too_few_repeats_say_nothing() {
         for runs in 0..12 {
-            let (drift, points) = told(runs, |_, setting| setting as f64);
+            let (all, points) = told(runs, |_, setting| setting as f64);
             for point in &points {
                 let same = |score: &f64| (score - point[0] as f64).abs() < 1e-9;
-                assert!(drift.corrected(point).iter().all(same), "{runs}: {point:?}");
+                assert!(all.corrected(point).iter().all(same), "{runs}: {point:?}");
             }
         }
-        let mut drift = Drift::default();
+        let mut all = Runs::default();
         for (run, point) in [0, 1, 0, 1].into_iter().enumerate() {
-            drift.tell(&vec![point], run as f64);
+            all.tell(&vec![point], run as f64);
         }
-        assert_eq!(drift.corrected(&vec![0]), [0.0, 2.0]);
-        assert_eq!(drift.corrected(&vec![2]), [0.0; 0]);
+        assert_eq!(all.corrected(&vec![0]), [0.0, 2.0]);
+        assert_eq!(all.corrected(&vec![2]), [0.0; 0]);
     }
 
     #[test]
     fn since_counts_the_runs_of_others() {
-        let (drift, _) = told(6, |_, _| 0.0);
+        let (all, _) = told(6, |_, _| 0.0);
         // Settings 0, 1, 2, 1, 0, 5.
-        let since = [0, 1, 2, 7].map(|setting| drift.since(&vec![setting]));
+        let since = [0, 1, 2, 7].map(|setting| all.since(&vec![setting]));
         assert_eq!(since, [1, 2, 3, 6]);
     }
 
@@ -378,10 +383,10 @@ mod tests {
     #[test]
     fn levels_and_states_are_those_of_the_least_squares() {
         let ratio = 0.3;
-        let (drift, _) = told(30, |run, setting| {
+        let (all, _) = told(30, |run, setting| {
             setting as f64 + 4.0 * noise(run / 10) + noise(run)
         });
-        let repeats = Repeats::of(&drift.runs);
+        let repeats = Repeats::of(&all);
         let fit = repeats.fit(ratio).unwrap();
         let cost = |states: &[f64]| {
             let mut sum = 0.0;

@@ -72,27 +72,29 @@ impl Search {
             let ahead = score - best + REACH * unknown;
             (count < MOST_RUNS && ahead > self.worth).then_some(ahead)
         };
-        self.scores
-            .keys()
-            .filter(|point| **point != self.from && !self.is_refused(point))
-            .filter_map(|point| Some((point, reach(point)?)))
+        self.runs
+            .settings()
+            .filter(|(point, _)| **point != self.from && !self.is_refused(point))
+            .filter_map(|(point, _)| Some((point, reach(point)?)))
             .max_by(|a, b| a.1.total_cmp(&b.1))
             .map(|(point, _)| point.clone())
     }
 
     /// The score of a setting without drift, and its runs.
     fn known(&self, point: &Point) -> Option<(f64, usize)> {
-        let runs = self.drift.corrected(point);
-        (!runs.is_empty()).then(|| (middle(runs), runs.len()))
+        let runs = self.runs.corrected(point);
+        (!runs.is_empty()).then(|| (middle(&runs), runs.len()))
     }
 
     /// Standard deviation of a run, from how runs of one setting differ; `None` while each was measured once.
     ///
     /// By the middle of all these differences: a wild run now and then does not move it.
     fn noise(&self) -> Option<f64> {
-        let all = self.scores.keys().map(|point| self.drift.corrected(point));
-        let each = all.flat_map(|runs| runs.windows(2));
-        let steps: Vec<f64> = each.map(|two| (two[1] - two[0]).abs()).collect();
+        let mut steps = Vec::new();
+        for (point, _) in self.runs.settings() {
+            let runs = self.runs.corrected(point);
+            steps.extend(runs.windows(2).map(|two| (two[1] - two[0]).abs()));
+        }
         (!steps.is_empty()).then(|| middle(&steps) / MIDDLE_DIFFERENCE)
     }
 }

@@ -12,7 +12,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use drift::Drift;
+use drift::Runs;
 
 /// A setting: for each knob the number of its value, 0 is the start.
 pub type Point = Vec<usize>;
@@ -81,8 +81,7 @@ pub struct Search {
     /// Difference of scores that is worth knowing.
     worth: f64,
     random: fastrand::Rng,
-    scores: BTreeMap<Point, Vec<f64>>,
-    drift: Drift,
+    runs: Runs,
     /// How often a setting failed, or might not be chosen.
     failures: BTreeMap<Point, u32>,
     /// The failed settings of which a value, by its knob, was the only one that nobody knew whether it can be had at
@@ -118,8 +117,7 @@ impl Search {
             left: runs,
             worth: 0.0,
             random: fastrand::Rng::with_seed(seed),
-            scores: BTreeMap::new(),
-            drift: Drift::default(),
+            runs: Runs::default(),
             failures: BTreeMap::new(),
             blamed: BTreeMap::new(),
             given_up: BTreeSet::new(),
@@ -168,7 +166,7 @@ impl Search {
         let Some(next) = self.queue.front() else {
             return;
         };
-        let long_ago = self.drift.since(&self.from) >= LOOK_BACK;
+        let long_ago = self.runs.since(&self.from) >= LOOK_BACK;
         if long_ago && *next != self.from && self.score(&self.from).is_some() {
             self.queue.push_front(self.from.clone());
         }
@@ -181,8 +179,7 @@ impl Search {
             return;
         };
         let ahead = |point: &Point| Some(self.score(point)? - self.score(&best)?);
-        let once =
-            (self.scores.iter()).filter(|(point, runs)| runs.len() == 1 && !self.is_refused(point));
+        let once = self.runs.settings().filter(|&(_, runs)| runs == 1);
         let promising = once
             .filter_map(|(point, _)| Some((point, ahead(point)?)))
             .filter(|(_, ahead)| *ahead > self.worth)
@@ -198,7 +195,8 @@ impl Search {
     pub fn fail(&mut self, point: &Point, ran: bool) -> Option<(usize, usize)> {
         *self.failures.entry(point.clone()).or_default() += 1;
         self.left += usize::from(!ran);
-        let works = |knob: usize, value: usize| self.scores.keys().any(|seen| seen[knob] == value);
+        let works =
+            |knob: usize, value: usize| self.runs.settings().any(|(seen, _)| seen[knob] == value);
         let mut unknown =
             (point.iter().copied().enumerate()).filter(|&(knob, value)| !works(knob, value));
         // With two of them nobody knows which one it was.
@@ -233,10 +231,7 @@ impl Search {
     /// What the last setting came to; `None`: it may not be chosen.
     pub fn tell(&mut self, point: &Point, score: Option<f64>) {
         match score.filter(|score| score.is_finite()) {
-            Some(score) => {
-                self.scores.entry(point.clone()).or_default().push(score);
-                self.drift.tell(point, score);
-            }
+            Some(score) => self.runs.tell(point, score),
             None => *self.failures.entry(point.clone()).or_default() += 1,
         }
     }
@@ -248,10 +243,9 @@ impl Search {
     #[must_use]
     pub fn best(&self) -> Option<Point> {
         let best = |least: usize| {
-            let allowed = (self.scores.iter())
-                .filter(|(point, runs)| runs.len() >= least && !self.is_refused(point));
-            allowed
-                .map(|(point, _)| (point, middle(self.drift.corrected(point))))
+            let measured = self.runs.settings().filter(|&(_, runs)| runs >= least);
+            measured
+                .filter_map(|(point, _)| Some((point, self.score(point)?)))
                 .max_by(|a, b| a.1.total_cmp(&b.1))
                 .map(|(point, _)| point.clone())
         };
@@ -261,14 +255,14 @@ impl Search {
     /// Median score of a setting as it was measured, and how often that was.
     #[must_use]
     pub fn seen(&self, point: &Point) -> Option<(f64, usize)> {
-        let runs = self.scores.get(point)?;
-        Some((middle(runs), runs.len()))
+        let runs = self.runs.measured(point);
+        (!runs.is_empty()).then(|| (middle(&runs), runs.len()))
     }
 
     /// Median score of a setting that may be chosen, without what the machine did meanwhile.
     fn score(&self, point: &Point) -> Option<f64> {
-        let runs = self.drift.corrected(point);
-        (!runs.is_empty() && !self.is_refused(point)).then(|| middle(runs))
+        let may_be = self.runs.has(point) && !self.is_refused(point);
+        may_be.then(|| middle(&self.runs.corrected(point)))
     }
 
     /// Fills the queue, or ends it.
@@ -339,14 +333,13 @@ impl Search {
     /// A setting that never came to a score, or failed more than once: one run that failed beside others that
     /// did not says nothing of a setting.
     fn is_refused(&self, point: &Point) -> bool {
-        (self.failures.get(point))
-            .is_some_and(|&failures| failures > 1 || !self.scores.contains_key(point))
+        (self.failures.get(point)).is_some_and(|&failures| failures > 1 || !self.runs.has(point))
     }
 
     fn is_fresh(&self, point: &Point) -> bool {
         let mut values = point.iter().copied().enumerate();
         let given_up = values.any(|value| self.given_up.contains(&value));
-        !given_up && !self.scores.contains_key(point) && !self.is_refused(point)
+        !given_up && !self.runs.has(point) && !self.is_refused(point)
     }
 
     fn order(&self, a: &Point, b: &Point) -> std::cmp::Ordering {
@@ -379,17 +372,14 @@ impl Search {
     /// All runs of one side above all of the other decide at once; else the medians, when there was time.
     fn race(&self, candidate: &Point, rounds: u32) -> Race {
         let ahead = self.score(candidate) > self.score(&self.from);
-        let lowest = self.runs(candidate).fold(f64::MAX, f64::min);
-        let highest = self.runs(&self.from).fold(f64::MIN, f64::max);
+        let runs = |point: &Point| self.runs.corrected(point).into_iter();
+        let lowest = runs(candidate).fold(f64::MAX, f64::min);
+        let highest = runs(&self.from).fold(f64::MIN, f64::max);
         match ahead {
             false => Race::Lost,
             true if lowest > highest || rounds >= MOST_ROUNDS => Race::Won,
             true => Race::Open,
         }
-    }
-
-    fn runs(&self, point: &Point) -> impl Iterator<Item = f64> {
-        self.drift.corrected(point).iter().copied()
     }
 }
 
