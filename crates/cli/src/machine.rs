@@ -262,9 +262,11 @@ impl Machine for Hosts {
         })
     }
 
-    fn write(&self, key: &Key, value: &str) -> Result<(), String> {
+    fn write(&self, key: &Key, value: &str, limit_s: Option<u64>) -> Result<(), String> {
+        let limit = Duration::from_secs(limit_s.unwrap_or(TURNING_S));
         if key.kind == Kind::Command {
-            return self.write_within(key, value, None);
+            // It goes back without a network of ours.
+            return shell(value, limit);
         }
         let name = key.name.as_str();
         self.within(key, || match key.kind {
@@ -298,16 +300,8 @@ impl Machine for Hosts {
             Kind::Offloads => words(interface::set_offloads(name, value)),
             Kind::Rps => words(set_steering(name, Steering::Rps, value)),
             Kind::Xps => words(set_steering(name, Steering::Xps, value)),
-            Kind::Command => shell(value, Duration::from_secs(TURNING_S)),
+            Kind::Command => shell(value, limit),
         })
-    }
-
-    fn write_within(&self, key: &Key, value: &str, limit_s: Option<u64>) -> Result<(), String> {
-        match key.kind {
-            // It goes back without a network of ours.
-            Kind::Command => shell(value, Duration::from_secs(limit_s.unwrap_or(TURNING_S))),
-            _ => self.write(key, value),
-        }
     }
 
     fn device(&self, key: &Key) -> Option<Device> {
@@ -525,7 +519,7 @@ mod tests {
             "{told}"
         );
         let hosts = Hosts::own(&[]).expect("/proc is mounted");
-        let told = hosts.write_within(&Key::of_command("window"), "sleep 20", Some(0));
+        let told = hosts.write(&Key::of_command("window"), "sleep 20", Some(0));
         let told = told.unwrap_err();
         assert!(told.contains("`sleep 20` has not ended in 0 s"), "{told}");
     }

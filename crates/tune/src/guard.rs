@@ -25,19 +25,11 @@ pub trait Machine {
     /// # Errors
     /// Why it cannot be read, in words.
     fn read(&self, key: &Key) -> Result<String, String>;
-    /// Sets a value.
-    ///
-    /// # Errors
-    /// Why it cannot be set, in words.
-    fn write(&self, key: &Key, value: &str) -> Result<(), String>;
-    /// Sets a value that may take so many seconds, where that was said.
+    /// Sets a value; a command may take so many seconds for it, where that was said.
     ///
     /// # Errors
     /// Why it cannot be set, or that it has not come to an end by then, in words.
-    fn write_within(&self, key: &Key, value: &str, limit_s: Option<u64>) -> Result<(), String> {
-        let _ = limit_s;
-        self.write(key, value)
-    }
+    fn write(&self, key: &Key, value: &str, limit_s: Option<u64>) -> Result<(), String>;
     /// Which interface it is a setting of; none where it is of no interface, or that is not told.
     fn device(&self, key: &Key) -> Option<Device> {
         let _ = key;
@@ -55,12 +47,8 @@ impl<M: Machine> Machine for &M {
         (**self).read(key)
     }
 
-    fn write(&self, key: &Key, value: &str) -> Result<(), String> {
-        (**self).write(key, value)
-    }
-
-    fn write_within(&self, key: &Key, value: &str, limit_s: Option<u64>) -> Result<(), String> {
-        (**self).write_within(key, value, limit_s)
+    fn write(&self, key: &Key, value: &str, limit_s: Option<u64>) -> Result<(), String> {
+        (**self).write(key, value, limit_s)
     }
 
     fn device(&self, key: &Key) -> Option<Device> {
@@ -139,7 +127,7 @@ impl<M: Machine> Guard<M> {
             self.note_old(key, &old)
                 .map_err(|error| error.to_string())?;
         }
-        self.machine.write(key, value)
+        self.machine.write(key, value, None)
     }
 
     /// The value now.
@@ -313,11 +301,11 @@ struct Back {
     wrong: Vec<String>,
 }
 
-/// Sets a value back, where its key is by now. What could never be set stands as it did, and need not go back, which could not be done either: it
-/// is noted before it is tried.
+/// Sets a value back, where its key is by now. What could never be set stands as it did, and need not go back, which
+/// could not be done either: it is noted before it is tried.
 fn set_back<M: Machine>(machine: &M, key: &Key, old: &Old) -> Result<(), String> {
     machine
-        .write_within(key, &old.value, old.within_s)
+        .write(key, &old.value, old.within_s)
         .or_else(|why| match machine.read(key) {
             Ok(now) if now == old.value => Ok(()),
             _ => Err(why),

@@ -15,7 +15,7 @@ impl Machine for Table {
             .ok_or_else(|| "not there".to_owned())
     }
 
-    fn write(&self, key: &Key, value: &str) -> Result<(), String> {
+    fn write(&self, key: &Key, value: &str, _: Option<u64>) -> Result<(), String> {
         if value == "bad" || key.name == "fixed" {
             return Err("invalid".to_owned());
         }
@@ -94,10 +94,10 @@ impl Machine for Stuck<'_> {
         self.0.read(key)
     }
 
-    fn write(&self, key: &Key, value: &str) -> Result<(), String> {
+    fn write(&self, key: &Key, value: &str, limit_s: Option<u64>) -> Result<(), String> {
         match *self.1.borrow() && key.name == "a" {
             true => Err("no such device".to_owned()),
-            false => self.0.write(key, value),
+            false => self.0.write(key, value, limit_s),
         }
     }
 
@@ -134,10 +134,10 @@ impl Machine for Without<'_> {
         self.0.read(key)
     }
 
-    fn write(&self, key: &Key, value: &str) -> Result<(), String> {
+    fn write(&self, key: &Key, value: &str, limit_s: Option<u64>) -> Result<(), String> {
         match key.name == "a" {
             true => Err("no such device".to_owned()),
-            false => self.0.write(key, value),
+            false => self.0.write(key, value, limit_s),
         }
     }
 
@@ -272,7 +272,7 @@ fn what_cannot_be_written_down_goes_back_while_its_process_lives() {
         assert!(guard.note_old(&key("a"), "1").is_err(), "{nowhere:?}");
         guard.keep_in_mind(&key("a"), "1");
         guard.keep_in_mind(&key("a"), "the first note holds");
-        table.write(&key("a"), "10").unwrap();
+        table.write(&key("a"), "10", None).unwrap();
         drop(guard);
         assert_eq!(table.0.borrow()["a"], "1", "{nowhere:?}");
         assert_eq!(table.0.borrow()["b"], "2", "{nowhere:?}");
@@ -287,8 +287,8 @@ impl Machine for Renamed<'_> {
         self.0.read(key)
     }
 
-    fn write(&self, key: &Key, value: &str) -> Result<(), String> {
-        self.0.write(key, value)
+    fn write(&self, key: &Key, value: &str, limit_s: Option<u64>) -> Result<(), String> {
+        self.0.write(key, value, limit_s)
     }
 
     fn device(&self, _: &Key) -> Option<Device> {
@@ -341,13 +341,9 @@ impl Machine for Patient<'_> {
         self.0.read(key)
     }
 
-    fn write(&self, key: &Key, value: &str) -> Result<(), String> {
-        self.0.write(key, value)
-    }
-
-    fn write_within(&self, key: &Key, value: &str, limit_s: Option<u64>) -> Result<(), String> {
+    fn write(&self, key: &Key, value: &str, limit_s: Option<u64>) -> Result<(), String> {
         self.1.borrow_mut().push(limit_s);
-        self.write(key, value)
+        self.0.write(key, value, limit_s)
     }
 }
 
