@@ -27,7 +27,7 @@ const REACHES: f64 = 0.95;
 const MAY_TAKE: f64 = 0.20;
 /// A search and its proof take no longer.
 const TUNES: Duration = Duration::from_secs(100);
-/// Ten pairs take no longer.
+/// Thirty pairs take no longer.
 const COMPARES: Duration = Duration::from_secs(45);
 /// Where results go.
 const RESULTS: &str = "target/bench/tune.json";
@@ -193,7 +193,7 @@ fn measure(program: &Program, case: &Case, asked: &Asked) -> Result<Vec<Value>, 
         let found = &tuned["result"]["tuning"];
         let runs = found["runs"].as_u64().unwrap_or(u64::MAX);
         let setting = case.setting_of(found);
-        let ratio = program.once(&format!("{}-against-{seed}", case.name), || {
+        let ratio = program.once(&format!("{}-compared-{seed}", case.name), || {
             program.needs(COMPARES)?;
             against(&lab, case, &command, best, &setting)
         })?;
