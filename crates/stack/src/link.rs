@@ -15,6 +15,7 @@ use crate::neighbors::{Neighbors, Resolved};
 use crate::numbers::Numbers;
 use crate::pages;
 use crate::paths::Paths;
+use crate::stack::LONG_FRAME_BYTES;
 use crate::watch::{Mark, Watch};
 use crate::wire::{ETHERNET_BYTES, UDP, ip, put, word};
 
@@ -456,18 +457,23 @@ impl Link {
         put(bytes, 12, ethertype);
     }
 
-    /// Puts a whole frame into the burst.
+    /// Puts a whole frame into the burst. A long one leaves at once: its bytes are still in the cache when the port reads
+    /// them, and its buffer is when the next one is written into it; a burst of them is larger than that.
     #[inline]
     pub(crate) fn push(&mut self, frame: Frame) {
         if self.burst.is_full() {
             self.flush();
         }
         self.budget = self.budget.saturating_sub(1);
+        let is_long = usize::from(frame.len()) > LONG_FRAME_BYTES;
         if let Err(frame) = self.burst.push(frame) {
             self.find_no_place(frame);
         } else if let Some(watch) = &mut self.watch {
             // Without anybody who watches nothing is ever marked.
             watch.entered(self.mark.take());
+        }
+        if is_long {
+            self.flush();
         }
     }
 
@@ -516,8 +522,9 @@ pub(crate) mod tests {
         for setting in settings {
             config.apply(setting).unwrap();
         }
-        let urls: [PortUrl; 2] =
-            ["a", "b"].map(|end| format!("ring:l,end={end},rxd={frames}").parse().unwrap());
+        let mtu = config.mtu;
+        let url = |end| format!("ring:l,end={end},rxd={frames},mtu={mtu}").parse();
+        let urls: [PortUrl; 2] = ["a", "b"].map(|end| url(end).unwrap());
         let plan = memory_plan(&config, &urls[0]).joined(memory_plan(&config, &urls[1]));
         let memory = Memory::new(MemoryPlan {
             huge: false,
@@ -621,6 +628,27 @@ pub(crate) mod tests {
         }
         assert_eq!(left, (0..45).collect::<Vec<u8>>());
         assert_eq!(link.counters.link.out_ring_full, 0);
+    }
+
+    /// A burst of long frames is larger than the caches that one of them fits into.
+    #[test]
+    fn a_long_frame_waits_for_no_company() {
+        let (mut link, _receive, mut far) = on_ring(&["mtu=60000"], 64);
+        let mut pool = link.memory.pool();
+        link.begin(0);
+        let came = [1_000, 40_000, 40_001, 1_001].map(|bytes| {
+            let frame = link.make(bytes).unwrap();
+            link.push(frame);
+            let mut burst = Burst::new();
+            far.receive.receive(&mut pool, &mut burst);
+            pool.free_all(&mut burst)
+        });
+        // What was made before it leaves with it.
+        assert_eq!(came, [0, 2, 1, 0]);
+        link.flush();
+        let mut burst = Burst::new();
+        assert_eq!(far.receive.receive(&mut pool, &mut burst), 1);
+        pool.free_all(&mut burst);
     }
 
     #[test]

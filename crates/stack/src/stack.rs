@@ -26,7 +26,7 @@ use crate::socket::SocketId;
 use crate::tcp::Tcp;
 use crate::udp::Udp;
 use crate::watch::Departure;
-pub(crate) use plan::frames_of_its_own;
+pub(crate) use plan::{LONG_FRAME_BYTES, frames_of_its_own};
 use plan::{check, held_frames};
 pub use plan::{memory_plan, port_url, ring_url};
 

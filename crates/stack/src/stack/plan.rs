@@ -12,7 +12,7 @@ use crate::neighbors::WAITING;
 use crate::wire::ETHERNET_BYTES;
 
 /// Frames of 64 KiB, which a port with a vnet header has, are few at a time.
-const LONG_FRAME_BYTES: usize = 16 << 10;
+pub(crate) const LONG_FRAME_BYTES: usize = 16 << 10;
 const LONG_FRAMES_HELD: u32 = 256;
 
 /// Frames that wait in queues of sockets at most.
