@@ -1,5 +1,6 @@
 //! Settings of a host that go back: each old value is on the disk before the new one is set.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -220,21 +221,40 @@ impl<M: Machine> Guard<M> {
         }
     }
 
-    fn note(&mut self, old: &Old) -> Result<(), TuneError> {
-        let journal = match self.journal.take() {
-            Some(journal) => journal,
-            None => self.begin()?,
-        };
-        self.journal.insert(journal).append(old)
+    /// Makes the journal before anything is to be set: whoever has no place for it learns that at once.
+    ///
+    /// # Errors
+    /// It cannot be written: then nothing can be set.
+    pub fn begin(&mut self) -> Result<(), TuneError> {
+        self.begun().map(drop)
     }
 
-    fn begin(&self) -> Result<Journal, TuneError> {
+    fn note(&mut self, old: &Old) -> Result<(), TuneError> {
+        self.begun()?.append(old)
+    }
+
+    fn begun(&mut self) -> Result<&mut Journal, TuneError> {
+        let journal = match self.journal.take() {
+            Some(journal) => journal,
+            None => self.create()?,
+        };
+        Ok(self.journal.insert(journal))
+    }
+
+    fn create(&self) -> Result<Journal, TuneError> {
         // A server has one for each client whose settings it makes, and a forwarder one for each port.
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let folder = self.folder.as_ref().ok_or(TuneError::NoFolder)?;
-        let number = NUMBER.fetch_add(1, Relaxed);
-        let path = folder.join(format!("{}-{number}.jsonl", self.owner.pid));
-        Journal::create(&path, &self.owner)
+        loop {
+            let number = NUMBER.fetch_add(1, Relaxed);
+            let path = folder.join(format!("{}-{number}.jsonl", self.owner.pid));
+            match Journal::create(&path, &self.owner) {
+                // A killed process had this number, which comes again soon: in each lab they begin anew.
+                Err(TuneError::Journal { source, .. })
+                    if source.kind() == ErrorKind::AlreadyExists => {}
+                created => return created,
+            }
+        }
     }
 
     /// Sets all back. Says what could not be; that is still to be set back, and the journal stays for it.

@@ -134,10 +134,11 @@ pub fn remove(path: &Path) -> Result<(), TuneError> {
 /// Whether a process holds it; false where files cannot be locked.
 #[must_use]
 pub fn is_held(path: &Path) -> bool {
+    // Two that look at the same time do not take each other for its holder.
     let lock = OpenOptions::new()
         .append(true)
         .open(path)
-        .map(|file| file.try_lock());
+        .map(|file| file.try_lock_shared());
     matches!(lock, Ok(Err(TryLockError::WouldBlock)))
 }
 
@@ -196,7 +197,12 @@ mod tests {
         );
         let told = Journal::resume::<String, u32>(&path).unwrap_err();
         assert!(told.to_string().contains("another process"), "{told}");
+        assert!(is_held(&path));
         drop(journal);
+        let looks_as_well = File::open(&path).unwrap();
+        looks_as_well.try_lock_shared().unwrap();
+        assert!(!is_held(&path));
+        drop(looks_as_well);
         // Half of a line.
         let mut text = fs::read_to_string(&path).unwrap();
         text.push_str("33");

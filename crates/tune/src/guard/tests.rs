@@ -268,6 +268,7 @@ fn what_cannot_be_written_down_goes_back_while_its_process_lives() {
     // A file is no folder, for root neither.
     for nowhere in [None, Some(PathBuf::from("/dev/null/journals"))] {
         let mut guard = Guard::new(&table, nowhere.clone(), owner("x"));
+        assert!(guard.begin().is_err(), "{nowhere:?}");
         assert!(guard.set(&key("b"), "20").is_err(), "{nowhere:?}");
         assert!(guard.note_old(&key("a"), "1").is_err(), "{nowhere:?}");
         guard.keep_in_mind(&key("a"), "1");
@@ -395,6 +396,37 @@ fn what_a_killed_process_left_goes_back() {
     let again = restore_left(&folder, &table, "x", |_| false).unwrap();
     assert_eq!(again, Restored::default());
     fs::remove_dir(&folder).unwrap();
+}
+
+/// In a lab process numbers begin anew, and so did those of journals: the second search found the name taken.
+#[test]
+fn a_journal_that_a_process_of_this_number_left_is_in_nobodys_way() {
+    let (table, folder) = (table(), folder("number"));
+    fs::create_dir_all(&folder).unwrap();
+    let left: Vec<PathBuf> = (0..200)
+        .map(|number| folder.join(format!("4711-{number}.jsonl")))
+        .collect();
+    left.iter().for_each(|path| fs::write(path, "").unwrap());
+    let mut guard = Guard::new(&table, Some(folder.clone()), owner("x"));
+    guard.begin().unwrap();
+    assert_eq!(journals(&folder).count(), 201);
+    assert_eq!(guard.set(&key("a"), "10"), Ok(()));
+    drop(guard);
+    assert_eq!(table.0.borrow()["a"], "1");
+    assert_eq!(journals(&folder).count(), 200, "its own alone is gone");
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+/// From outside of a lab nobody finds a process by the number that it has inside.
+#[test]
+fn what_somebody_holds_is_not_left() {
+    let (table, folder) = (table(), folder("held"));
+    let mut guard = Guard::new(&table, Some(folder.clone()), owner("x"));
+    guard.set(&key("a"), "10").unwrap();
+    assert_eq!(count_left(&folder, &table, "x", |_| false), 0);
+    killed(guard);
+    assert_eq!(count_left(&folder, &table, "x", |_| false), 1);
+    fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]
