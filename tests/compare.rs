@@ -119,6 +119,18 @@ fn too_few_pairs_say_that_they_cannot_tell() {
     assert!(free.stdout.contains("B is better"), "{free:#?}");
 }
 
+/// A container without a home, say.
+#[test]
+fn what_turns_nothing_needs_no_journal() {
+    let room = Room::new();
+    let sides = ["--command-a=echo 1", "--command-b=echo 26"];
+    let words = ["compare", "--pairs=7", "--no-store"];
+    let mut command = steady(&room, words.into_iter().chain(sides));
+    command.env("HOME", "nowhere").env_remove("XDG_STATE_HOME");
+    let done = finish(&mut command).expect(0);
+    assert!(done.stdout.contains("B is better"), "{done:#?}");
+}
+
 #[test]
 fn a_knob_of_the_users_own_is_turned_for_each_half() {
     let room = Room::new();

@@ -195,6 +195,18 @@ fn a_start_that_cannot_be_set_ends_it_and_what_did_not_go_back_is_told() {
     assert!(left.stderr.contains("1 setting could not"), "{left:#?}");
 }
 
+/// Value by value it would be refused, and the end would be that nothing helps.
+#[test]
+fn without_a_place_for_its_journal_nothing_is_searched() {
+    let room = Room::new();
+    let mut command = room.linerate("tune 127.0.0.1 --try-host --knobs tcp-limit-output");
+    command.env("XDG_STATE_HOME", "/dev/null/state");
+    let done = finish(&mut command).expect(1);
+    for said in ["the journal of changes", "XDG_STATE_HOME"] {
+        assert!(done.stderr.contains(said), "{said}: {done:#?}");
+    }
+}
+
 /// A lab in which `linerate` is found by its name, with a server.
 struct Host {
     _server: Running,

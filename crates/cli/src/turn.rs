@@ -45,13 +45,11 @@ impl<'a> Turner<'a> {
         command: &[String],
         stop: &'a Stop,
     ) -> Result<Self, Failure> {
-        let journals = folder("tune").ok_or_else(|| {
-            Failure::failed(Problem::new(
-                "there is no folder for it",
-                "the journal of changes",
-                "set HOME or XDG_STATE_HOME to an absolute path",
-            ))
-        })?;
+        let mut guard = machine::guard(&known.hosts, folder("tune"));
+        // What options turn needs no journal; and all else would be refused value by value, as if nothing helped.
+        if knobs.iter().any(is_of_journal) {
+            guard.begin().map_err(|error| journal_failed(&error))?;
+        }
         let wanted = knobs.iter().find_map(|knob| match &knob.set {
             Set::Far(name) => Some(name),
             _ => None,
@@ -65,7 +63,7 @@ impl<'a> Turner<'a> {
             hosts: &known.hosts,
             may_change: known.may_change,
             far,
-            guard: machine::guard(&known.hosts, Some(journals)),
+            guard,
             stop,
             at: BTreeMap::new(),
         })
@@ -268,6 +266,11 @@ impl<'a> Turner<'a> {
             }
         }
     }
+}
+
+/// Whether what was there before is to be written down.
+fn is_of_journal(knob: &Knob) -> bool {
+    matches!(knob.set, Set::Host { .. } | Set::Command { .. })
 }
 
 /// What could not be set back, with what tries it again.
