@@ -30,8 +30,8 @@ pub struct Turner<'a> {
     far: Option<FarSettings>,
     guard: Guard<&'a Hosts>,
     stop: &'a Stop,
-    /// What each knob stands at, by its name; absent: never turned.
-    at: BTreeMap<String, String>,
+    /// What each knob stands at, by its name; absent: never turned; `None`: somewhere between two values.
+    at: BTreeMap<String, Option<String>>,
 }
 
 impl<'a> Turner<'a> {
@@ -100,8 +100,11 @@ impl<'a> Turner<'a> {
     pub fn apply(&mut self, point: &Point) -> Result<Result<(), String>, Ended> {
         for (knob, &value) in self.knobs.clone().iter().zip(point) {
             let value = &knob.values[value];
-            let now = self.at.get(&knob.name);
-            if now == Some(value) || (now.is_none() && is_default(value)) {
+            let stands = match self.at.get(&knob.name) {
+                Some(now) => now.as_ref() == Some(value),
+                None => is_default(value),
+            };
+            if stands {
                 continue;
             }
             if let Err(why) = self.turn(knob, value)? {
@@ -137,7 +140,7 @@ impl<'a> Turner<'a> {
                 let noted = self.guard.note_within(&key, &here(&back), *within_s);
                 noted.map_err(|error| journal_failed(&error))?;
                 // Whether it was turned is not known when it fails: then it is turned back as well.
-                self.at.remove(&knob.name);
+                self.at.insert(knob.name.clone(), None);
                 match child::shell_within(&line, limit, self.stop) {
                     Ok(_) => {}
                     // Of what a device does not take another value may do.
@@ -162,13 +165,13 @@ impl<'a> Turner<'a> {
                     };
                     if let Err(why) = set {
                         // Part of it may be set: the next value sets all of it.
-                        self.at.insert(knob.name.clone(), String::new());
+                        self.at.insert(knob.name.clone(), None);
                         return Ok(Err(format!("{} of {}: {why}", key.name, key.host)));
                     }
                 }
             }
         }
-        self.at.insert(knob.name.clone(), value.to_owned());
+        self.at.insert(knob.name.clone(), Some(value.to_owned()));
         Ok(Ok(()))
     }
 
@@ -226,9 +229,7 @@ impl<'a> Turner<'a> {
             return Vec::new();
         };
         let turned = self.knobs.iter().filter_map(|knob| match &knob.set {
-            Set::Far(name) if self.at.get(&knob.name).is_some_and(|at| !is_default(at)) => {
-                Some(name)
-            }
+            Set::Far(name) if self.at_of(knob).is_some_and(|at| !is_default(at)) => Some(name),
             _ => None,
         });
         let back = |name: &String| match far.set(name, DEFAULT) {
@@ -257,10 +258,15 @@ impl<'a> Turner<'a> {
         (ways_back, said(self.guard.keep(&keys)))
     }
 
+    /// What a knob was turned to last, where that is known.
+    fn at_of(&self, knob: &Knob) -> Option<&str> {
+        self.at.get(&knob.name)?.as_deref()
+    }
+
     /// What was run last is not run once more to set it back: it may take minutes.
     fn settle(&mut self) {
         for knob in &self.knobs {
-            let last = self.at.get(&knob.name).and_then(|at| knob.lines(at));
+            let last = self.at_of(knob).and_then(|at| knob.lines(at));
             if last.is_some_and(|(line, back)| line == back) {
                 self.guard.settled(&Key::of_command(&knob.name));
             }
