@@ -31,7 +31,7 @@ pub const POWER: f64 = 0.995;
 /// Pairs before the first look: the fewest that can be significant at all.
 pub const FIRST_LOOK: usize = 8;
 
-/// Share of repeats whose interval would hold the true ratio.
+/// Share of repeats whose interval would hold the true ratio, where there are pairs enough for it.
 pub const CONFIDENCE: f64 = 1.0 - SIGNIFICANCE;
 
 /// Which way a figure is better.
@@ -126,13 +126,13 @@ pub struct Comparison {
     pub pairs: Vec<Pair>,
     /// Which test was used.
     pub test: Test,
-    /// B over A, with the interval of [`CONFIDENCE`]; absent where a side has no figure above zero.
+    /// B over A, with the interval of `confidence`; absent where a side has no figure above zero.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<Estimate>,
     /// B less A in the figure's own unit, with the same interval: where a figure was zero, so that there is no ratio.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub difference: Option<Estimate>,
-    /// Share of repeats whose interval would hold the true ratio.
+    /// Share of repeats whose interval would hold the true ratio: [`CONFIDENCE`], or less of few pairs.
     pub confidence: f64,
     /// Chance of ranks as uneven as these if the sides did not differ.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -163,18 +163,23 @@ pub struct Comparison {
 /// more often than that.
 #[must_use]
 pub fn fewest(test: Test, significance: f64) -> usize {
-    // Both tails: all pairs one way, or all runs of one side above all of the other.
-    let chance = |count: u32| match test {
-        Test::SignedRank => 2.0 / 2f64.powi(count as i32),
-        Test::MannWhitney => {
-            let orders = (1..=count).fold(1.0, |orders, at| {
-                orders * f64::from(count + at) / f64::from(at)
-            });
-            2.0 / orders
-        }
-    };
-    let fewest = (1..64).find(|&count| chance(count) <= significance);
-    fewest.map_or(usize::MAX, |count| count as usize)
+    let fewest = (1..64).find(|&count| chance(test, count) <= significance);
+    fewest.unwrap_or(usize::MAX)
+}
+
+/// How often chance alone puts all pairs one way, or all runs of one side above all of the other: both tails.
+fn chance(test: Test, count: usize) -> f64 {
+    let doubled = (1..=count).fold(1.0, |orders, at| match test {
+        Test::SignedRank => orders * 2.0,
+        Test::MannWhitney => orders * (count + at) as f64 / at as f64,
+    });
+    (2.0 / doubled).min(1.0)
+}
+
+/// What the interval of so many pairs, or runs of each side, can hold the true ratio in: no resample goes beyond the
+/// runs themselves, and all of them are on one side of it as often as chance puts them there.
+fn confidence(test: Test, count: usize) -> f64 {
+    CONFIDENCE.min(1.0 - chance(test, count))
 }
 
 /// What can be said of the pairs so far.
@@ -435,7 +440,7 @@ fn judged(
         test: seen.test,
         ratio,
         difference,
-        confidence: CONFIDENCE,
+        confidence: confidence(seen.test, seen.runs),
         p_value: seen.p_value,
         significance: question.significance,
         effect: question.effect,
@@ -532,6 +537,31 @@ mod tests {
             let found = judge(Better::Higher, 0.05, pairs(26.0, 0.01, count, 9));
             assert_eq!(found.verdict, verdict, "{count}");
         }
+    }
+
+    /// Three pairs, beyond which no resample goes, were told with 98 % confidence beside a p-value of 0.25.
+    #[test]
+    fn an_interval_of_few_pairs_is_called_no_surer_than_it_is() {
+        for (count, sure) in [
+            (1, 0.0),
+            (3, 0.75),
+            (6, 0.968_75),
+            (7, CONFIDENCE),
+            (40, CONFIDENCE),
+        ] {
+            let found = judge(Better::Higher, 0.05, pairs(2.0, 0.01, count, 9));
+            assert!((found.confidence - sure).abs() < 1e-9, "{count}: {found:?}");
+        }
+        assert!((confidence(Test::MannWhitney, 3) - 0.9).abs() < 1e-9);
+        assert_eq!(confidence(Test::MannWhitney, 5), CONFIDENCE);
+        // Of triples around no difference as many hold it as is said.
+        let holds = |seed: &u64| {
+            let found = judge(Better::Higher, 0.05, pairs(1.0, 0.1, 3, *seed));
+            let ratio = found.ratio.expect("nothing is zero");
+            (ratio.low..=ratio.high).contains(&1.0)
+        };
+        let held = (0..400).filter(holds).count();
+        assert!((260..340).contains(&held), "{held} of 400");
     }
 
     #[test]
