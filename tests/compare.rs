@@ -115,6 +115,10 @@ fn too_few_pairs_say_that_they_cannot_tell() {
     assert!(!few.stdout.contains("difference larger than"), "{few:#?}");
     let enough = run("--pairs=7").expect(0);
     assert!(enough.stdout.contains("B is better"), "{enough:#?}");
+    // Where it may end before there are as many, one more is needed for the same p-value.
+    let never = run("--max-pairs=7").expect(6);
+    assert!(never.stderr.contains("8 at least"), "{never:#?}");
+    assert!(never.stdout.contains("cannot tell"), "{never:#?}");
     let free = run("--max-pairs=20").expect(0);
     assert!(free.stdout.contains("B is better"), "{free:#?}");
 }

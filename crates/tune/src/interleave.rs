@@ -52,6 +52,16 @@ impl Amount {
             Self::UntilDecided { limit } => limit,
         }
     }
+
+    /// Below which p-value sides are called different whose pairs end before they were to: never more than they would
+    /// have been by a look of their own.
+    #[must_use]
+    pub fn significance(self) -> f64 {
+        match self {
+            Self::Exactly(_) => SIGNIFICANCE,
+            Self::UntilDecided { .. } => LAST_SIGNIFICANCE,
+        }
+    }
 }
 
 /// What to do after some pairs.
@@ -187,7 +197,7 @@ impl Interleave {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_metric::comparison::Verdict;
+    use linerate_metric::comparison::{Test, Verdict};
     use proptest::prelude::*;
 
     /// Noise as machines have it: normal, drifting, and with a wild run now and then.
@@ -362,6 +372,20 @@ mod tests {
             let least = measured - usize::from(every == 2);
             assert!((least..=measured).contains(&pairs.len()), "{every}");
             assert_eq!(logs(&pairs).len(), counting, "{every}");
+        }
+    }
+
+    /// Ctrl-C, or a run that fails, is no look at 2 in 100 beside those that there were.
+    #[test]
+    fn what_ends_early_is_judged_as_at_a_look() {
+        let limit = 100;
+        for (amount, fewest) in [
+            (Amount::UntilDecided { limit }, 8),
+            (Amount::Exactly(20), 7),
+        ] {
+            let significance = amount.significance();
+            let least = linerate_metric::comparison::fewest(Test::SignedRank, significance);
+            assert_eq!(least, fewest, "{amount:?}");
         }
     }
 

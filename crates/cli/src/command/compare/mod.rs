@@ -10,7 +10,7 @@ use std::cell::RefCell;
 
 use jiff::Timestamp;
 use linerate_metric::comparison::{
-    Better, Comparison, Question, SIGNIFICANCE, Side, Test, Verdict, fewest, of_pairs,
+    Better, Comparison, Question, Side, Test, Verdict, fewest, of_pairs,
 };
 use linerate_metric::event::Problem;
 use linerate_metric::exit;
@@ -272,7 +272,7 @@ fn in_turn(
         order: Interleave::new(amount, args.until.effect, seed),
         machine: Machine::new(),
         pairs: Vec::new(),
-        significance: SIGNIFICANCE,
+        significance: amount.significance(),
     };
     let started = Timestamp::now();
     let title = format!("compare by {name}");
@@ -342,7 +342,7 @@ fn too_few(amount: Amount, output: &Output) {
         Amount::Exactly(pairs) => pairs,
         Amount::UntilDecided { limit } => limit,
     };
-    let fewest = fewest(Test::SignedRank, SIGNIFICANCE);
+    let fewest = fewest(Test::SignedRank, amount.significance());
     if most < fewest {
         output.remark(&format!(
             "note: {most} pairs cannot tell a difference, however large it is: it takes {fewest} at least"

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use linerate_metric::comparison::{
-    Better, Comparison, Question, SIGNIFICANCE, Side, Verdict, of_pairs,
+    Better, Comparison, Question, Side, Verdict, differences, of_pairs,
 };
 use linerate_metric::event::Problem;
 use linerate_metric::record::Record;
@@ -289,7 +289,8 @@ fn pairs(
     let runs = RefCell::new(Vec::new());
     let refused = RefCell::new(None);
     let limit = most_pairs(args);
-    let order = Interleave::new(Amount::UntilDecided { limit }, args.until.effect, seed);
+    let amount = Amount::UntilDecided { limit };
+    let order = Interleave::new(amount, args.until.effect, seed);
     let mut turns = Turns {
         // Which change matters is told by the first pairs where it is clear; the proof of all has its p-value.
         order: match limited {
@@ -298,7 +299,7 @@ fn pairs(
         },
         machine: Machine::new(),
         pairs: Vec::new(),
-        significance: SIGNIFICANCE,
+        significance: amount.significance(),
     };
     let half = |_, side: usize| -> Result<f64, Ended> {
         let mut seen = bench.borrow_mut().measure(points[side], None)?;
