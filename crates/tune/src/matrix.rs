@@ -33,19 +33,25 @@ pub fn points(axes: &[Over]) -> Option<Vec<Setting>> {
     Some(all)
 }
 
-/// The order of all runs: as many rounds as repeats, each with every point once, in an order of its own.
+/// Runs of a matrix at most: ten of every point that there can be.
+pub const MOST_RUNS: usize = 10 * MOST_POINTS;
+
+/// The order of all runs: as many rounds as repeats, each with every point once, in an order of its own; `None` beyond
+/// [`MOST_RUNS`].
 ///
 /// So a drift of the machine meets all points alike, and every point has one run before any has two.
 #[must_use]
-pub fn order(points: usize, repeats: u32, seed: u64) -> Vec<usize> {
+pub fn order(points: usize, repeats: u32, seed: u64) -> Option<Vec<usize>> {
+    let runs = points.checked_mul(repeats as usize);
+    let runs = runs.filter(|runs| *runs <= MOST_RUNS)?;
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut all = Vec::with_capacity(points * repeats as usize);
+    let mut all = Vec::with_capacity(runs);
     for _ in 0..repeats {
         let mut round: Vec<usize> = (0..points).collect();
         random.shuffle(&mut round);
         all.extend(round);
     }
-    all
+    Some(all)
 }
 
 /// Which points no other one beats: none is at least as good at no more cost, and better in one of both.
@@ -93,6 +99,15 @@ mod tests {
         assert!(points(&axes(&["a=1..1000:+1", "b=1..1000:+1"])).is_none());
     }
 
+    /// Room for four thousand million runs is not asked for.
+    #[test]
+    fn more_runs_than_there_can_be_have_no_order() {
+        assert_eq!(order(10, 2, 1).map(|order| order.len()), Some(20));
+        assert_eq!(order(MOST_POINTS, 11, 1), None);
+        assert_eq!(order(4, u32::MAX, 1), None);
+        assert_eq!(order(usize::MAX, 2, 1), None);
+    }
+
     #[test]
     fn cheap_and_fast_points_are_on_the_front() {
         let front = pareto(
@@ -117,13 +132,13 @@ mod tests {
     proptest! {
         #[test]
         fn every_round_has_every_point_once(points in 1usize..40, repeats in 1u32..5, seed: u64) {
-            let all = order(points, repeats, seed);
+            let all = order(points, repeats, seed).expect("they are few");
             for round in all.chunks(points) {
                 let mut sorted = round.to_vec();
                 sorted.sort_unstable();
                 prop_assert_eq!(sorted, (0..points).collect::<Vec<_>>());
             }
-            prop_assert_eq!(all, order(points, repeats, seed));
+            prop_assert_eq!(Some(all), order(points, repeats, seed));
         }
     }
 }

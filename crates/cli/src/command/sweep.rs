@@ -82,7 +82,8 @@ fn sweep(args: &SweepArgs, output: &mut Output) -> Result<u8, Failure> {
     };
     let points = points(&asked)?;
     let commands = commands(&asked, &points)?;
-    let order = matrix::order(points.len(), asked.repeats, asked.seed);
+    let order = order(&asked, points.len())?;
+    check_done(&asked, &done, order.len())?;
     let known = Knobs::of(&args.knobs, &asked.command)?;
     check_may(&asked, &known)?;
     let stop = stop_on_signals()?;
@@ -224,7 +225,9 @@ fn begun(args: &SweepArgs) -> Result<(Asked, Vec<Done>, Option<Journal>), Failur
         started,
     };
     // Everything is checked before the journal is there.
-    commands(&asked, &points(&asked)?)?;
+    let points = points(&asked)?;
+    commands(&asked, &points)?;
+    order(&asked, points.len())?;
     let journal = match folder("sweep") {
         Some(folder) => {
             let path = folder.join(format!("{}.jsonl", asked.id));
@@ -252,8 +255,32 @@ fn resumed(name: &str) -> Result<(Asked, Vec<Done>, Option<Journal>), Failure> {
             },
         )));
     }
-    let (asked, done, journal) = Journal::resume(&path).map_err(unusable)?;
+    let (asked, done, journal) = Journal::resume(&path).map_err(|error| {
+        Failure::failed(Problem::new(
+            error.to_string(),
+            format!("--resume {name}"),
+            ANEW,
+        ))
+    })?;
     Ok((asked, done, Some(journal)))
+}
+
+/// What to do where a journal cannot be gone on with.
+const ANEW: &str = "start a new sweep with --over";
+
+/// Refuses a journal of which not all is of this sweep, or of this version: somebody changed it, or has another one.
+fn check_done(asked: &Asked, done: &[Done], runs: usize) -> Result<(), Failure> {
+    let foreign = done.iter().map(|done| done.step).find(|step| *step >= runs);
+    let why = match (figure::named(&asked.figure), foreign) {
+        (None, _) => format!("no figure of a run is called `{}`", asked.figure),
+        (_, Some(step)) => format!("it has a run {} of {runs}", step.saturating_add(1)),
+        (Some(_), None) => return Ok(()),
+    };
+    Err(Failure::failed(Problem::new(
+        why,
+        format!("the journal of sweep {}", asked.id),
+        ANEW,
+    )))
 }
 
 /// Ids of sweeps that were ended half-way, the newest first.
@@ -307,6 +334,18 @@ fn points(asked: &Asked) -> Result<Vec<Setting>, Failure> {
             "--over",
             &format!("more than {} points", matrix::MOST_POINTS),
             "give fewer values",
+        ),
+    }
+}
+
+/// Which point each run is of.
+fn order(asked: &Asked, points: usize) -> Result<Vec<usize>, Failure> {
+    match matrix::order(points, asked.repeats, asked.seed) {
+        Some(order) => Ok(order),
+        None => refuse(
+            &format!("--repeats {}", asked.repeats),
+            &format!("more than {} runs", matrix::MOST_RUNS),
+            "give fewer repeats, or fewer values",
         ),
     }
 }
@@ -554,4 +593,57 @@ fn best(better: linerate_metric::comparison::Better, points: &[SweepPoint]) -> O
         Better::Lower => known.min_by(by),
     }
     .map(|(number, _)| number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(figure: &str) -> Asked {
+        Asked {
+            id: "20261126T080000Z-000001".to_owned(),
+            command: vec!["throughput".to_owned(), "h".to_owned()],
+            axes: Vec::new(),
+            figure: figure.to_owned(),
+            repeats: 2,
+            seed: 1,
+            started: Timestamp::UNIX_EPOCH,
+        }
+    }
+
+    #[test]
+    fn a_journal_of_something_else_is_refused_before_anything_is_measured() {
+        let done = |step| Done {
+            step,
+            record: None,
+            failed: None,
+        };
+        for (figure, step, said) in [
+            ("goodput", 1, None),
+            ("goodput", 2, Some("run 3 of 2")),
+            ("goodput", usize::MAX, Some("run 18446744073709551615 of 2")),
+            ("speed", 0, Some("`speed`")),
+        ] {
+            let told = check_done(&asked(figure), &[done(0), done(step)], 2).err();
+            let told = told.map(|failure| failure.problem.situation);
+            assert_eq!(told.is_some(), said.is_some(), "{figure} {step}: {told:?}");
+            let says =
+                said.is_none_or(|said| told.as_ref().is_some_and(|told| told.contains(said)));
+            assert!(says, "{figure} {step}: {told:?}");
+        }
+    }
+
+    #[test]
+    fn more_runs_than_anybody_waits_for_are_refused() {
+        let many = Asked {
+            repeats: u32::MAX,
+            ..asked("goodput")
+        };
+        let told = order(&many, 4).expect_err("it is too many").problem;
+        assert!(told.situation.contains("more than 1000000 runs"), "{told}");
+        assert_eq!(
+            order(&asked("goodput"), 4).map(|order| order.len()).ok(),
+            Some(8)
+        );
+    }
 }
