@@ -15,6 +15,9 @@ use crate::rule::Rule;
 /// Switches in a row at most, as `lab up` takes them: no IP packet gets further.
 const MOST_HOPS: usize = 255;
 
+/// How often a point is measured at most: at a second each that is a night for twenty of them.
+pub const MOST_REPEATS: u32 = 1_000;
+
 fn wrong<T>(
     place: impl Into<String>,
     situation: impl Into<String>,
@@ -40,8 +43,17 @@ impl Experiment {
                 "use letters, digits, `-` and `_`",
             );
         }
-        if self.repeats == 0 || self.quick_repeats == 0 {
-            return wrong("repeats", "0 measures nothing", "give 1 or more");
+        for (key, repeats) in [
+            ("`repeats`", self.repeats),
+            ("`quick_repeats`", self.quick_repeats),
+        ] {
+            if !(1..=MOST_REPEATS).contains(&repeats) {
+                return wrong(
+                    key,
+                    format!("{repeats} is no number of rounds over all points"),
+                    format!("give 1 to {MOST_REPEATS}"),
+                );
+            }
         }
         self.check_knobs()?;
         self.check_commands()?;
@@ -534,6 +546,19 @@ rule = "p50[size=1K] > p50[size=64]"
         assert!(with("mine", "mine").is_ok());
         for (from, to, line, situation) in [
             ("\"mine\"", "\"../x\"", 2, "cannot be the name"),
+            // Room for so many rounds would be asked for before the first.
+            (
+                "\"mine\"",
+                "\"mine\"\nrepeats = 4000000000",
+                3,
+                "4000000000 is no number of rounds",
+            ),
+            (
+                "\"mine\"",
+                "\"mine\"\nquick_repeats = 0",
+                3,
+                "0 is no number of rounds",
+            ),
             ("{size}\"", "{sizee}\"", 20, "nothing is called `{sizee}`"),
             ("{size}\"", "{size\"", 20, "has no `}`"),
             (

@@ -20,7 +20,7 @@ mod run;
 mod runner;
 pub mod shipped;
 
-pub use check::is_name;
+pub use check::{MOST_REPEATS, is_name};
 pub use error::ExperimentError;
 pub use file::Experiment;
 pub use process::{PARENT_VARIABLE, die_with_parent};

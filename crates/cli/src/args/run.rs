@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use linerate_experiment::MOST_REPEATS;
 
 use super::{OutputArgs, ScreenArgs};
 
@@ -42,7 +43,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "HOST", env = "LINERATE_ON")]
     pub on: Option<String>,
     /// Rounds over all points [default: as the file says]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), env = "LINERATE_REPEAT")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_REPEATS)), env = "LINERATE_REPEAT")]
     pub repeat: Option<u32>,
     /// Folder for report.html, result.json and the records [default: linerate-NAME, with
     /// --label linerate-NAME-LABEL]
