@@ -294,6 +294,7 @@ fn nonsense_is_refused_before_anything_runs() {
         ("compare --figure speed throughput 127.0.0.1", "no figure"),
         ("compare --effect 0 throughput 127.0.0.1", "--effect"),
         ("compare --command-a true", "--command-b"),
+        ("compare one two --knob-b mtu=9000", "--knob-b with results"),
     ] {
         let done = room.run(words).expect(2);
         assert!(done.stderr.contains(said), "{words}: {}", done.stderr);

@@ -11,6 +11,20 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::stored;
 
+/// An option that says how halves of pairs are to be measured.
+fn of_halves(args: &CompareArgs) -> Option<&'static str> {
+    [
+        ("--a", args.a.is_some()),
+        ("--b", args.b.is_some()),
+        ("--prepare-a", args.prepare_a.is_some()),
+        ("--prepare-b", args.prepare_b.is_some()),
+        ("--knob-a", !args.knob_a.is_empty()),
+        ("--knob-b", !args.knob_b.is_empty()),
+    ]
+    .into_iter()
+    .find_map(|(name, is_said)| is_said.then_some(name))
+}
+
 /// Results that were measured apart.
 pub fn apart(args: &CompareArgs, output: &mut Output) -> Result<u8, Failure> {
     let [a, b] = args.results.as_slice() else {
@@ -20,17 +34,23 @@ pub fn apart(args: &CompareArgs, output: &mut Output) -> Result<u8, Failure> {
             "name two results",
         );
     };
-    if [&args.a, &args.b, &args.prepare_a, &args.prepare_b]
-        .iter()
-        .any(|option| option.is_some())
-    {
+    if let Some(option) = of_halves(args) {
         return refuse(
-            "--a, --b or --prepare with results",
+            &format!("{option} with results"),
             "what was measured cannot be changed any more",
-            "leave them out, or name a measuring command",
+            "leave it out, or name a measuring command",
         );
     }
     let sides = [stored::runs(a)?, stored::runs(b)?];
+    for (name, runs) in [(a, &sides[0]), (b, &sides[1])] {
+        if runs.is_empty() {
+            return refuse(
+                name,
+                "there is no run in it",
+                "name a record, or a set of measuring commands: one of other commands keeps their numbers alone",
+            );
+        }
+    }
     let first = sides[0].first().or(sides[1].first());
     let kind = first.map(|run| run.kind);
     let named = args.figure.as_deref().map(figure::named);
