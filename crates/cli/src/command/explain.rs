@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use linerate_metric::event::Problem;
 use linerate_metric::exit;
 use linerate_metric::finding::Finding;
-use linerate_metric::record::{RUN_SCHEMA, Record};
-use linerate_metric::set::{RunSet, SET_SCHEMA};
+use linerate_metric::record::Record;
+use linerate_report::document::Document;
 use linerate_report::store::write_file;
 use linerate_report::style::Style;
 use linerate_report::{html, text};
@@ -19,12 +19,6 @@ use crate::output::Output;
 
 /// Largest document that is read: a set of a thousand runs with their histograms.
 const LARGEST_BYTES: u64 = 1 << 30;
-
-/// What can be explained.
-enum Document {
-    One(Box<Record>),
-    Set(Box<RunSet>),
-}
 
 /// Explains it; gives the exit code.
 pub fn run(args: &ExplainArgs) -> u8 {
@@ -39,7 +33,7 @@ fn explain(args: &ExplainArgs, output: &Output) -> Result<u8, Failure> {
     output.check_file()?;
     let title = format!("linerate explain {}", args.record);
     let has_cause = match read(&args.record)? {
-        Document::One(mut record) => {
+        Document::Run(mut record) => {
             linerate_explain::complete(&mut record);
             output.document(&record, |style| text::explained(&record, style))?;
             if let Some(file) = &args.html {
@@ -122,34 +116,13 @@ fn path_of(named: &str) -> Result<PathBuf, Failure> {
 }
 
 fn parse(content: &str) -> Result<Document, String> {
-    #[derive(Deserialize)]
-    struct Named {
-        schema: String,
-    }
-    let wrong = |error: serde_json::Error| format!("no record ({error})");
     // A stream of lines ends with the record.
-    let content = match content.trim_end().rsplit_once('\n') {
-        Some((_, last)) if content.starts_with('{') && last.starts_with('{') => {
-            return of_event(last);
-        }
-        _ => content,
-    };
-    let named: Named = match serde_json::from_str(content) {
-        Ok(named) => named,
-        Err(error) => return of_event(content).map_err(|_| wrong(error)),
-    };
-    match named.schema.as_str() {
-        RUN_SCHEMA => {
-            let record = serde_json::from_str(content).map_err(wrong)?;
-            Ok(Document::One(Box::new(record)))
-        }
-        SET_SCHEMA => {
-            let set = serde_json::from_str(content).map_err(wrong)?;
-            Ok(Document::Set(Box::new(set)))
-        }
-        other => Err(format!(
-            "a document of schema `{other}`, which is neither {RUN_SCHEMA} nor {SET_SCHEMA}"
-        )),
+    match content.trim_end().rsplit_once('\n') {
+        Some((_, last)) if content.starts_with('{') && last.starts_with('{') => of_event(last),
+        _ => match Document::from_json(content) {
+            Ok(document) => Ok(document),
+            Err(error) => of_event(content).map_err(|_| error.to_string()),
+        },
     }
 }
 
@@ -159,11 +132,10 @@ fn of_event(line: &str) -> Result<Document, String> {
     struct Finished {
         record: Box<Record>,
     }
-    if let Ok(finished) = serde_json::from_str::<Finished>(line) {
-        return Ok(Document::One(finished.record));
+    match serde_json::from_str::<Finished>(line) {
+        Ok(finished) => Ok(Document::Run(finished.record)),
+        Err(_) => Document::from_json(line).map_err(|error| error.to_string()),
     }
-    let set: RunSet = serde_json::from_str(line).map_err(|error| format!("no record ({error})"))?;
-    Ok(Document::Set(Box::new(set)))
 }
 
 #[cfg(test)]
@@ -173,11 +145,14 @@ mod tests {
     #[test]
     fn what_is_no_record_is_told() {
         for (text, why) in [
-            ("", "no record"),
+            ("", "empty"),
             ("{}", "no record"),
             (r#"{"schema":"linerate/run/9"}"#, "linerate/run/9"),
-            (r#"{"schema":"linerate/run/1"}"#, "no record"),
+            (r#"{"schema":"linerate/run/1"}"#, "no whole record"),
             ("[1]", "no record"),
+            // As the beginning of a file, and of a stream.
+            (r#"{"schema":"linerate/ru"#, "cut off"),
+            ("{\"event\":\"started\"}\n{\"event\":\"fin", "cut off"),
         ] {
             let told = parse(text).err().expect("no record");
             assert!(told.contains(why), "{text:?}: {told}");
