@@ -182,11 +182,11 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Higher is better; a difference is a ratio.
+    /// Of a value above zero; higher is better, a difference is a ratio.
     pub fn score(&self, value: f64) -> f64 {
         match self.figure.better() {
-            Better::Higher => value.max(f64::MIN_POSITIVE).ln(),
-            Better::Lower => -value.max(f64::MIN_POSITIVE).ln(),
+            Better::Higher => value.ln(),
+            Better::Lower => -value.ln(),
         }
     }
 

@@ -182,12 +182,19 @@ fn fate(compared: Result<&Comparison, &Unfit>, gone: f64) -> Fate {
     }
 }
 
-/// What is lost without a change, as a share; below zero it is better without.
+/// What is lost without a change, as a share; below zero it is better without. Where a run came to nothing there is no
+/// ratio: then it is a share of the larger side.
 fn loss(compared: &Comparison) -> Option<f64> {
-    let ratio = compared.ratio?.median;
+    let share = match compared.ratio {
+        Some(ratio) => ratio.median - 1.0,
+        None => {
+            let scale = differences(&compared.pairs).scale;
+            compared.difference?.median / scale.filter(|scale| *scale > 0.0)?
+        }
+    };
     Some(match compared.better {
-        Better::Higher => 1.0 - ratio,
-        Better::Lower => ratio - 1.0,
+        Better::Higher => -share,
+        Better::Lower => share,
     })
 }
 
@@ -407,6 +414,13 @@ mod tests {
             (
                 Better::Higher,
                 &[0.5, 1.1, 0.7, 0.8, 0.6, 1.05, 0.9, 0.85][..],
+                true,
+                true,
+            ),
+            // Nothing moves in every second run without it.
+            (
+                Better::Higher,
+                &[0.0, 0.9, 0.0, 1.0, 0.0, 1.1, 0.0, 0.95][..],
                 true,
                 true,
             ),

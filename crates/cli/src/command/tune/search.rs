@@ -273,7 +273,8 @@ pub fn search(
                 seen
             }
         };
-        match seen.value {
+        // One in which nothing moved has no ratio to any other.
+        match seen.value.filter(|value| *value > 0.0) {
             Some(value) => {
                 let score = seen.refused.is_none().then(|| bench.score(value));
                 search.tell(&point, score);
