@@ -181,7 +181,7 @@ fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
     let seed = (args.many.seed).unwrap_or_else(|| u64::from(fresh_seed()));
     let stop = stop_on_signals()?;
     let names: Vec<_> = knobs.iter().map(|knob| knob.name.clone()).collect();
-    let most = 2 * proof::most_pairs(args);
+    let most = proof::most_runs(args);
     output.progress(&format!(
         "linerate {}\ngoal: {}, {} better; seed {seed}\nruns: {} of the search at most, then {most} at most for each \
          change that it finds, and {most} for the proof of all\nknobs: {}",

@@ -75,7 +75,14 @@ pub fn prove(
         bench.said(&winner)
     ));
     let before = bench.runs;
-    let proved = pairs(args, seed + 1, bench, [&start, &winner], false, output);
+    let proved = pairs(
+        args,
+        seed.wrapping_add(1),
+        bench,
+        [&start, &winner],
+        false,
+        output,
+    );
     found.spent.proof += bench.runs - before;
     match proved? {
         Ok((compared, runs)) => {
@@ -176,9 +183,8 @@ fn fate(compared: Result<&Comparison, &Unfit>, gone: f64) -> Fate {
         Verdict::Undecided => {
             Fate::Goes("no difference beside the others could be shown".to_owned())
         }
-        Verdict::NoDifference | Verdict::Faster => {
-            Fate::Goes("makes no difference beside the others".to_owned())
-        }
+        Verdict::NoDifference => Fate::Goes("makes no difference beside the others".to_owned()),
+        Verdict::Faster => Fate::Goes("makes it worse beside the others".to_owned()),
     }
 }
 
@@ -217,7 +223,7 @@ fn minimal(
         .filter(|&knob| winner[knob] != 0)
         .collect();
     if !changed.is_empty() {
-        let most = 2 * most_pairs(args);
+        let most = most_runs(args);
         output.progress(&format!(
             "the search is over; now {} in pairs: {most} runs at most for each, and {most} for the proof of all \
              (--max-pairs {})",
@@ -276,8 +282,13 @@ fn minimal(
 }
 
 /// Pairs that a question takes at most.
-pub fn most_pairs(args: &TuneArgs) -> usize {
+fn most_pairs(args: &TuneArgs) -> usize {
     args.until.max_pairs.unwrap_or(MOST_PAIRS)
+}
+
+/// Runs that a question takes at most.
+pub fn most_runs(args: &TuneArgs) -> usize {
+    most_pairs(args).saturating_mul(2)
 }
 
 /// Two settings in turn; the inner `Err` when one of them fails or, where that counts, takes more than it may.
@@ -435,7 +446,11 @@ mod tests {
                     assert_eq!(seen, undecided, "{ratios:?}: {compared:?}");
                     assert_eq!(without, compared.ratio);
                 }
-                Fate::Goes(why) => assert!(!stays, "{ratios:?}: {why}: {compared:?}"),
+                Fate::Goes(why) => {
+                    assert!(!stays, "{ratios:?}: {why}: {compared:?}");
+                    let worse = compared.verdict == Verdict::Faster;
+                    assert_eq!(why.contains("makes it worse"), worse, "{ratios:?}: {why}");
+                }
             }
         }
         let stays = |undecided| Fate::Stays {
