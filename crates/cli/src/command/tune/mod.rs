@@ -232,13 +232,12 @@ fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
             .to_owned(),
         );
     }
+    // Settings stand at the last half of the proof, which may have been the start.
+    let not_made = (keeps.then(|| bench.turner.apply(&found.winner))).and_then(not_made);
+    let keeps = keeps && not_made.is_none();
+    notes.extend(not_made.map(|why| format!("--keep left nothing in place: {why}")));
     let wrong = if keeps {
-        let point = found.winner.clone();
-        // Settings stand at the last half of the proof, which may have been the start.
-        if let Ok(Err(why)) = bench.turner.apply(&point) {
-            notes.push(format!("not all could be kept: {why}"));
-        }
-        let (ways_back, wrong) = bench.turner.keep(&point);
+        let (ways_back, wrong) = bench.turner.keep(&found.winner);
         let each = ways_back.into_iter();
         notes.extend(each.map(|line| format!("to set it back: {line}")));
         wrong
@@ -283,6 +282,15 @@ fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
         true => exit::OK,
         false => exit::INTERRUPTED,
     })
+}
+
+/// Why what was proved does not stand as it was proved, once it is made again.
+fn not_made(made: Result<Result<(), String>, Ended>) -> Option<String> {
+    match made {
+        Ok(made) => made.err(),
+        Err(Ended::Over(failure)) => Some(failure.problem.to_string()),
+        Err(Ended::Stopped) => Some("it was interrupted while it was made again".to_owned()),
+    }
 }
 
 /// That no setting was within the limit, and what the least of them takes: then nothing could be chosen, however
@@ -355,6 +363,14 @@ mod tests {
             record: None,
             refused: refused.then(|| "too much".to_owned()),
         }
+    }
+
+    /// A knob that stands somewhere between two values is not what was proved, and its way back is not forgotten.
+    #[test]
+    fn what_could_not_be_made_again_is_not_kept() {
+        assert_eq!(not_made(Ok(Ok(()))), None);
+        assert!(not_made(Ok(Err("no room".to_owned()))).is_some());
+        assert!(not_made(Err(Ended::Stopped)).is_some());
     }
 
     #[test]
