@@ -95,8 +95,8 @@ fn changes(found: &Tuning) -> String {
         figure::grid(&grid),
         escape(&found.goal)
     );
-    if found.changes.iter().any(|change| change.undecided) {
-        out.push_str(&paragraph(text::UNDECIDED));
+    if let Some(mark) = text::undecided(found) {
+        out.push_str(&paragraph(mark));
     }
     match found.proof.is_some() {
         true => {

@@ -26,8 +26,8 @@ pub(super) fn tuning(found: &Tuning, style: &Style) -> String {
     if let Some(grid) = changes(found) {
         let mut text = grid.text(style);
         text.push_str("\n\n");
-        if found.changes.iter().any(|change| change.undecided) {
-            text.push_str(&wrap(UNDECIDED, style.width).join("\n"));
+        if let Some(mark) = undecided(found) {
+            text.push_str(&wrap(mark, style.width).join("\n"));
             text.push_str("\n\n");
         }
         if found.proof.is_some() {
@@ -65,7 +65,7 @@ pub(super) fn tuning(found: &Tuning, style: &Style) -> String {
 
 /// What is said of changes without a proof of all of them together.
 pub(crate) const UNPROVED: &str =
-    "These were shown to matter; the proof against the start is missing.";
+    "Each of these had its own pairs; the proof of all against the start is missing.";
 
 /// What is said of settings that did not go back.
 pub(crate) const KEPT: &str = "These settings were left in place.";
@@ -105,9 +105,21 @@ pub(crate) fn changes(found: &Tuning) -> Option<Grid> {
     Grid::new(&["change", "from", "to", &heading], rows.collect(), 3)
 }
 
-/// What the mark behind a change means.
-pub(crate) const UNDECIDED: &str = "(?) It stays although its own pairs were too few or too wild to be sure, or it \
-    could not be measured without it: all changes together have their proof.";
+/// What the mark behind a change means, where one has it.
+pub(crate) fn undecided(found: &Tuning) -> Option<&'static str> {
+    let is_there = found.changes.iter().any(|change| change.undecided);
+    let mark = match found.proof {
+        Some(_) => {
+            "(?) It stays although its own pairs were too few or too wild to be sure, or it could not be measured without \
+             it: all changes together have their proof."
+        }
+        None => {
+            "(?) Its own pairs were too few or too wild to be sure, or it could not be measured without it: it may be of no \
+             use."
+        }
+    };
+    is_there.then_some(mark)
+}
 
 /// What is lost without a change; a question mark where its own pairs were too few or too wild to be sure.
 fn without(change: &Change) -> String {
@@ -243,6 +255,24 @@ mod tests {
             seed: 1,
             kept: false,
         }
+    }
+
+    #[test]
+    fn what_nobody_is_sure_of_is_not_called_proved() {
+        let mut found = interrupted("proof", None);
+        assert_eq!(undecided(&found), None);
+        found.changes.push(Change {
+            knob: "mtu".to_owned(),
+            from: "1500".to_owned(),
+            to: "9000".to_owned(),
+            commands: Vec::new(),
+            without: None,
+            undecided: true,
+        });
+        let text = tuning(&found, &Style::PLAIN);
+        assert!(text.contains("may be of no use"), "{text}");
+        assert!(!text.contains("have their proof"), "{text}");
+        assert!(!text.contains("shown to matter"), "{text}");
     }
 
     #[test]
