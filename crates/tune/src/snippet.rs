@@ -51,10 +51,8 @@ pub fn snippets(changes: &[Turned]) -> Vec<Snippet> {
         _ => Vec::new(),
     });
     let options = lines(&|change| match &change.set {
-        Set::Option(option) => vec![format!("{option} = {}", toml_value(&change.value))],
-        Set::Command { .. } | Set::Point => {
-            vec![format!("{} = {}", change.knob, toml_value(&change.value))]
-        }
+        Set::Option(option) => vec![pair(option, &change.value)],
+        Set::Command { .. } | Set::Point => vec![pair(&change.knob, &change.value)],
         _ => Vec::new(),
     });
     let options = match options.is_empty() {
@@ -76,6 +74,16 @@ pub fn snippets(changes: &[Turned]) -> Vec<Snippet> {
         text: lines.join("\n"),
     })
     .collect()
+}
+
+/// A key of one table with its value: with a dot in it, or a colon, a name of the user's would be something else.
+fn pair(name: &str, value: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
+    let value = toml_value(value);
+    match name.chars().all(is_plain) {
+        true => format!("{name} = {value}"),
+        false => format!("{name:?} = {value}"),
+    }
 }
 
 fn toml_value(value: &str) -> String {
@@ -131,7 +139,8 @@ mod tests {
                 &[],
             ),
             turned("wait", Set::Option("wait".to_owned()), "spin", &[]),
-            turned("window", command, "4096", &[]),
+            turned("window", command.clone(), "4096", &[]),
+            turned("snd.wnd:\"2\"", command, "1", &[]),
         ]);
         let shown: Vec<_> = all
             .iter()
@@ -143,7 +152,7 @@ mod tests {
                 "sysctl: net.ipv4.tcp_rmem = 1 2 3",
                 "ethtool: ip link set dev eth0 mtu 9000  # client",
                 "stack.toml: tcp.send_buffer = \"16K\"",
-                "toml: [tuned]\nwait = \"spin\"\nwindow = 4096",
+                "toml: [tuned]\nwait = \"spin\"\nwindow = 4096\n\"snd.wnd:\\\"2\\\"\" = 1",
             ]
         );
         assert!(snippets(&[]).is_empty());
