@@ -111,7 +111,7 @@ fn bench() -> Result<bool, Trouble> {
     let mut rows: Vec<Value> = Vec::new();
     let mut good = true;
     println!(
-        "lab            try  goal     best of sweep  tune finds     of best [95 %]  runs         share  holds"
+        "lab            try  goal     best of sweep  tune finds     of best [98 %]  runs         share  holds"
     );
     for case in LABS.iter().filter(|case| asked.wants(case.name)) {
         match measure(&program, case, &asked) {
