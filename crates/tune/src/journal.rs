@@ -59,6 +59,9 @@ impl Journal {
             file,
         };
         journal.append(head)?;
+        // A new name outlives a power loss once its folder is on the disk as well; not every file system lets us ask.
+        let folder = path.parent().map(File::open);
+        let _ = folder.map(|folder| folder.and_then(|folder| folder.sync_all()));
         Ok(journal)
     }
 
