@@ -3,6 +3,7 @@
 use linerate_metric::command_line::CommandLine;
 use linerate_metric::facts::Role;
 use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+use linerate_metric::round_trip::Attachment;
 use linerate_metric::stack::{KEYS_OF_OPTIONS, STACK_NAME};
 
 use super::Case;
@@ -73,6 +74,21 @@ impl Case<'_> {
         let mut line = self.changed(options);
         for option in left_out {
             line.remove(option);
+        }
+        line.to_string()
+    }
+
+    /// The same questions over sockets that stay open.
+    #[must_use]
+    pub fn kept_open(&self) -> String {
+        let mut line = self.changed("");
+        line.remove("reopen");
+        if line.has("connect") {
+            // Connections are `throughput`'s to count; without them it would send payload and ask nothing.
+            // `latency` has no option for how many threads share the flows.
+            line.remove("connect");
+            line.remove("threads");
+            line.command = Kind::Latency.to_string();
         }
         line.to_string()
     }
@@ -364,6 +380,11 @@ fn of_plan(plan: &Plan) -> CommandLine {
         return line;
     }
     let plain = Plan::new(plan.kind, plan.protocol, "");
+    let reopened = plan.kind == Kind::Latency && plan.round_trip.attachment == Attachment::Reopened;
+    let connections = reopened && plan.round_trip.connections;
+    if connections {
+        line.command = Kind::Throughput.to_string();
+    }
     line.push(plan.host.clone());
     // Each dialect has a port of its own, which is not known here: where there is one it is written out.
     if plan.port != plain.port || plan.dialect.is_some() {
@@ -374,6 +395,11 @@ fn of_plan(plan: &Plan) -> CommandLine {
     }
     if plan.protocol == Protocol::Udp {
         line.set("udp", &["-u"]);
+    }
+    if connections {
+        line.set("connect", &["--connect"]);
+    } else if reopened {
+        line.set("reopen", &["--reopen"]);
     }
     match plan.directions[..] {
         [Direction::Receive] => line.set("reverse", &["-R"]),
@@ -457,6 +483,49 @@ mod tests {
         record.plan.port = 45_678;
         record.plan.directions = vec![Direction::Receive];
         record
+    }
+
+    /// A record without a typed command is the far end's, and what it tells to try makes the same run again.
+    #[test]
+    fn sockets_that_are_opened_for_each_question_stay_in_the_command_or_are_kept_open() {
+        let mut record = received();
+        record.kind = Kind::Latency;
+        for (connections, again, open) in [
+            (
+                false,
+                "linerate latency 10.0.0.1 --reopen -P 4",
+                "linerate latency 10.0.0.1 -P 4",
+            ),
+            (
+                true,
+                "linerate throughput 10.0.0.1 --connect -P 4",
+                "linerate latency 10.0.0.1 -P 4",
+            ),
+        ] {
+            record.plan = Plan::new(Kind::Latency, Protocol::Tcp, "10.0.0.1");
+            record.plan.streams = 4;
+            record.plan.round_trip.attachment = Attachment::Reopened;
+            record.plan.round_trip.connections = connections;
+            record.command = None;
+            let told = Case::new(&record).again("");
+            assert_eq!(told, again);
+            assert_eq!(Case::new(&record).kept_open(), open);
+            // As it was typed it comes to the same.
+            let mut words = told.split(' ').skip(1);
+            let mut typed = CommandLine::new(words.next().expect("a command"));
+            typed.push(words.next().expect("a host").to_owned());
+            let option = words.next().expect("an option");
+            typed.add(option.trim_start_matches('-'), &[option]);
+            typed.add("time", &["-t", "3"]);
+            if connections {
+                typed.add("threads", &["--threads", "2"]);
+            }
+            record.command = Some(typed);
+            assert_eq!(
+                Case::new(&record).kept_open(),
+                "linerate latency 10.0.0.1 -t 3"
+            );
+        }
     }
 
     /// Beside the key the option would be refused.

@@ -54,7 +54,7 @@ impl SocketReopened {
         }
         draft
             .remedy("keep the socket open between questions")
-            .command(case.again_without(&["reopen", "connect"], ""))
+            .command(case.kept_open())
             .gain(Some(1.0 / (1.0 - share).max(0.01)), "whole turn over its round trip")
             .found()
     }
