@@ -46,7 +46,7 @@ impl Time {
         let (mut calls, mut empty) = (0, 0);
         let mut delay = Delay::default();
         let mut time = Self::default();
-        for thread in threads {
+        for thread in threads.filter(|thread| !is_told_elsewhere(thread)) {
             wall += thread.wall_ns as f64;
             cpu += thread.cpu_ns as f64;
             let own = thread.delay()?;
@@ -128,6 +128,13 @@ impl Time {
     }
 }
 
+/// Whether this is a direction's share of a thread whose time is told with the other direction: our own stack moves
+/// both by one.
+fn is_told_elsewhere(thread: &ThreadCost) -> bool {
+    let nothing = thread.runnable_ns.is_none() && thread.blocked_ns.is_none();
+    nothing && thread.cpu_ns == 0 && thread.involuntary_switches == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,6 +160,22 @@ mod tests {
             cycles: None,
             instructions: None,
         }
+    }
+
+    /// `linerate throughput --bidir` to our own stack: one thread, told with what it receives.
+    #[test]
+    fn a_thread_of_both_directions_is_counted_once() {
+        let whole = thread(600_000, 300_000, 0);
+        let mut share = whole.clone();
+        (share.cpu_ns, share.involuntary_switches) = (0, 0);
+        (share.runnable_ns, share.blocked_ns) = (None, None);
+        let both = Time::of([share.clone(), whole.clone()].iter());
+        assert_eq!(both, Time::of([whole.clone()].iter()));
+        assert_eq!(Time::of([share].iter()), None);
+        // Where the scheduler told nothing of a thread that worked, nothing is known.
+        let mut untold = whole.clone();
+        (untold.runnable_ns, untold.blocked_ns) = (None, None);
+        assert_eq!(Time::of([untold, whole].iter()), None);
     }
 
     #[test]
