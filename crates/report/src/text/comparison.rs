@@ -131,7 +131,7 @@ pub(crate) fn verdict_words(found: &Comparison) -> String {
         None => differences(&found.figure, told),
     };
     let bounds = format!(
-        "{low} to {high} with {} % confidence, p = {p}",
+        "{low} to {high} with {} % confidence, {p}",
         (found.confidence * 100.0).round()
     );
     match found.verdict {
@@ -185,7 +185,8 @@ pub(crate) fn verdict_words(found: &Comparison) -> String {
     }
 }
 
-/// A ratio in words, the ends of its interval, and what no difference is larger than.
+/// A ratio in words, the ends of its interval, and what no difference is larger than; the last of a figure
+/// that never differed is empty.
 fn sizes(ratio: Estimate, largest: Option<f64>) -> (String, String, String, String) {
     let change = ratio.median - 1.0;
     let way = if change > 0.0 { "higher" } else { "lower" };
@@ -194,7 +195,11 @@ fn sizes(ratio: Estimate, largest: Option<f64>) -> (String, String, String, Stri
         false => format!("{} {way}", share(change.abs())),
     };
     let [low, high] = [ratio.low, ratio.high].map(|end| signed(end - 1.0));
-    (size, low, high, words::or_unknown(largest, share))
+    let largest = match (ratio.low, ratio.high) == (1.0, 1.0) {
+        true => String::new(),
+        false => words::or_unknown(largest, share),
+    };
+    (size, low, high, largest)
 }
 
 /// The same of a difference, where a figure was zero; the last of a figure that never differed is empty.
@@ -299,11 +304,12 @@ fn signed_value(figure: &str, value: f64) -> String {
     )
 }
 
+/// `p = 0.03`.
 fn probability(p: f64) -> String {
     match p {
-        p if p < 1e-4 => "<0.0001".to_owned(),
-        p if p < 0.01 => format!("{p:.4}"),
-        p => format!("{p:.2}"),
+        p if p < 1e-4 => "p < 0.0001".to_owned(),
+        p if p < 0.01 => format!("p = {p:.4}"),
+        p => format!("p = {p:.2}"),
     }
 }
 
@@ -369,6 +375,25 @@ mod tests {
             ),
         ] {
             assert_eq!(compared(figure, a, b), want);
+        }
+    }
+
+    #[test]
+    fn a_figure_that_is_the_same_each_time_has_no_difference() {
+        assert_eq!(
+            compared("took", 0.4, 0.4),
+            "No difference: took was the same on both sides each time (+0.00 % to +0.00 % with 98 % confidence, p = 1.00)."
+        );
+    }
+
+    #[test]
+    fn probabilities_are_told_as_far_as_they_are_known() {
+        for (p, want) in [
+            (0.000_01, "p < 0.0001"),
+            (0.0078, "p = 0.0078"),
+            (0.983, "p = 0.98"),
+        ] {
+            assert_eq!(probability(p), want);
         }
     }
 }

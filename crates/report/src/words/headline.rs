@@ -255,12 +255,13 @@ pub(crate) fn capitalised(text: &str) -> String {
     }
 }
 
-/// `: 7.9x faster`, where the ratio says that.
+/// `: 7.9x faster`, where the ratio says that and is more than `1.0x`.
 pub(super) fn faster(slow: f64, fast: f64) -> String {
-    if fast <= 0.0 || slow <= fast {
+    let ratio = times(slow / fast);
+    if fast <= 0.0 || slow <= fast || ratio == times(1.0) {
         return String::new();
     }
-    format!(": {} faster", times(slow / fast))
+    format!(": {ratio} faster")
 }
 
 #[cfg(test)]
@@ -281,6 +282,19 @@ mod tests {
         run.label = Some(label.to_owned());
         run.summary.rtt_ns = times.summary();
         run
+    }
+
+    #[test]
+    fn what_is_as_fast_is_not_called_faster() {
+        for (slow, fast, want) in [
+            (48_300.0, 6_100.0, ": 7.9x faster"),
+            (11_900.0, 11_300.0, ": 1.1x faster"),
+            (11_900.0, 11_800.0, ""),
+            (11_800.0, 11_900.0, ""),
+            (11_800.0, 0.0, ""),
+        ] {
+            assert_eq!(faster(slow, fast), want, "{slow} {fast}");
+        }
     }
 
     #[test]

@@ -137,8 +137,9 @@ fn round_trip_meaning(run: &Record, runs: &[Record]) -> String {
                 && other.plan.wait == Some(Ends::both(Wait::Block))
         });
         if let Some(slow) = blocking.and_then(|other| other.summary.rtt_ns) {
-            text.push_str(&faster(slow.p50 as f64, rtt.p50 as f64));
-            if slow.p50 > rtt.p50 {
+            let faster = faster(slow.p50 as f64, rtt.p50 as f64);
+            if !faster.is_empty() {
+                text.push_str(&faster);
                 text.push_str(" than blocking");
             }
         }
