@@ -2,7 +2,7 @@
 
 use linerate_metric::cost::{MemoryCost, TcpInterval, delay_shares};
 use linerate_metric::record::{CpuCost, Record};
-use linerate_metric::units::{format_bytes, format_count, format_share};
+use linerate_metric::units::{format_bytes, format_count, format_nanos, format_share};
 
 use crate::figures;
 use crate::words::short;
@@ -37,13 +37,13 @@ pub(crate) fn time_words(cost: &CpuCost) -> Option<String> {
     }
     let each = [(cost.ns_per_byte, "byte"), (cost.ns_per_packet, "packet")];
     parts.extend(each.into_iter().filter_map(|(ns, what)| {
-        let ns = ns?;
-        let ns = if ns < 10.0 {
-            format!("{ns:.3}")
-        } else {
-            format!("{ns:.0}")
+        let time = match ns? {
+            // A byte costs fractions of a nanosecond.
+            ns if ns < 10.0 => format!("{ns:.3} ns"),
+            ns if ns < 1_000.0 => format!("{ns:.0} ns"),
+            ns => format_nanos(ns),
         };
-        Some(format!("{ns} ns a {what}"))
+        Some(format!("{time} a {what}"))
     }));
     if let (Some(cycles), Some(instructions)) = (cost.cycles, cost.instructions)
         && cycles > 0
@@ -154,4 +154,25 @@ pub(crate) fn tcp_rows(run: &Record) -> Vec<(&'static str, String, &'static str)
     rows.into_iter()
         .filter_map(|(name, value, meaning)| Some((name, value?, meaning)))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_byte_and_a_packet_cost_is_read_at_a_glance() {
+        let text = r#"{ "role": "client", "share": 1.0, "voluntary_switches": 0, "involuntary_switches": 0 }"#;
+        let mut cost: CpuCost = serde_json::from_str(text).expect("a cost");
+        for (byte, packet, want) in [
+            (0.121, None, "0.121 ns a byte"),
+            (2.027, Some(132_772.0), "2.027 ns a byte; 133 us a packet"),
+            (842.2, Some(999.4), "842 ns a byte; 999 ns a packet"),
+            (1_518.0, Some(97_171.0), "1.52 us a byte; 97.2 us a packet"),
+        ] {
+            cost.ns_per_byte = Some(byte);
+            cost.ns_per_packet = packet;
+            assert_eq!(time_words(&cost).as_deref(), Some(want));
+        }
+    }
 }

@@ -157,15 +157,19 @@ fn turns_direction(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Breaks a text at its spaces into lines of at most `width` characters; longer words stay whole.
+/// Breaks a text at its spaces into lines of at most `width` characters; longer words stay whole, and so do shares:
+/// `36.1` at the end of a line and `%` at the beginning of the next one are read as two things.
 pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for paragraph in text.split('\n') {
         let mut line = String::new();
         let mut length = 0;
-        for word in paragraph.split_whitespace() {
+        let mut words = paragraph.split_whitespace().peekable();
+        while let Some(word) = words.next() {
             let word_length = word.chars().count();
-            if length > 0 && length + 1 + word_length > width {
+            let sign = words.peek().filter(|next| next.starts_with('%'));
+            let whole = word_length + sign.map_or(0, |sign| 1 + sign.chars().count());
+            if length > 0 && length + 1 + whole > width {
                 lines.push(std::mem::take(&mut line));
                 length = 0;
             }
@@ -193,6 +197,18 @@ pub(crate) fn hang(prefix: &str, painted_prefix: &str, text: &str, width: usize)
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_share_is_not_broken_before_its_sign() {
+        assert_eq!(
+            wrap("server 36.1 % (server", 14),
+            ["server 36.1 %", "(server"]
+        );
+        assert_eq!(
+            wrap("server 36.1 % (server", 12),
+            ["server", "36.1 %", "(server"]
+        );
+    }
 
     #[test]
     fn colours_follow_the_option_then_the_variables_then_the_terminal() {

@@ -239,7 +239,7 @@ fn waiting(costs: &WaitingCosts) -> Conclusion {
     let both = match costs.halt_ns {
         Some(_) => "blocking minus spinning: both together",
         None => {
-            "blocking minus spinning: wake-up and halt together, which the hold would tell apart"
+            "blocking minus spinning: wake-up and halt together, which `--hold-latency` would tell apart"
         }
     };
     let meaning = difference(&costs.sleeping_ns, both, SPINNING_COST);
