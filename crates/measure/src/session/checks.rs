@@ -43,40 +43,62 @@ pub fn check_congestion_control(plan: &Plan, role: Role) -> Result<(), MeasureEr
     if name == OWN_STACK_ONLY && !sends {
         return Ok(());
     }
-    let refused = |why: String| MeasureError::OptionRefused {
+    let refused = |kind: io::ErrorKind, why: String| MeasureError::OptionRefused {
         option: format!("-C {name}"),
         why,
-        next_step: if name == OWN_STACK_ONLY {
-            "that is our own stack's: where it runs here, `--set tcp.congestion_control=none` asks it of \
-             this end alone"
-                .to_owned()
-        } else {
-            "see `sysctl net.ipv4.tcp_available_congestion_control \
-             net.ipv4.tcp_allowed_congestion_control`; `modprobe tcp_NAME` and root add to them"
-                .to_owned()
-                + match role {
-                    Role::Client => "",
-                    Role::Server => ", or root starts the server with --grant socket",
-                }
-        },
+        next_step: congestion_control_next(name, kind, role, congestion_controls),
     };
-    if role == Role::Server && !is_listed(name, &loaded_congestion_controls()) {
-        return Err(refused("not loaded in the kernel there".to_owned()));
+    if role == Role::Server && !is_listed(name, &congestion_controls("available")) {
+        return Err(refused(
+            io::ErrorKind::NotFound,
+            "not loaded in the kernel there".to_owned(),
+        ));
     }
     let socket = probe_socket(Protocol::Tcp)?;
     socket.set_tcp_congestion(name.as_bytes()).map_err(|error| {
-        refused(match error.kind() {
+        let why = match error.kind() {
             io::ErrorKind::NotFound => "the kernel has no such congestion control".to_owned(),
             io::ErrorKind::PermissionDenied => "not allowed for ordinary users".to_owned(),
             _ => error.to_string(),
-        })
+        };
+        refused(error.kind(), why)
     })
 }
 
-/// The kernel's own list, names between blanks.
-fn loaded_congestion_controls() -> String {
+/// What whoever wants a congestion control can do about its not being had.
+fn congestion_control_next(
+    name: &str,
+    kind: io::ErrorKind,
+    role: Role,
+    list: impl Fn(&str) -> String,
+) -> String {
+    if name == OWN_STACK_ONLY {
+        return "that is our own stack's: where it runs here, `--set tcp.congestion_control=none` asks it of \
+                this end alone"
+            .to_owned();
+    }
+    if kind != io::ErrorKind::PermissionDenied {
+        return format!(
+            "choose one of {}; `sudo modprobe tcp_{name}` adds it where the kernel comes with it",
+            list("available").replace(' ', ", ")
+        );
+    }
+    let root = match role {
+        Role::Client => "run as root",
+        Role::Server => "start the server as root with --grant socket",
+    };
+    format!(
+        "`sudo sysctl -w net.ipv4.tcp_allowed_congestion_control=\"{} {name}\"` allows it, or {root}",
+        list("allowed")
+    )
+}
+
+/// The kernel's own list of what is `available`, or `allowed` for ordinary users; names between blanks.
+fn congestion_controls(which: &str) -> String {
     linerate_host::snapshot::Files::machine()
-        .text("/proc/sys/net/ipv4/tcp_available_congestion_control")
+        .text(&format!(
+            "/proc/sys/net/ipv4/tcp_{which}_congestion_control"
+        ))
         .unwrap_or_default()
 }
 
@@ -359,6 +381,42 @@ pub fn settle_udp_offload(plan: &mut Plan, role: Role) -> Result<Option<Doubt>, 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_may_not_have_a_congestion_control_is_told_the_command_that_allows_it() {
+        let lists = |which: &str| match which {
+            "allowed" => "reno bbr".to_owned(),
+            _ => "reno bbr cubic".to_owned(),
+        };
+        let kept = io::ErrorKind::PermissionDenied;
+        let absent = io::ErrorKind::NotFound;
+        for (name, kind, role, want) in [
+            (
+                "cubic",
+                kept,
+                Role::Client,
+                "`sudo sysctl -w net.ipv4.tcp_allowed_congestion_control=\"reno bbr cubic\"` allows it, or run as root",
+            ),
+            (
+                "cubic",
+                kept,
+                Role::Server,
+                "`sudo sysctl -w net.ipv4.tcp_allowed_congestion_control=\"reno bbr cubic\"` allows it, or start the server as root with --grant socket",
+            ),
+            (
+                "dctcp",
+                absent,
+                Role::Client,
+                "choose one of reno, bbr, cubic; `sudo modprobe tcp_dctcp` adds it where the kernel comes with it",
+            ),
+        ] {
+            assert_eq!(
+                congestion_control_next(name, kind, role, lists),
+                want,
+                "{name}"
+            );
+        }
+    }
 
     #[test]
     fn only_whole_names_are_listed() {
