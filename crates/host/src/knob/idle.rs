@@ -18,7 +18,7 @@ pub struct IdleHold {
 /// Asks the kernel for a wake-up time of 0 µs until the guard drops.
 ///
 /// # Errors
-/// Names the file and what to do: it is root's, and containers often lack it.
+/// Names the file: it is root's, and containers often lack it. [`next_step`] says what to do.
 pub fn idle_hold() -> io::Result<IdleHold> {
     hold_at(Path::new(DMA_LATENCY))
 }
@@ -35,19 +35,22 @@ fn hold_at(path: &Path) -> io::Result<IdleHold> {
 }
 
 fn explained(path: &Path, source: &io::Error) -> io::Error {
-    let path = path.display();
-    let next = match source.kind() {
-        io::ErrorKind::NotFound => {
+    io::Error::new(source.kind(), format!("{}: {source}", path.display()))
+}
+
+/// What gives a hold that could not be had.
+#[must_use]
+pub fn next_step(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => format!(
             "this kernel or container has no such device: start the container with \
-             `--device /dev/cpu_dma_latency`, or leave idle states alone"
-                .to_owned()
-        }
-        io::ErrorKind::PermissionDenied => {
-            format!("run as root, or let this user write it: `sudo chmod o+w {path}`")
-        }
-        _ => "idle states stay as they are".to_owned(),
-    };
-    io::Error::new(source.kind(), format!("{path}: {source}: {next}"))
+             `--device {DMA_LATENCY}`, or leave --hold-latency out"
+        ),
+        io::ErrorKind::PermissionDenied => format!(
+            "run as root, let this user write it (`sudo chmod o+w {DMA_LATENCY}`), or leave --hold-latency out"
+        ),
+        _ => "leave --hold-latency out".to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -68,7 +71,22 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let error = hold_at(&directory.path().join("none")).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
-        assert!(error.to_string().contains("--device"), "{error}");
+        assert!(
+            next_step(&error).contains("--device"),
+            "{}",
+            next_step(&error)
+        );
+    }
+
+    #[test]
+    fn what_to_do_stands_in_the_next_step_alone() {
+        let refused = io::Error::from(io::ErrorKind::PermissionDenied);
+        let error = explained(Path::new(DMA_LATENCY), &refused);
+        assert_eq!(error.to_string(), "/dev/cpu_dma_latency: permission denied");
+        assert_eq!(
+            next_step(&error),
+            "run as root, let this user write it (`sudo chmod o+w /dev/cpu_dma_latency`), or leave --hold-latency out"
+        );
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use linerate_dialect::control::Token;
-use linerate_host::knob::idle::{IdleHold, idle_hold};
+use linerate_host::knob::idle::{self, IdleHold, idle_hold};
 use linerate_host::sys::memory::{self, LockedMemory};
 use linerate_metric::cost::THREADS_LISTED;
 use linerate_metric::facts::{Host, Role};
@@ -352,7 +352,7 @@ pub fn hold_idle(plan: &Plan) -> Result<Option<IdleHold>, MeasureError> {
         .map_err(|error| MeasureError::OptionRefused {
             option: "--hold-latency".to_owned(),
             why: error.to_string(),
-            next_step: "run as root, or leave --hold-latency out".to_owned(),
+            next_step: idle::next_step(&error),
         })
 }
 
