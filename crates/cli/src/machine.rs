@@ -229,7 +229,10 @@ fn file_of(sysctl: &str) -> String {
 }
 
 fn words<T>(result: std::io::Result<T>) -> Result<T, String> {
-    result.map_err(|error| error.to_string())
+    result.map_err(|error| match error.kind() {
+        std::io::ErrorKind::PermissionDenied => format!("{error}: it takes root"),
+        _ => error.to_string(),
+    })
 }
 
 impl Machine for Hosts {
@@ -424,6 +427,17 @@ fn born(pid: u32) -> Option<(u32, u64)> {
 mod tests {
     use super::*;
     use linerate_host::networks::{Network, network};
+
+    #[test]
+    fn what_a_user_may_not_set_says_what_it_takes() {
+        let kept = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
+        assert_eq!(
+            words::<()>(Err(kept)),
+            Err("permission denied: it takes root".to_owned())
+        );
+        let gone = std::io::Error::from(std::io::ErrorKind::NotFound);
+        assert_eq!(words::<()>(Err(gone)), Err("entity not found".to_owned()));
+    }
 
     #[test]
     fn a_network_that_nobody_has_is_gone() {

@@ -16,6 +16,7 @@ use linerate_tune::search::Point;
 use super::asked;
 use crate::child;
 use crate::command::series::Ended;
+use crate::failure::Failure;
 use crate::printer::Teller;
 use crate::scene::{Part, Scene};
 use crate::turn::Turner;
@@ -104,7 +105,7 @@ impl<'a> Bench<'a> {
             words::set_option(&mut words, "time", time)?;
         }
         if let Err(failure) = asked::check(&words) {
-            return Ok(refused(failure.problem.to_string()));
+            return Ok(refused(reason(&failure)));
         }
         if let Err(why) = self.turner.apply(point)? {
             return Ok(refused(why));
@@ -124,7 +125,7 @@ impl<'a> Bench<'a> {
             Err(Ended::Over(failure))
                 if failure.code != exit::PEER || self.start_answers(point)? =>
             {
-                return Ok(refused(failure.problem.to_string()));
+                return Ok(refused(reason(&failure)));
             }
             Err(ended) => return Err(ended),
         };
@@ -215,6 +216,36 @@ impl<'a> Bench<'a> {
         match setting.is_empty() {
             true => "start".to_owned(),
             false => parts.collect::<Vec<_>>().join(" "),
+        }
+    }
+}
+
+/// Why a setting was refused. What this host or the far end lacks can be given to it: with how.
+fn reason(failure: &Failure) -> String {
+    let problem = &failure.problem;
+    match failure.code {
+        exit::MISSING => format!("{problem} ({})", problem.next_step),
+        _ => problem.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_metric::event::Problem;
+
+    #[test]
+    fn what_is_missing_is_told_with_what_gives_it() {
+        let problem = Problem::new("not allowed for ordinary users", "-C cubic", "run as root");
+        for (code, want) in [
+            (
+                exit::MISSING,
+                "-C cubic: not allowed for ordinary users (run as root)",
+            ),
+            (exit::FAILED, "-C cubic: not allowed for ordinary users"),
+        ] {
+            let problem = problem.clone();
+            assert_eq!(reason(&Failure { problem, code }), want);
         }
     }
 }
