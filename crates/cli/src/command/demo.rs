@@ -172,7 +172,7 @@ fn demo(args: &DemoArgs, output: &mut Output) -> Result<u8, Failure> {
     };
     linerate_explain::complete_set(&mut set);
     output.set(&set, &[])?;
-    write_folder(&args.dir, &set)?;
+    write_folder(&args.dir, &set, place.again(&set.runs))?;
     let report = args.dir.join("report.html");
     if !quiet {
         output.remark(&format!("report: {}", report.display()));
@@ -195,11 +195,13 @@ pub(super) fn prepare_folder(dir: &Path) -> Result<(), Failure> {
     })
 }
 
-fn write_folder(dir: &Path, set: &RunSet) -> Result<(), Failure> {
+/// `again` is for the page alone: the text has no findings.
+fn write_folder(dir: &Path, set: &RunSet, again: Option<String>) -> Result<(), Failure> {
     for run in &set.runs {
         write_file(dir.join(format!("{}.json", run.id)), &run.to_json())?;
     }
-    let page = html::report("linerate demo", &set.runs, &set.result.notes);
+    let notes: Vec<_> = set.result.notes.iter().cloned().chain(again).collect();
+    let page = html::report("linerate demo", &set.runs, &notes);
     write_file(dir.join("report.html"), &page)?;
     Ok(())
 }
@@ -237,6 +239,23 @@ impl Place {
             Self::Lab(lab) => Ok(lab.host("server")?.address().to_string()),
             Self::Loopback => Ok("127.0.0.1".to_owned()),
         }
+    }
+
+    /// How to try what findings of the demo's runs say: its far end, and its hosts, are gone with it.
+    fn again(&self, runs: &[Record]) -> Option<String> {
+        let mut findings = runs.iter().flat_map(|run| &run.findings);
+        findings.find(|finding| finding.command.is_some())?;
+        let port = runs.first()?.plan.port;
+        Some(match self {
+            Self::Lab(_) => format!(
+                "What a finding says to try takes such hosts again: `linerate lab up --hops 0 --name demo`, \
+                 `linerate lab exec demo/server -- linerate server -q -p {port} &`, and its command behind \
+                 `linerate lab exec demo/client --`."
+            ),
+            Self::Loopback => format!(
+                "What a finding says to try takes a far end again: `linerate server -p {port}`."
+            ),
+        })
     }
 
     /// Starts the far end; gives its port.
@@ -431,4 +450,27 @@ impl Bar {
     fn finish(&self) {
         self.bar.finish_and_clear();
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_findings_say_to_try_is_told_with_the_far_end_that_it_takes() {
+        let text = include_str!("../../../report/tests/fixtures/run-1.json");
+        let mut run: Record = serde_json::from_str(text).expect("a record");
+        run.plan.port = 4_321;
+        run.findings = Vec::new();
+        let none = Place::Loopback.again(std::slice::from_ref(&run));
+        assert_eq!(none, None);
+        run.findings = vec![serde_json::from_str(FINDING).expect("a finding")];
+        let told = Place::Loopback.again(&[run]).expect("there is a command");
+        assert!(told.ends_with("`linerate server -p 4321`."), "{told}");
+    }
+
+    const FINDING: &str = r#"{
+        "kind": "cause", "cause": "congestion-control", "end": "client", "cost": 0.6, "what": "", "evidence": [],
+        "remedy": "", "command": "linerate throughput 127.0.0.1 -p 4321 -C cubic"
+    }"#;
 }
