@@ -33,7 +33,13 @@ impl FromStr for Load {
                 Some(share) => parse_fraction(share).map_err(|error| error.to_string())?,
             };
             if !(0.0..1.0).contains(&loss) {
-                return Err("the loss that is allowed lies from 0 to below 100 %".to_owned());
+                let lacking = match rest.ends_with('%') {
+                    true => String::new(),
+                    false => format!(": `{text}` lacks a `%`"),
+                };
+                return Err(format!(
+                    "the loss that is allowed lies from 0 to below 100 %{lacking}"
+                ));
             }
             return Ok(Self::Max { loss });
         }
@@ -128,6 +134,13 @@ mod tests {
             "", "maximum", "max:", "max:1", "max:-1%", "10M/", "10M/0", "/5", "10M/x",
         ] {
             assert!(text.parse::<Load>().is_err(), "{text}");
+        }
+        let limits = "the loss that is allowed lies from 0 to below 100 %";
+        for (text, why) in [
+            ("max:5", format!("{limits}: `max:5` lacks a `%`")),
+            ("max:150%", limits.to_owned()),
+        ] {
+            assert_eq!(text.parse::<Load>(), Err(why));
         }
     }
 }

@@ -99,7 +99,8 @@ pub fn print(text: &str) {
         && !STDOUT_FAILED.swap(true, Relaxed)
     {
         complain(&format!(
-            "error: standard output cannot be written: {error}"
+            "error: standard output cannot be written: {error}\n\
+             help:  free some space where it goes, or send it elsewhere; `linerate runs list` has the runs that were stored"
         ));
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
     /// The text does not start with a number.
-    #[error("`{text}` does not start with a number")]
+    #[error("{}", no_number(text))]
     NoNumber {
         /// What was written.
         text: String,
@@ -43,6 +43,13 @@ pub enum UnitError {
         /// Which unit was wanted.
         what: &'static str,
     },
+}
+
+fn no_number(text: &str) -> String {
+    match text.is_empty() {
+        true => "the value is missing".to_owned(),
+        false => format!("`{text}` does not start with a number"),
+    }
 }
 
 /// Splits `12.5G` into the number and its suffix.
@@ -370,6 +377,18 @@ pub fn format_share(fraction: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_value_that_is_not_there_is_not_quoted() {
+        for (text, why) in [
+            ("", "the value is missing"),
+            (" ", "the value is missing"),
+            ("x1", "`x1` does not start with a number"),
+        ] {
+            let refused = text.parse::<ByteSize>().expect_err("it is no size");
+            assert_eq!(refused.to_string(), why, "{text:?}");
+        }
+    }
 
     #[test]
     fn durations_are_written_as_they_are_read() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use linerate_measure::{Client, MeasureError, Network};
-use linerate_metric::event::{Problem, What};
+use linerate_metric::event::What;
 use linerate_metric::plan::{Plan, Stamping};
 use linerate_metric::record::{Doubt, Record, Stage, StagePass};
 use linerate_metric::timeline::TraceFile;
@@ -301,13 +301,7 @@ pub fn write_trace(file: &Path, runs: &mut [Record]) -> Result<(), Failure> {
                     ..extent
                 });
             }
-            Err(error) => {
-                written = Err(Failure::failed(Problem::new(
-                    format!("the timeline cannot be written ({error})"),
-                    file.display().to_string(),
-                    "name another file with --trace",
-                )));
-            }
+            Err(error) => written = Err(error.into()),
         }
     }
     written

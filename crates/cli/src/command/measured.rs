@@ -1,6 +1,7 @@
 //! Measuring commands that another command runs: what they measure, and for how long.
 
 use clap::FromArgMatches;
+use clap::error::ErrorKind;
 use linerate_metric::event::Problem;
 
 use crate::args::{self, Cli, Command};
@@ -14,10 +15,13 @@ pub fn kind_of(outer: &str, command: &[String]) -> Result<linerate_metric::plan:
     let parsed = args::command()
         .try_get_matches_from(line)
         .and_then(|matches| Cli::from_arg_matches(&matches));
+    let refused_with = |situation: String, next: String| {
+        Failure::usage(Problem::new(situation, words::join(command), next))
+    };
     let refused = |situation: String| {
         let next =
             format!("put options of `{outer}` before the measuring command, its own after it");
-        Failure::usage(Problem::new(situation, words::join(command), next))
+        refused_with(situation, next)
     };
     let cli = parsed.map_err(|error| {
         let text = error.to_string();
@@ -26,7 +30,14 @@ pub fn kind_of(outer: &str, command: &[String]) -> Result<linerate_metric::plan:
             .map(str::trim)
             .take_while(|line| !line.is_empty())
             .collect();
-        refused(first.join(" ").trim_start_matches("error: ").to_owned())
+        let situation = first.join(" ").trim_start_matches("error: ").to_owned();
+        match error.kind() {
+            // The option is where it belongs, its value is not one.
+            ErrorKind::ValueValidation | ErrorKind::InvalidValue => {
+                refused_with(situation, next_of_value(outer).to_owned())
+            }
+            _ => refused(situation),
+        }
     })?;
     match cli.command {
         Command::Throughput(args) => plan::throughput(&args).map(|_| Kind::Throughput),
@@ -41,6 +52,16 @@ pub fn kind_of(outer: &str, command: &[String]) -> Result<linerate_metric::plan:
             "measures nothing: {} do",
             words::MEASURING.join(", ")
         ))),
+    }
+}
+
+/// What to do about a value that its option does not take.
+fn next_of_value(outer: &str) -> &'static str {
+    match outer {
+        "sweep" => {
+            "give a value that it takes; --over takes several as A,B,C or as FIRST..LAST:xFACTOR"
+        }
+        _ => "give a value that it takes",
     }
 }
 
@@ -65,4 +86,34 @@ pub fn fresh_seed() -> u32 {
     let mut hasher = state.build_hasher();
     hasher.write_u32(std::process::id());
     (hasher.finish() % 1_000_000) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_that_makes_no_sense_is_told_apart_from_an_option_in_the_wrong_place() {
+        for (outer, line, next) in [
+            (
+                "sweep",
+                "throughput h --rcvbuf=4K.1M",
+                "give a value that it takes; --over takes several as A,B,C or as FIRST..LAST:xFACTOR",
+            ),
+            (
+                "compare",
+                "throughput h --rcvbuf=4K.1M",
+                "give a value that it takes",
+            ),
+            (
+                "sweep",
+                "throughput h --over rcvbuf=1K",
+                "put options of `sweep` before the measuring command, its own after it",
+            ),
+        ] {
+            let command: Vec<_> = line.split(' ').map(str::to_owned).collect();
+            let failure = kind_of(outer, &command).expect_err("it makes no sense");
+            assert_eq!(failure.problem.next_step, next, "{line}");
+        }
+    }
 }
