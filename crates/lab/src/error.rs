@@ -223,7 +223,8 @@ impl LabError {
                 "no such lab is up",
                 format!("lab {name}"),
                 if known.is_empty() {
-                    "start one with `linerate lab up --hops 1`".to_owned()
+                    "`linerate lab list` shows those that are; `linerate lab up --hops 1` starts one"
+                        .to_owned()
                 } else {
                     format!("choose one of {}", known.join(", "))
                 },
@@ -325,5 +326,28 @@ fn known_labs(known: &[String]) -> String {
         "none is; start one with `linerate lab up`".to_owned()
     } else {
         format!("there is {}", known.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who ends a lab by a wrong name wants to see names, not to start one.
+    #[test]
+    fn an_unknown_lab_is_told_with_what_shows_the_known_ones() {
+        for (known, want) in [
+            (
+                vec![],
+                "`linerate lab list` shows those that are; `linerate lab up --hops 1` starts one",
+            ),
+            (vec!["one", "two"], "choose one of one, two"),
+        ] {
+            let error = LabError::UnknownLab {
+                name: "onee".to_owned(),
+                known: known.into_iter().map(str::to_owned).collect(),
+            };
+            assert_eq!(error.problem().next_step, want);
+        }
     }
 }

@@ -34,7 +34,7 @@ pub enum StackError {
         text: String,
     },
     /// A profile that is not shipped.
-    #[error("there is no profile `{name}`: {known}")]
+    #[error("there is no profile `{name}`: use one of {known}")]
     UnknownProfile {
         /// The name as it was written.
         name: String,
@@ -56,7 +56,9 @@ pub enum StackError {
         remedy: String,
     },
     /// Text that is no address with a prefix.
-    #[error("`{text}` is no address of a stack: write it with its prefix, as in 10.0.0.2/24")]
+    #[error(
+        "`{text}` is no address of a stack: write it with its prefix, as in 10.0.0.2/24 (32 at most, 128 of IPv6)"
+    )]
     BadNetwork {
         /// The text as it was written.
         text: String,
