@@ -9,7 +9,7 @@ use super::{KnobArgs, ManyArgs, OutputArgs, PairArgs, ScreenArgs};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  linerate compare --b '-l 1M' throughput 127.0.0.1          the options of B against none
+  linerate compare --b '-l 64K' throughput 127.0.0.1         the options of B against none
   linerate compare --a '-C bbr' --b '-C cubic' throughput 127.0.0.1 -t 500ms
   linerate compare --b '--wait spin' --effect 2% latency 127.0.0.1 -u
   linerate compare old.json new.json --figure p99            two results that are there already
