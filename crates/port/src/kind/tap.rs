@@ -65,6 +65,10 @@ pub const KIND: Kind = Kind {
 /// Frames of 64 KiB are few at a time: so many a queue.
 const LONG_FRAMES: u32 = 256;
 
+/// With so many bytes a poll ends, which are two frames of 64 KiB: whoever takes them finds them in the cache, and their
+/// buffers are there for the next ones.
+const POLL_BYTES: u64 = 120 << 10;
+
 /// How many frames the next poll reads at most: one call reads one frame, and the call that finds nothing more costs as
 /// much as another frame. After silence a frame is handed on at once, instead of after a call for the next
 /// one, which would keep its answer waiting; while polls find all that they may take, they may take twice as much.
@@ -74,10 +78,16 @@ struct Reach(usize);
 impl Reach {
     const SHORTEST: Self = Self(1);
 
-    /// What comes after a poll that found so many, and had room for no more than `most`.
+    /// Whether a poll that has read so many frames, and bytes, and has room for `room` frames, reads another one.
     #[inline]
-    fn after(self, found: usize, most: usize) -> Self {
-        match found < most {
+    fn goes_on(self, read: usize, room: usize, bytes: u64) -> bool {
+        read < self.0.min(room) && bytes < POLL_BYTES
+    }
+
+    /// What comes after a poll that ended so.
+    #[inline]
+    fn after(self, read: usize, room: usize, bytes: u64) -> Self {
+        match self.goes_on(read, room, bytes) {
             true => Self::SHORTEST,
             false => Self((self.0 * 2).min(BURST_FRAMES)),
         }
@@ -308,8 +318,8 @@ impl Receive for TapReceive {
     fn receive(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
         let (mut kept, mut bytes) = (0, 0);
         let file = self.file.as_fd();
-        let most = self.reach.0.min(burst.room());
-        while kept < most {
+        let room = burst.room();
+        while self.reach.goes_on(kept, room, bytes) {
             let Some(mut frame) = self.waiting.take().or_else(|| pool.allocate()) else {
                 break;
             };
@@ -336,7 +346,7 @@ impl Receive for TapReceive {
             bytes += (length - self.shape.header) as u64;
             kept += usize::from(burst.push(frame).is_ok());
         }
-        self.reach = self.reach.after(kept, most);
+        self.reach = self.reach.after(kept, room, bytes);
         if kept > 0 {
             self.counters.moved(kept, bytes);
         }
@@ -406,16 +416,31 @@ impl Transmit for TapTransmit {
 mod tests {
     use super::*;
 
-    /// What each poll finds that has room for so many, where so many frames wait when it begins.
-    fn polls(room: usize, waiting: &[usize]) -> Vec<usize> {
+    /// What each poll finds that has room for so many, where so many frames of this length wait when it begins.
+    fn polls_of(length: u64, room: usize, waiting: &[usize]) -> Vec<usize> {
         let mut reach = Reach::SHORTEST;
         let poll = |waiting: &usize| {
-            let most = reach.0.min(room);
-            let found = most.min(*waiting);
-            reach = reach.after(found, most);
-            found
+            let mut read = 0;
+            while read < *waiting && reach.goes_on(read, room, read as u64 * length) {
+                read += 1;
+            }
+            reach = reach.after(read, room, read as u64 * length);
+            read
         };
         waiting.iter().map(poll).collect()
+    }
+
+    fn polls(room: usize, waiting: &[usize]) -> Vec<usize> {
+        polls_of(1_514, room, waiting)
+    }
+
+    /// A burst of them is larger than the caches that two of them fit into.
+    #[test]
+    fn long_frames_are_read_two_at_a_time() {
+        assert_eq!(polls_of(65_226, 32, &[99; 4]), [1, 2, 2, 2]);
+        // After one that found fewer it is one frame again.
+        assert_eq!(polls_of(65_226, 32, &[99, 99, 1, 99]), [1, 2, 1, 1]);
+        assert_eq!(polls_of(9_014, 32, &[99; 6]), [1, 2, 4, 8, 14, 14]);
     }
 
     #[test]
@@ -426,6 +451,6 @@ mod tests {
         assert_eq!(polls(32, &[99, 98, 96, 3, 99, 98]), [1, 2, 4, 3, 1, 2]);
         // A short burst that is full is no silence, nor is one that had no room.
         assert_eq!(polls(12, &[99; 6]), [1, 2, 4, 8, 12, 12]);
-        assert_eq!(Reach(8).after(0, 0), Reach(16));
+        assert_eq!(Reach(8).after(0, 0, 0), Reach(16));
     }
 }
