@@ -2,6 +2,8 @@
  *     tap echo NAME ADDRESS CPU                            prints READY, then turns each datagram round where it lies
  *     tap stream NAME ADDRESS FAR CPU CPU MILLISECONDS     writes segments of 64 KB as they lie in memory, for the kernel
  *         to cut and sum, as far as the window of its socket goes, which reads on the other core: bps
+ *     tap take NAME ADDRESS FAR CPU CPU MILLISECONDS CC     reads segments as the kernel's socket writes them on the other core,
+ *         with that congestion control, and acknowledges every second one and the last that is there: bps
  *     tap send NAME ADDRESS CPU MILLISECONDS               writes the same UDP datagram of 64 B again and again: pps */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -10,6 +12,8 @@
 #include <linux/if_tun.h>
 #include <linux/virtio_net.h>
 #include <net/if.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdint.h>
@@ -24,8 +28,9 @@
 
 enum { SYN = 2, ACK = 16, EACH = 1460, MOST = 44 * EACH, HEAD = 10 + 14, TCP = HEAD + 20, UDP = 17 };
 static const unsigned char own[6] = {2, 0, 0, 0, 0, 9};
-static unsigned char f[HEAD + 40 + MOST], in[65536];
-static int tap;
+static unsigned char f[HEAD + 40 + MOST], in[1 << 17];
+static int tap, scale;
+static uint32_t theirs;
 
 /* The C library's functions around these cost up to 0.4 us (docs/METHOD.md#calls-without-a-wrapper); errors as it tells them. */
 #ifdef __x86_64__
@@ -68,11 +73,23 @@ static void segment(int flags, uint32_t sequence, uint32_t acknowledged, int hea
     if (write(tap, f, HEAD + length) < 0) perror("write"), exit(1);
 }
 
-static void sink(const char *to, double time) {
+static int joined(const char *to, const char *control) {
     struct sockaddr_in far = {.sin_family = AF_INET, .sin_port = htons(7)};
     inet_pton(AF_INET, to, &far.sin_addr);
     int sock = socket(AF_INET, SOCK_STREAM, 0);
+    if (control && setsockopt(sock, IPPROTO_TCP, TCP_CONGESTION, control, strlen(control))) perror(control), exit(1);
     if (connect(sock, (void *)&far, sizeof far)) perror("connect"), exit(1);
+    return sock;
+}
+
+static void source(const char *to, const char *control) {
+    static char room[128 << 10];
+    for (int sock = joined(to, control);;)
+        if (write(sock, room, sizeof room) <= 0) perror("write"), exit(1);
+}
+
+static void sink(const char *to, double time) {
+    int sock = joined(to, 0);
     static char room[1 << 20];
     double begin = now() + 0.2, then = 0, count = 0, from = 0;
     while ((then = now()) < begin + time) {
@@ -159,23 +176,30 @@ static void send_on(double time) {
     printf("pps=%.0f\n", count / (end - begin));
 }
 
+/* A segment of TCP that came; one that asks for a connection is answered, with windows in steps of 32 bytes. */
+static unsigned char *come_tcp(ssize_t got) {
+    unsigned char *ip = in + HEAD, *tcp = in + TCP;
+    if (got < 64 || in[22] != 8 || in[23] || ip[9] != 6) return 0;
+    if (!(tcp[13] & SYN)) return tcp;
+    for (int at = 20; at < tcp[12] >> 2; at += tcp[at] < 2 ? 1 : tcp[at + 1])
+        if (tcp[at] == 3) scale = tcp[at + 2];
+    memcpy(f + 10, in + 16, 6), memcpy(f + 16, own, 6);
+    f[22] = 8, f[HEAD] = 0x45, f[HEAD + 6] = 0x40, f[HEAD + 8] = 64, f[HEAD + 9] = 6;
+    memcpy(f + HEAD + 12, ip + 16, 4), memcpy(f + HEAD + 16, ip + 12, 4);
+    memcpy(f + TCP, tcp + 2, 2), memcpy(f + TCP + 2, tcp, 2);
+    memcpy(f + TCP + 20, "\2\4\5\264\3\3\5\0", 8);
+    theirs = get(tcp + 4) + 1;
+    segment(SYN | ACK, 0, theirs, 28, 0);
+    return 0;
+}
+
 static void stream(void) {
-    uint32_t next = 1, acknowledged = 1, edge = 0, theirs = 0;
+    uint32_t next = 1, acknowledged = 1, edge = 0;
     double moved = now();
-    for (int scale = 0, stands = 0;;) {
+    for (int stands = 0;;) {
         ssize_t got = come();
-        unsigned char *ip = in + HEAD, *tcp = in + TCP;
-        if (got >= 64 && in[22] == 8 && !in[23] && ip[9] == 6 && tcp[13] & SYN) {
-            for (int at = 20; at < tcp[12] >> 2; at += tcp[at] < 2 ? 1 : tcp[at + 1])
-                if (tcp[at] == 3) scale = tcp[at + 2];
-            memcpy(f + 10, in + 16, 6), memcpy(f + 16, own, 6);
-            f[22] = 8, f[HEAD] = 0x45, f[HEAD + 6] = 0x40, f[HEAD + 8] = 64, f[HEAD + 9] = 6;
-            memcpy(f + HEAD + 12, ip + 16, 4), memcpy(f + HEAD + 16, ip + 12, 4);
-            memcpy(f + TCP, tcp + 2, 2), memcpy(f + TCP + 2, tcp, 2);
-            memcpy(f + TCP + 20, "\2\4\5\264\3\3\0\0", 8);
-            theirs = get(tcp + 4) + 1;
-            segment(SYN | ACK, 0, theirs, 28, 0);
-        } else if (got >= 64 && in[22] == 8 && !in[23] && ip[9] == 6) {
+        unsigned char *tcp = come_tcp(got);
+        if (tcp) {
             uint32_t number = get(tcp + 8);
             if ((int32_t)(number - acknowledged) > 0) acknowledged = number, moved = now();
             edge = number + ((tcp[14] << 8 | tcp[15]) << scale), stands = 1;
@@ -187,12 +211,32 @@ static void stream(void) {
     }
 }
 
+static void take(double time) {
+    double begin = now() + 0.2, then = 0, count = 0, from = 0;
+    for (int waits = 0; (then = now()) < begin + time;) {
+        ssize_t got = come();
+        unsigned char *tcp = come_tcp(got);
+        int bytes = tcp ? (in[HEAD + 2] << 8 | in[HEAD + 3]) - 20 - (tcp[12] >> 4) * 4 : 0;
+        if (bytes > 0 && get(tcp + 4) == theirs) {
+            theirs += bytes;
+            if (from) count += bytes;
+            else if (then >= begin) from = then;
+        }
+        waits += bytes > 0;
+        if (waits == 2 || (waits && got < 0)) segment(ACK, 1, theirs, 20, 0), waits = 0;
+    }
+    printf("bps=%.0f\n", count * 8 / (then - from));
+}
+
 int main(int argc, char **argv) {
     if (argc < 5) return 2;
-    int streams = !strcmp(argv[1], "stream"), sends = !strcmp(argv[1], "send");
-    if ((streams && argc < 8) || (sends && argc < 6)) return 2;
+    int streams = !strcmp(argv[1], "stream"), takes = !strcmp(argv[1], "take"), sends = !strcmp(argv[1], "send");
+    if ((streams && argc < 8) || (takes && argc < 9) || (sends && argc < 6)) return 2;
     up(argv[2], argv[3], sends ? 0 : IFF_VNET_HDR);
-    if (streams && !fork()) prctl(PR_SET_PDEATHSIG, SIGKILL), stay(argv[6]), sink(argv[4], atoi(argv[7]) / 1e3);
-    stay(argv[streams ? 5 : 4]);
-    streams ? stream() : sends ? send_on(atoi(argv[5]) / 1e3) : echo();
+    if ((streams || takes) && !fork()) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL), stay(argv[6]);
+        streams ? sink(argv[4], atoi(argv[7]) / 1e3) : source(argv[4], argv[8]);
+    }
+    stay(argv[streams || takes ? 5 : 4]);
+    streams ? stream() : takes ? take(atoi(argv[7]) / 1e3) : sends ? send_on(atoi(argv[5]) / 1e3) : echo();
 }

@@ -126,11 +126,35 @@ impl Bare {
         ends: [&str; 2],
         time: Duration,
     ) -> Result<f64, Trouble> {
+        self.tap_tcp(ground, ["stream", name], ends, time, None)
+    }
+
+    /// What a host behind a tap reads, and does not look at, of a stream that a kernel's socket writes with that
+    /// congestion control, in Gb/s. `ends`: the kernel's address and the host's.
+    pub fn tap_take(
+        &self,
+        ground: &Ground,
+        name: &str,
+        ends: [&str; 2],
+        time: Duration,
+        control: &str,
+    ) -> Result<f64, Trouble> {
+        self.tap_tcp(ground, ["take", name], ends, time, Some(control))
+    }
+
+    fn tap_tcp(
+        &self,
+        ground: &Ground,
+        part: [&str; 2],
+        ends: [&str; 2],
+        time: Duration,
+        control: Option<&str>,
+    ) -> Result<f64, Trouble> {
         let [near, far] = ground.cpus;
         let mut command = Command::new(self.folder.join("tap"));
-        command.args(["stream", name]).args(ends);
+        command.args(part).args(ends);
         command.args([far, near].map(|cpu| cpu.to_string()));
-        command.arg(time.as_millis().to_string());
+        command.arg(time.as_millis().to_string()).args(control);
         let text = Program::start(ground.client()?, None, &mut command)?.finish(time + MOMENT)?;
         Ok(told("tap", "bps", &text)? / 1e9)
     }

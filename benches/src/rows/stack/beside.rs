@@ -99,6 +99,24 @@ pub const IN_CUBIC: Row = Row {
     ..IN_BBR
 };
 
+/// The stack takes what the kernel sends, against the least that any host behind a tap does with it.
+pub const IN_BARE: Row = Row {
+    name: "stack/tcp/tap_tso/in/bare",
+    against: "bare loop that reads frames of 64 KB from a tap and acknowledges them; both senders with bbr",
+    mark: Mark::Shown,
+    theirs: &[Peer::only(bare_taking)],
+    ..IN_BBR
+};
+
+/// What no host behind a tap can exceed.
+pub const IN_LIMIT: Row = Row {
+    name: "stack/tcp/tap_tso/in/limit",
+    against: "kernel to kernel over veth, both send with bbr; ours is the bare loop",
+    mark: Mark::Shown,
+    ours: bare_taking,
+    ..IN_BBR
+};
+
 /// The stack sends, against a kernel that does with bbr.
 pub const OUT_BBR: Row = Row {
     name: "stack/tcp/tap_tso/out/bbr",
@@ -234,6 +252,12 @@ fn bare_stream(ground: &Ground) -> Result<f64, Trouble> {
     let second = Duration::from_secs(1);
     let ends = [kernel(), STACK];
     ground.bare()?.tap_stream(ground, TAP, ends, second)
+}
+
+fn bare_taking(ground: &Ground) -> Result<f64, Trouble> {
+    let second = Duration::from_secs(1);
+    let ends = [kernel(), STACK];
+    ground.bare()?.tap_take(ground, TAP, ends, second, "bbr")
 }
 
 /// The kernel's address without the length of its prefix.
