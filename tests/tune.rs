@@ -207,6 +207,16 @@ fn without_a_place_for_its_journal_nothing_is_searched() {
     }
 }
 
+/// Nothing that a search finds has a proof then.
+#[test]
+fn pairs_that_can_prove_nothing_are_told_before_the_search() {
+    let room = Room::new();
+    let done = room.run("tune 127.0.0.1 -p 1 --max-pairs 7").expect(5);
+    assert!(done.stderr.contains("8 at least"), "{done:#?}");
+    let done = room.run("tune 127.0.0.1 -p 1 --max-pairs 8").expect(5);
+    assert!(!done.stderr.contains("at least"), "{done:#?}");
+}
+
 /// A lab in which `linerate` is found by its name, with a server.
 struct Host {
     _server: Running,

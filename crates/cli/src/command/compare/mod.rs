@@ -337,7 +337,7 @@ fn how_many(amount: Amount) -> String {
 }
 
 /// Says before anything runs that it cannot tell.
-fn too_few(amount: Amount, output: &Output) {
+pub fn too_few(amount: Amount, output: &Output) {
     let most = match amount {
         Amount::Exactly(pairs) => pairs,
         Amount::UntilDecided { limit } => limit,

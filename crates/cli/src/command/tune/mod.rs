@@ -194,6 +194,7 @@ fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
         args.runs,
         names.join(", ")
     ));
+    compare::too_few(proof::amount(args), output);
     turn::left_note()
         .iter()
         .for_each(|note| output.remark(note));

@@ -286,6 +286,13 @@ fn most_pairs(args: &TuneArgs) -> usize {
     args.until.max_pairs.unwrap_or(MOST_PAIRS)
 }
 
+/// How many pairs a question is asked in.
+pub fn amount(args: &TuneArgs) -> Amount {
+    Amount::UntilDecided {
+        limit: most_pairs(args),
+    }
+}
+
 /// Runs that a question takes at most.
 pub fn most_runs(args: &TuneArgs) -> usize {
     most_pairs(args).saturating_mul(2)
@@ -306,8 +313,7 @@ fn pairs(
     let bench = RefCell::new(bench);
     let runs = RefCell::new(Vec::new());
     let refused = RefCell::new(None);
-    let limit = most_pairs(args);
-    let amount = Amount::UntilDecided { limit };
+    let amount = amount(args);
     let order = Interleave::new(amount, args.until.effect, seed);
     let mut turns = Turns {
         // Which change matters is told by the first pairs where it is clear; the proof of all has its p-value.
