@@ -432,7 +432,7 @@ fn congestion_controls() {
         4,
         "no such congestion control",
         "-C no-such",
-        "tcp_available",
+        "modprobe tcp_no-such",
     );
     words_tell(&room, &words, &want);
 

@@ -171,7 +171,7 @@ mod tests {
         }
         for (text, next) in [
             ("0", "1 or more"),
-            ("", "start with a number"),
+            ("", "missing"),
             ("50%", "%"),
             ("10k/16", "write --pps 10k --burst 16"),
         ] {
