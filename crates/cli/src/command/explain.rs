@@ -154,7 +154,7 @@ mod tests {
             (r#"{"schema":"linerate/ru"#, "cut off"),
             ("{\"event\":\"started\"}\n{\"event\":\"fin", "cut off"),
         ] {
-            let told = parse(text).err().expect("no record");
+            let told = parse(text).expect_err("no record");
             assert!(told.contains(why), "{text:?}: {told}");
         }
     }
