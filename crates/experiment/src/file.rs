@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use linerate_lab::Topology;
 use linerate_metric::expect::Unit;
-use linerate_metric::experiment::{PlotOf, Setting, TableOf};
+use linerate_metric::experiment::{Distance, PlotOf, Setting, TableOf};
 use serde::{Deserialize, Deserializer};
 
 use crate::ExperimentError;
@@ -228,19 +228,9 @@ pub struct ShapeOf {
     /// Processors that it takes.
     #[serde(default)]
     pub cores: usize,
-    /// How far apart they have to be.
+    /// How far apart they have to be: it rests on the runs alone that were measured while they were.
     #[serde(default)]
     pub processors: Option<Distance>,
-}
-
-/// How far apart two processors are, by the time a cache line takes from one to the other and back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Distance {
-    /// They share a cache.
-    Near,
-    /// They share none.
-    Far,
 }
 
 /// Points that are left out: always, or where something is missing.
@@ -260,6 +250,11 @@ pub struct SkipOf {
 }
 
 impl Experiment {
+    /// Whether some shape depends on how far apart processors are.
+    pub(crate) fn asks_distance(&self) -> bool {
+        self.shapes.iter().any(|shape| shape.processors.is_some())
+    }
+
     /// Reads an experiment and checks all of it.
     ///
     /// # Errors

@@ -4,65 +4,29 @@ use std::collections::BTreeSet;
 
 use linerate_metric::expect::Unit;
 use linerate_metric::experiment::{
-    ExperimentResult, Knob, Point, Published, Setting, Shape, ShapeState, Trend, number,
+    Distance, ExperimentResult, Knob, Point, Published, Setting, Shape, ShapeState, Trend, number,
 };
 use linerate_metric::record::Record;
-use linerate_metric::statistics::slope;
+use linerate_metric::statistics::{median, slope};
 
 use crate::doubt::Ground;
-use crate::file::{Distance, Experiment, ShapeOf};
+use crate::file::{Experiment, ShapeOf};
 use crate::rule::{Along, Rule, Sum, Term};
 
 /// Combinations that a verdict lists at most.
 const LISTED: usize = 4;
-
-/// What a shape may ask of the machine.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Machine {
-    pub cores: usize,
-    /// Of two processors; None where nobody asked, or it could not be measured.
-    pub distance: Option<Distance>,
-}
-
-impl Machine {
-    /// Why the shape cannot be tested here.
-    fn lacks(self, shape: &ShapeOf) -> Option<String> {
-        let cores = self.cores;
-        if cores < shape.cores {
-            let needs = shape.cores;
-            return Some(format!(
-                "needs {needs} processors, this machine has {cores}"
-            ));
-        }
-        let needs = shape
-            .processors
-            .filter(|needs| self.distance != Some(*needs))?;
-        Some(
-            match (needs, self.distance) {
-                (Distance::Far, Some(_)) => {
-                    "of processors that are far apart; here they are near now"
-                }
-                (Distance::Near, Some(_)) => {
-                    "of processors that are near; here they are far apart now"
-                }
-                (_, None) => "how far apart the processors are could not be measured",
-            }
-            .to_owned(),
-        )
-    }
-}
 
 /// Fills in the verdicts and what stands beside published figures.
 pub(crate) fn judge(
     experiment: &Experiment,
     result: &mut ExperimentResult,
     runs: &[Record],
-    machine: Machine,
+    cores: usize,
 ) {
     result.shapes = experiment
         .shapes
         .iter()
-        .map(|shape| verdict(experiment, shape, result, runs, machine))
+        .map(|shape| verdict(experiment, shape, result, runs, cores))
         .collect();
     result.published = experiment
         .published
@@ -174,7 +138,7 @@ fn verdict(
     shape: &ShapeOf,
     result: &ExperimentResult,
     runs: &[Record],
-    machine: Machine,
+    cores: usize,
 ) -> Shape {
     let mut verdict = Shape {
         says: shape.says.clone(),
@@ -184,8 +148,9 @@ fn verdict(
         doubts: Vec::new(),
         why: String::new(),
     };
-    if let Some(missing) = machine.lacks(shape) {
-        verdict.measured = missing;
+    if cores < shape.cores {
+        let needs = shape.cores;
+        verdict.measured = format!("needs {needs} processors, this machine has {cores}");
         return verdict;
     }
     let rule = Rule::parse(&shape.rule).expect("it was read when the file was checked");
@@ -194,8 +159,8 @@ fn verdict(
     let mut ground = Ground::new(experiment, runs);
     for setting in combinations(&open_knobs(&rule, &result.knobs)) {
         let (Some(left), Some(right)) = (
-            add_up(&rule.left, &setting, result, &rule),
-            add_up(&rule.right, &setting, result, &rule),
+            add_up(&rule.left, &setting, (result, shape.processors), &rule),
+            add_up(&rule.right, &setting, (result, shape.processors), &rule),
         ) else {
             continue;
         };
@@ -252,11 +217,20 @@ fn verdict(
             .push_str(&format!("; {} more", listed.len() - LISTED));
     }
     match verdict.state {
-        ShapeState::Untested => verdict.measured = "its points were not measured".to_owned(),
+        ShapeState::Untested => verdict.measured = unmeasured(shape.processors).to_owned(),
         ShapeState::Misses => verdict.why.clone_from(&shape.why),
         ShapeState::Holds => {}
     }
     verdict
+}
+
+/// Why nothing can be said of a shape.
+fn unmeasured(processors: Option<Distance>) -> &'static str {
+    match processors {
+        None => "its points were not measured",
+        Some(Distance::Near) => "its points were not measured while the processors were near",
+        Some(Distance::Far) => "its points were not measured while the processors were far apart",
+    }
 }
 
 /// Where a rule holds one figure against a multiple of another: that other, how many of it were measured,
@@ -334,7 +308,10 @@ fn combinations(knobs: &[&Knob]) -> Vec<Setting> {
     settings
 }
 
-fn add_up(sum: &Sum, setting: &Setting, result: &ExperimentResult, rule: &Rule) -> Option<f64> {
+/// What has been measured, and whether only what was while the processors were that far apart.
+type Seen<'a> = (&'a ExperimentResult, Option<Distance>);
+
+fn add_up(sum: &Sum, setting: &Setting, seen: Seen<'_>, rule: &Rule) -> Option<f64> {
     let mut total = sum.constant;
     for term in &sum.terms {
         // The first and the last of one point, or its largest and its smallest, are the same figure.
@@ -342,7 +319,7 @@ fn add_up(sum: &Sum, setting: &Setting, result: &ExperimentResult, rule: &Rule) 
             .terms()
             .filter(|other| is_of_same_points(term, other, setting));
         let least = if twice.count() > 1 { 2 } else { 1 };
-        total += term.factor * read(term, setting, result, least)?;
+        total += term.factor * read(term, setting, seen, least)?;
     }
     Some(total)
 }
@@ -362,42 +339,62 @@ fn is_of_same_points(one: &Term, other: &Term, setting: &Setting) -> bool {
     over && one.figure == other.figure && at(one) == at(other)
 }
 
-/// The value of a term under a setting; `None` where its points were not measured, or fewer than `least` of a
-/// term over a knob.
-fn read(term: &Term, setting: &Setting, result: &ExperimentResult, least: usize) -> Option<f64> {
+/// A figure in the runs of a point that count.
+fn each(point: &Point, figure: &str, processors: Option<Distance>) -> Vec<f64> {
+    match processors {
+        None => point.each(figure),
+        Some(processors) => {
+            let values = point
+                .values_at
+                .get(&processors)
+                .and_then(|all| all.get(figure));
+            values.cloned().unwrap_or_default()
+        }
+    }
+}
+
+/// The value of a term under a setting; `None` where its points were not measured, or not all of them while the
+/// processors were that far apart, or fewer than `least` of a term over a knob.
+fn read(
+    term: &Term,
+    setting: &Setting,
+    (result, processors): Seen<'_>,
+    least: usize,
+) -> Option<f64> {
     let mut asked = setting.clone();
     asked.extend(term.setting.clone());
     let has = |point: &&Point| point.figures.contains_key(&term.figure);
-    let median = |point: &Point| Some(point.figures.get(&term.figure)?.median);
+    let each = |point: &Point| each(point, &term.figure, processors);
     let Some((along, knob)) = &term.over else {
-        return median(result.fitting(&asked).find(has)?);
+        return median(&each(result.fitting(&asked).find(has)?));
     };
     let knob = result.knobs.iter().find(|known| known.name == *knob)?;
-    let known: Vec<(f64, &Point)> = knob
+    let known: Vec<(f64, Vec<f64>)> = knob
         .values
         .iter()
         .enumerate()
         .filter_map(|(position, value)| {
             asked.insert(knob.name.clone(), value.clone());
             let point = result.fitting(&asked).find(has)?;
-            Some((number(value).unwrap_or(position as f64), point))
+            Some((number(value).unwrap_or(position as f64), each(point)))
         })
         .collect();
     if known.len() < least {
         return None;
     }
-    let values = || known.iter().filter_map(|(_, point)| median(point));
+    let medians: Option<Vec<f64>> = known.iter().map(|(_, values)| median(values)).collect();
+    let mut medians = medians?.into_iter();
     match along {
-        Along::Max => values().reduce(f64::max),
-        Along::Min => values().reduce(f64::min),
-        Along::First => values().next(),
-        Along::Last => values().next_back(),
+        Along::Max => medians.reduce(f64::max),
+        Along::Min => medians.reduce(f64::min),
+        Along::First => medians.next(),
+        Along::Last => medians.next_back(),
         Along::Slope => {
-            let each = |&(x, point): &(f64, &Point)| {
-                let values = point.each(&term.figure);
-                values.into_iter().map(move |value| (x, value))
+            let runs = |(x, values): &(f64, Vec<f64>)| {
+                let x = *x;
+                values.clone().into_iter().map(move |value| (x, value))
             };
-            slope(&known.iter().flat_map(each).collect::<Vec<_>>())
+            slope(&known.iter().flat_map(runs).collect::<Vec<_>>())
         }
     }
 }
@@ -464,10 +461,7 @@ mod tests {
         }
     }
 
-    const TWO: Machine = Machine {
-        cores: 2,
-        distance: None,
-    };
+    const TWO: usize = 2;
 
     fn any() -> Experiment {
         Experiment::from_toml(crate::shipped::SHIPPED[0].1).unwrap()
@@ -726,54 +720,80 @@ mod tests {
         assert!(verdict.measured.contains("64 processors"));
     }
 
+    /// One line's run may have been measured in one state of the machine, and the other's in both.
     #[test]
-    fn what_holds_of_far_processors_is_not_asked_of_near_ones() {
-        let cases = [
+    fn a_shape_of_near_processors_rests_on_what_was_measured_while_they_were() {
+        use Distance::{Far, Near};
+        use ShapeState::{Holds, Misses, Untested};
+        let mut result = result(&[
+            ("0", "reused", 1.0),
+            ("1", "reused", 1.0),
+            ("2", "reused", 1.0),
+        ]);
+        // Of all runs the medians fall.
+        for (point, (near, far)) in (result.points.iter_mut()).zip([
+            (vec![2.0, 2.0], vec![1.0]),
+            (vec![4.0], vec![1.0, 1.0]),
+            (vec![], vec![5.0]),
+        ]) {
+            let all = [near.clone(), far.clone()].concat();
+            point.figures = [("p50".to_owned(), estimate(&all).unwrap())].into();
+            point.values = [("p50".to_owned(), all)].into();
+            let known = [(Near, near), (Far, far)].into_iter();
+            let known = known.filter(|(_, values)| !values.is_empty());
+            point.values_at = known
+                .map(|(distance, values)| (distance, [("p50".to_owned(), values)].into()))
+                .collect();
+        }
+        let scales = "p50[hops=1] >= 2 * p50[hops=0]";
+        let highest = "max(p50 over hops) >= 2 * p50[hops=0]";
+        for (rule, processors, want, says) in [
+            (scales, Some(Near), Holds, "4.00 ns is 2 times 2.00 ns"),
+            (scales, Some(Far), Misses, "1.00 ns is 1 times 1.00 ns"),
+            (scales, None, Misses, "1.00 ns is 0.5 times 2.00 ns"),
+            // It was not measured at the last point, which may be the highest.
             (
-                Some(Distance::Far),
-                Some(Distance::Far),
-                ShapeState::Misses,
-                "1",
+                highest,
+                Some(Near),
+                Untested,
+                "while the processors were near",
             ),
-            (
-                Some(Distance::Near),
-                Some(Distance::Near),
-                ShapeState::Misses,
-                "1",
-            ),
-            (
-                Some(Distance::Far),
-                Some(Distance::Near),
-                ShapeState::Untested,
-                "near now",
-            ),
-            (
-                Some(Distance::Near),
-                Some(Distance::Far),
-                ShapeState::Untested,
-                "far apart now",
-            ),
-            (
-                Some(Distance::Far),
-                None,
-                ShapeState::Untested,
-                "could not be measured",
-            ),
-            (None, None, ShapeState::Misses, "1"),
-        ];
-        for (processors, distance, state, says) in cases {
+            (highest, Some(Far), Holds, "5.00 ns is 5 times 1.00 ns"),
+            ("slope(p50 over hops) > 1ns", Some(Near), Untested, "near"),
+            ("slope(p50 over hops) > 1ns", Some(Far), Holds, "2.00 ns"),
+        ] {
             let shape = ShapeOf {
                 says: String::new(),
-                rule: "p50 > 2".into(),
+                rule: rule.into(),
                 why: "because".into(),
                 cores: 2,
                 processors,
             };
-            let machine = Machine { cores: 2, distance };
-            let result = result(&[("0", "reused", 1.0)]);
-            let verdict = verdict(&any(), &shape, &result, &[], machine);
-            assert_eq!(verdict.state, state, "{processors:?} {distance:?}");
-            assert!(verdict.measured.contains(says), "{}", verdict.measured);
+            let verdict = verdict(&any(), &shape, &result, &[], TWO);
+            assert_eq!(verdict.state, want, "{rule} {processors:?}: {verdict:?}");
+            assert!(
+                verdict.measured.contains(says),
+                "{rule}: {}",
+                verdict.measured
+            );
         }
+        // Nobody knows when they were measured.
+        result
+            .points
+            .iter_mut()
+            .for_each(|point| point.values_at.clear());
+        let shape = ShapeOf {
+            says: String::new(),
+            rule: scales.into(),
+            why: String::new(),
+            cores: 2,
+            processors: Some(Far),
+        };
+        let verdict = verdict(&any(), &shape, &result, &[], TWO);
+        assert!(
+            verdict.measured.contains("far apart"),
+            "{}",
+            verdict.measured
+        );
     }
 }

@@ -4,8 +4,8 @@ use linerate_metric::experiment::{ExperimentResult, FigureOf, Point, Setting};
 use linerate_metric::record::Record;
 use linerate_metric::set::{RunSet, SET_SCHEMA, SetResult};
 
-use crate::file::{Experiment, ShapeOf};
-use crate::judge::{Machine, judge, knobs_of};
+use crate::file::Experiment;
+use crate::judge::{judge, knobs_of};
 use crate::point::fits;
 use crate::run::{INTERRUPTED, Kept, Options, Place};
 
@@ -77,15 +77,7 @@ pub(crate) fn set(
         shapes: Vec::new(),
         unread,
     };
-    let needs = |shape: &ShapeOf| shape.processors.is_some();
-    let machine = Machine {
-        cores: options.cores,
-        distance: match experiment.shapes.iter().any(needs) {
-            true => (options.distance)(),
-            false => None,
-        },
-    };
-    judge(experiment, &mut result, &runs, machine);
+    judge(experiment, &mut result, &runs, options.cores);
     RunSet {
         schema: SET_SCHEMA.to_owned(),
         id: options.id.clone(),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use linerate_metric::event::{Again, Event};
 use linerate_metric::exit;
-use linerate_metric::experiment::{Point, Setting};
+use linerate_metric::experiment::{Distance, Point, Setting};
 use linerate_metric::record::Record;
 use linerate_metric::set::RunSet;
 use linerate_metric::statistics::estimate;
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ExperimentError;
 use crate::again::{Failures, PAUSE, Then};
-use crate::file::{Distance, Experiment, KnobOf};
+use crate::file::{Experiment, KnobOf};
 use crate::outcome::set;
 use crate::point::{settings, words_of};
 use crate::runner::{LeftOut, Runner};
@@ -50,8 +50,8 @@ pub struct Options<'a> {
     pub program: PathBuf,
     /// Processors of this machine.
     pub cores: usize,
-    /// Measures how far apart two of them are. Virtual machines are moved, so it is asked when the points were
-    /// measured, and only where a shape depends on it.
+    /// Measures how far apart two of them are. Virtual machines are moved within seconds, so it is asked before and
+    /// behind each run of a point, and only where a shape depends on it.
     pub distance: fn() -> Option<Distance>,
     /// Ends it early.
     pub stop: &'a AtomicBool,
@@ -86,6 +86,9 @@ pub struct Measured {
     pub values: BTreeMap<String, f64>,
     /// Its records.
     pub runs: Vec<Record>,
+    /// How far apart the processors were meanwhile; none where nobody asked, or that changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub distance: Option<Distance>,
 }
 
 /// What happens meanwhile.
@@ -187,6 +190,7 @@ pub fn run(
     let mut number = 0;
     let mut by_hand: Option<&String> = None;
     let mut turned = BTreeMap::new();
+    let distance = || experiment.asks_distance().then(options.distance).flatten();
     let mut failures = Failures::after_measuring(!options.done.is_empty());
     let mut hands = Vec::new();
     for point in &kept {
@@ -223,6 +227,7 @@ pub fn run(
             of,
             words: words.clone(),
         });
+        let before = distance();
         let measured = match turn(experiment, &point.setting, &mut turned, progress) {
             Ok(()) => tried(&mut runner, &kept, (at, round), &mut failures, progress)?,
             Err(because) => Err(Left {
@@ -235,8 +240,9 @@ pub fn run(
         };
         let point = &mut kept[at];
         match measured {
-            Ok(measured) => {
+            Ok(mut measured) => {
                 failures.measured = true;
+                measured.distance = before.filter(|_| distance() == before);
                 point.add(&measured);
                 let _ = progress(&Progress::Measured {
                     words,
@@ -443,6 +449,7 @@ pub(crate) struct Kept {
     pub(crate) commands: Vec<String>,
     pub(crate) around: Vec<String>,
     pub(crate) values: BTreeMap<String, Vec<f64>>,
+    values_at: BTreeMap<Distance, BTreeMap<String, Vec<f64>>>,
     pub(crate) runs: Vec<Record>,
     /// Why it has no run.
     pub(crate) skipped: Option<String>,
@@ -457,6 +464,7 @@ impl Kept {
             commands: Vec::new(),
             around: Vec::new(),
             values: BTreeMap::new(),
+            values_at: BTreeMap::new(),
             runs: Vec::new(),
             skipped: None,
             left: None,
@@ -469,8 +477,13 @@ impl Kept {
         self.commands.clone_from(&measured.commands);
         self.around.clone_from(&measured.around);
         self.runs.extend(measured.runs.iter().cloned());
-        for (name, value) in &measured.values {
-            self.values.entry(name.clone()).or_default().push(*value);
+        let at = measured
+            .distance
+            .map(|distance| self.values_at.entry(distance).or_default());
+        for values in [&mut self.values].into_iter().chain(at) {
+            for (name, value) in &measured.values {
+                values.entry(name.clone()).or_default().push(*value);
+            }
         }
     }
 
@@ -493,6 +506,7 @@ impl Kept {
             around: self.around.clone(),
             figures: figures.collect(),
             values: several.collect(),
+            values_at: self.values_at.clone(),
             runs: self.runs.iter().map(|run| run.id.clone()).collect(),
             skipped: self.skipped.clone(),
         }

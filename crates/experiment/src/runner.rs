@@ -545,6 +545,7 @@ impl<'a> Runner<'a> {
             around: self.around(setting, &names)?,
             values: found,
             runs,
+            distance: None,
         }))
     }
 

@@ -98,6 +98,9 @@ pub struct Point {
     /// Each figure in every run that has it, where there is more than one; absent in results of older versions.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub values: BTreeMap<String, Vec<f64>>,
+    /// The same of the runs before and behind which the processors were found that far apart; absent where nobody asked.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub values_at: BTreeMap<Distance, BTreeMap<String, Vec<f64>>>,
     /// Ids of its records.
     pub runs: Vec<String>,
     /// Why it was not measured; absent where it was.
@@ -115,6 +118,18 @@ impl Point {
             None => median().into_iter().collect(),
         }
     }
+}
+
+/// How far apart two processors are, by the time a cache line takes from one to the other and back.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Distance {
+    /// They share a cache.
+    Near,
+    /// They share none.
+    Far,
 }
 
 /// A figure over two knobs.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use linerate_experiment::file::{Distance, KnobOf};
+use linerate_experiment::file::KnobOf;
 use linerate_experiment::shipped::{SHIPPED, shipped};
 use linerate_experiment::{Experiment, ExperimentError, Options, Place, Progress, run as measure};
 use linerate_host::doctor::{cache_line::NEAR_BELOW, processors_apart};
@@ -18,7 +18,7 @@ use linerate_host::sys::terminal::forget_typed;
 use linerate_host::sys::wait::{Ready, poll};
 use linerate_metric::event::Problem;
 use linerate_metric::exit;
-use linerate_metric::experiment::Setting;
+use linerate_metric::experiment::{Distance, Setting};
 use linerate_metric::set::RunSet;
 use linerate_metric::units::parse_seconds;
 use linerate_report::document::Document;
