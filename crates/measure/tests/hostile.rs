@@ -218,6 +218,30 @@ impl Hand {
             (_, other) => panic!("{other:?}"),
         }
     }
+
+    /// A server that was proposed to, and an answer, still to be given, that grants one flow.
+    fn proposed(listener: &TcpListener) -> (Self, Accept) {
+        let mut hand = Self::server(listener, Hello::new("hand"));
+        assert!(matches!(hand.next(), Frame::Hello(_)));
+        let Frame::Propose(propose) = hand.next() else {
+            panic!("no proposal");
+        };
+        let accept = Accept {
+            plan: propose.plan,
+            wait: Wait::Block,
+            cpus: Cpus::default(),
+            flows: vec![FlowGrant {
+                id: 1,
+                direction: Direction::Send,
+                token: Token([1; 16]),
+                port: None,
+            }],
+            doubts: Vec::new(),
+            because: None,
+            threads: None,
+        };
+        (hand, accept)
+    }
 }
 
 fn udp_plan(port: u16) -> Plan {
@@ -676,25 +700,7 @@ fn a_server_does_not_decide_what_the_client_does() {
     ];
     for (name, change) in changes {
         let (port, server) = by_hand(move |listener| {
-            let mut hand = Hand::server(listener, Hello::new("hand"));
-            assert!(matches!(hand.next(), Frame::Hello(_)));
-            let Frame::Propose(propose) = hand.next() else {
-                panic!("no proposal");
-            };
-            let mut accept = Accept {
-                plan: propose.plan,
-                wait: Wait::Block,
-                cpus: Cpus::default(),
-                flows: vec![FlowGrant {
-                    id: 1,
-                    direction: Direction::Send,
-                    token: Token([1; 16]),
-                    port: None,
-                }],
-                doubts: Vec::new(),
-                because: None,
-                threads: None,
-            };
+            let (mut hand, mut accept) = Hand::proposed(listener);
             change(&mut accept);
             hand.say(accept);
             let _ = hand.stream.read(&mut [0; 10]);

@@ -35,26 +35,9 @@ fn a_stop_is_heard_in_every_state() {
     let mute = silent.local_addr().unwrap().port();
     // Somebody who grants a flow and never answers its opening.
     let (deaf, server) = by_hand(|listener| {
-        let mut hand = Hand::server(listener, Hello::new("hand"));
-        assert!(matches!(hand.next(), Frame::Hello(_)));
-        let Frame::Propose(propose) = hand.next() else {
-            panic!("no proposal");
-        };
+        let (mut hand, accept) = Hand::proposed(listener);
         let _udp = UdpSocket::bind(listener.local_addr().unwrap());
-        hand.say(Accept {
-            plan: propose.plan,
-            wait: Wait::Block,
-            cpus: Cpus::default(),
-            flows: vec![FlowGrant {
-                id: 1,
-                direction: Direction::Send,
-                token: Token([1; 16]),
-                port: None,
-            }],
-            doubts: Vec::new(),
-            because: None,
-            threads: None,
-        });
+        hand.say(accept);
         assert!(matches!(hand.hear(), Ok(Some(Frame::Bye(_)))));
     });
     for (name, port, retry) in [
@@ -78,26 +61,9 @@ fn a_stop_is_heard_in_every_state() {
 fn a_client_that_waits_for_lanes_is_heard() {
     // Opening takes up to five seconds: meanwhile the client has to say that it is there.
     let (port, server) = by_hand(|listener| {
-        let mut hand = Hand::server(listener, Hello::new("hand"));
-        assert!(matches!(hand.next(), Frame::Hello(_)));
-        let Frame::Propose(propose) = hand.next() else {
-            panic!("no proposal");
-        };
+        let (mut hand, accept) = Hand::proposed(listener);
         let udp = UdpSocket::bind(listener.local_addr().unwrap()).unwrap();
-        hand.say(Accept {
-            plan: propose.plan,
-            wait: Wait::Block,
-            cpus: Cpus::default(),
-            flows: vec![FlowGrant {
-                id: 1,
-                direction: Direction::Send,
-                token: Token([1; 16]),
-                port: None,
-            }],
-            doubts: Vec::new(),
-            because: None,
-            threads: None,
-        });
+        hand.say(accept);
         let mut beats = 0;
         loop {
             match hand.codec.next_frame() {
