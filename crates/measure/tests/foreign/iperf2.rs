@@ -1,0 +1,304 @@
+//! What iperf2 measures against our server, and what only its protocol has.
+
+use linerate_dialect::iperf2::{Amount, Dual, Settings, TcpClient, Way};
+use socket2::{Domain, Socket, Type};
+
+use super::*;
+
+#[test]
+fn iperf2_over_tcp() {
+    if !stock("iperf", "-v") {
+        return;
+    }
+    let (_alone, host) = (alone(), Host::start());
+    for options in ["-n 20M", "-n 4M -C", "-t 2 -b 100M", "-n 1M --trip-times"] {
+        let (rows, record) = iperf2(&host, options);
+        let sent = field(rows.last().unwrap(), 7);
+        let got = way(&record, Direction::Send);
+        assert_eq!(
+            got.bytes_received,
+            Some(sent as u64),
+            "{options}: all arrived"
+        );
+        let delay = way(&record, Direction::Send).one_way_delay_ns.as_ref();
+        if options.ends_with("--trip-times") {
+            // 1 MiB in writes of 128 KiB.
+            let delay = delay.expect("each write says when it left");
+            assert_eq!(delay.count, 8, "{delay:?}");
+        } else {
+            assert!(delay.is_none(), "{options}: {delay:?}");
+        }
+        if options.starts_with("-t") {
+            near_in_time(options, || {
+                let (rows, record) = iperf2(&host, options);
+                let ours = way(&record, Direction::Send).goodput_bps.unwrap();
+                (ours, field(rows.last().unwrap(), 8))
+            });
+        }
+    }
+    // -C has no header: an old client.
+    let (rows, record) = iperf2(&host, "-t 2 -R -b 100M");
+    let got = field(rows.last().unwrap(), 7);
+    assert_eq!(
+        way(&record, Direction::Receive).bytes_sent,
+        Some(got as u64),
+        "-R"
+    );
+
+    let text = run(
+        "iperf",
+        &format!("-c 127.0.0.1 -p {} -t 1 --full-duplex", host.port),
+    );
+    let record = host.record();
+    assert!(text.contains("full-duplex"), "{text}");
+    for direction in [Direction::Send, Direction::Receive] {
+        let moved = way(&record, direction);
+        assert!(moved.bytes_received.or(moved.bytes_sent).unwrap() > 0);
+    }
+    let text = run(
+        "iperf",
+        &format!("-c 127.0.0.1 -p {} -t 1 -d -L {}", host.port, free_port()),
+    );
+    let record = host.record();
+    assert_eq!(record.directions.len(), 2, "{text}");
+    assert!(
+        way(&record, Direction::Receive).bytes_sent.unwrap() > 0,
+        "{text}"
+    );
+
+    // One way after the other: the first is over when its client has sent all, and each has intervals of
+    // its own time only.
+    let text = run(
+        "iperf",
+        &format!(
+            "-c 127.0.0.1 -p {} -t 1 -r -y C -L {}",
+            host.port,
+            free_port()
+        ),
+    );
+    let record = host.record();
+    let rows = text.lines().filter_map(|line| line.split(',').nth(6));
+    let ends = rows.filter_map(|span| span.split('-').nth(1)?.parse::<f64>().ok());
+    assert!(
+        ends.fold(0.0, f64::max) < 1.9,
+        "neither took both times: {text}"
+    );
+    assert_eq!(record.directions.len(), 2, "{text}");
+    assert!(record.plan.in_turn);
+    let told: Vec<_> = record
+        .intervals
+        .iter()
+        .map(|it| (it.direction, it.bytes > 0))
+        .collect();
+    assert!(told.iter().all(|(_, moved)| *moved), "{told:?}");
+    assert!(
+        told.is_sorted_by_key(|(way, _)| *way == Direction::Receive),
+        "{told:?}"
+    );
+    assert_eq!(
+        told.last().map(|(way, _)| *way),
+        Some(Direction::Receive),
+        "{told:?}"
+    );
+
+    let text = run(
+        "iperf",
+        &format!("-c 127.0.0.1 -p {} -t 1 --bounceback", host.port),
+    );
+    let record = host.record();
+    assert_eq!(record.kind, Kind::Latency, "{text}");
+    // Ten a second, unless the machine is busy; they come at once, and the test goes on.
+    assert!(record.summary.round_trips.unwrap() >= 5, "{text}");
+    let rate = record.summary.round_trips_per_second.unwrap();
+    assert!((2.0..50.0).contains(&rate), "{rate}: {text}");
+}
+
+/// Under load its listener may start behind its own payload.
+#[test]
+fn a_client_that_listens_late_is_connected_to_all_the_same() {
+    use std::io::Write;
+    use std::net::{Shutdown, TcpListener, TcpStream};
+    let (_alone, host) = (alone(), Host::start());
+    for dual in [Dual::Now, Dual::After] {
+        let port = free_port();
+        let settings = Settings {
+            dual: Some(dual),
+            amount: Some(Amount::Time(200_000_000)),
+            ..Settings::legacy(port)
+        };
+        let client = TcpClient::new(settings).unwrap();
+        let mut stream = TcpStream::connect(("127.0.0.1", host.port)).unwrap();
+        stream.write_all(client.header()).unwrap();
+        stream.write_all(&[b'1'; 100_000]).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        let late = TcpListener::bind(("127.0.0.1", port)).unwrap();
+        late.set_nonblocking(true).unwrap();
+        let mut back = (0..500).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            late.accept().ok()
+        });
+        let (back, _) = back.as_mut().expect("it is connected to");
+        back.set_nonblocking(false).unwrap();
+        std::io::copy(back, &mut std::io::sink()).unwrap();
+        let record = host.record();
+        assert!(way(&record, Direction::Receive).bytes_sent.unwrap() > 0);
+    }
+}
+
+/// Who sends is not over with the last that found room: a pause, or a client that reads nothing, is part of
+/// the time that was asked for.
+#[test]
+fn what_is_sent_takes_the_time_that_was_asked_for() {
+    use std::io::{Read, Write};
+    use std::net::{SocketAddr, TcpStream};
+    let _alone = alone();
+    // Blocks of 128 KiB are 210 ms apart.
+    let slow = PeerOptions {
+        max_rate_bps: Some(5_000_000),
+        ..PeerOptions::default()
+    };
+    for (stalls, peers) in [(false, slow), (true, PeerOptions::default())] {
+        let host = Host::with(peers);
+        let far = SocketAddr::from(([127, 0, 0, 1], host.port));
+        let settings = Settings {
+            way: Way::Reverse,
+            amount: Some(Amount::Time(1_500_000_000)),
+            ..Settings::client(far.port())
+        };
+        let client = TcpClient::new(settings).unwrap();
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.set_recv_buffer_size(20_000).unwrap();
+        socket.connect(&far.into()).unwrap();
+        let mut stream = TcpStream::from(socket);
+        stream.write_all(client.header()).unwrap();
+        if stalls {
+            let (began, mut room) = (Instant::now(), [0; 4096]);
+            while began.elapsed() < Duration::from_millis(300) {
+                stream.read_exact(&mut room).unwrap();
+            }
+            std::thread::sleep(Duration::from_millis(2_200));
+        }
+        std::io::copy(&mut stream, &mut std::io::sink()).unwrap();
+        let record = host.record();
+        let sent = way(&record, Direction::Receive);
+        let took = sent.duration_ns.unwrap();
+        assert!(
+            (1_480_000_000..1_600_000_000).contains(&took),
+            "{stalls}: {sent:?}"
+        );
+        let bytes = sent.bytes_sent.unwrap();
+        assert_eq!(sent.offered_bps, Some(bytes as f64 * 8e9 / took as f64));
+        let last = record.intervals.last().unwrap();
+        assert!(last.end_ns.abs_diff(took) < 50_000_000, "{last:?}");
+        let told: u64 = record.intervals.iter().map(|it| it.bytes).sum();
+        assert_eq!(told, bytes);
+    }
+}
+
+#[test]
+fn iperf2_over_udp() {
+    if !stock("iperf", "-v") {
+        return;
+    }
+    let (_alone, host) = (alone(), Host::start());
+    for options in ["-u -t 2 -b 10M", "-u -t 1 -b 2M -l 500", "-u -t 1 -b 4M -C"] {
+        let text = run("iperf", &format!("-c 127.0.0.1 -p {} {options}", host.port));
+        let record = host.record();
+        let got = way(&record, Direction::Send);
+        // What we reported, its end's datagram included: `  3/ 1787 (0.2%)`.
+        let report = text.split_once("Server Report:").map(|(_, report)| report);
+        let report = report.unwrap_or_else(|| panic!("{options}: no report in {text}"));
+        let line = report.lines().rfind(|line| line.contains("sec")).unwrap();
+        let (before, after) = line.rsplit_once('/').expect("lost and sent");
+        let lost: u64 = before.split_whitespace().last().unwrap().parse().unwrap();
+        let all: u64 = after.split_whitespace().next().unwrap().parse().unwrap();
+        assert_eq!(got.lost, Some(lost), "{options}");
+        let ours = got.packets_received.unwrap() + got.lost.unwrap();
+        assert!(
+            (all - 1..=all).contains(&ours),
+            "{options}: {ours} of {all}"
+        );
+    }
+    let options = "-u -t 1 -b 1M --trip-times";
+    let text = run("iperf", &format!("-c 127.0.0.1 -p {} {options}", host.port));
+    let record = host.record();
+    let delay = way(&record, Direction::Send).one_way_delay_ns.unwrap();
+    assert!(delay.count > 50 && delay.min > 0, "{delay:?}");
+    let report = text.split_once("Server Report:").unwrap().1;
+    assert!(report.contains("Latency"), "{text}");
+    assert!(!report.contains("-/-/-/-"), "{text}");
+
+    // An address that proved nothing is sent nothing but answers.
+    let text = run(
+        "iperf",
+        &format!("-c 127.0.0.1 -p {} -u -t 1 -R -b 2M", host.port),
+    );
+    if host.refused("its address may be forged").is_none() {
+        // It did, by a connection less than a minute ago.
+        let record = host.record();
+        assert!(
+            way(&record, Direction::Receive).packets_sent.unwrap() > 50,
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn iperf2_over_udp_backwards_for_those_who_are_known() {
+    if !stock("iperf", "-v") {
+        return;
+    }
+    let (_alone, host) = (alone(), Host::start());
+    run(
+        "iperf",
+        &format!("-c 127.0.0.1 -p {} -u -t 1 -R -b 2M", host.port),
+    );
+    let refused = host.refused("its address may be forged").unwrap();
+    assert!(
+        refused.situation.contains("to be sent a flow"),
+        "{refused:?}"
+    );
+    // A connection proves where it is.
+    let (_, _) = iperf2(&host, "-n 1000");
+    let (rows, record) = iperf2(&host, "-u -t 2 -R -b 10M");
+    let sent = way(&record, Direction::Receive);
+    // Its M are binary ones.
+    near_in_time("-u -R", || {
+        let (_, record) = iperf2(&host, "-u -t 2 -R -b 10M");
+        (
+            way(&record, Direction::Receive).offered_bps.unwrap(),
+            10_485_760.0,
+        )
+    });
+    // It counts what says the end, too.
+    let ends = 3.0 * 1470.0;
+    assert!(field(rows.last().unwrap(), 7) <= sent.bytes_sent.unwrap() as f64 + ends);
+}
+
+#[test]
+fn iperf2_over_udp_backwards_for_an_address_that_is_named() {
+    if !stock("iperf", "-v") {
+        return;
+    }
+    let _alone = alone();
+    let allowing = |network: &str| {
+        Host::with(PeerOptions {
+            allow: vec![network.parse().unwrap()],
+            ..PeerOptions::default()
+        })
+    };
+    let words = |host: &Host| format!("-c 127.0.0.1 -p {} -u -t 1 -R -b 2M", host.port);
+    let host = allowing("127.0.0.1");
+    run("iperf", &words(&host));
+    let record = host.record();
+    assert!(way(&record, Direction::Receive).packets_sent.unwrap() > 100);
+    // Of a network that is allowed the line says what would allow it.
+    let host = allowing("127.0.0.0/8");
+    run("iperf", &words(&host));
+    let refused = host.refused("its address may be forged").unwrap();
+    assert!(
+        refused.next_step.starts_with("--allow 127.0.0.1,"),
+        "{refused:?}"
+    );
+}

@@ -1,0 +1,180 @@
+//! What iperf3 measures against our server.
+
+use super::*;
+
+fn figure(report: &Value, sum: &str, name: &str) -> f64 {
+    let value = report["end"][sum][name].as_f64();
+    value.unwrap_or_else(|| panic!("{sum} {name}: {report}"))
+}
+
+#[test]
+fn iperf3_over_tcp() {
+    if !stock("iperf3", "--version") {
+        return;
+    }
+    let (_alone, host) = (alone(), Host::start());
+    for options in [
+        "-t 2 -b 200M",
+        "-n 20M -P 3",
+        "-k 300 -l 10000",
+        "-t 1 -b 50M --get-server-output",
+    ] {
+        let (report, record) = iperf3(&host, options);
+        let sent = figure(&report, "sum_sent", "bytes");
+        let got = way(&record, Direction::Send);
+        assert_eq!(
+            got.bytes_received,
+            Some(sent as u64),
+            "{options}: all arrived"
+        );
+        assert_eq!(figure(&report, "sum_received", "bytes"), sent, "{options}");
+        assert_eq!(got.lost, None);
+        assert_eq!(record.plan.dialect.as_deref(), Some("iperf3"));
+        if options.starts_with("-t 2") {
+            assert!(record.intervals.len() >= 2, "{options}");
+            near_in_time(options, || {
+                let (report, record) = iperf3(&host, options);
+                let ours = way(&record, Direction::Send).goodput_bps.unwrap();
+                (ours, figure(&report, "sum_received", "bits_per_second"))
+            });
+        }
+        if options.contains("--get-server-output") {
+            assert!(
+                report["server_output_text"]
+                    .as_str()
+                    .unwrap()
+                    .contains("linerate")
+            );
+        }
+    }
+    let (report, record) = iperf3(&host, "-R -t 2 -b 100M -P 2");
+    let sent = way(&record, Direction::Receive);
+    assert_eq!(
+        sent.bytes_sent,
+        Some(figure(&report, "sum_sent", "bytes") as u64)
+    );
+    near_in_time("-R", || {
+        let (report, record) = iperf3(&host, "-R -t 2 -b 100M -P 2");
+        let ours = way(&record, Direction::Receive).offered_bps.unwrap();
+        (ours, figure(&report, "sum_received", "bits_per_second"))
+    });
+
+    let (report, record) = iperf3(&host, "--bidir -t 2 -b 50M");
+    let (there, back) = (
+        way(&record, Direction::Send),
+        way(&record, Direction::Receive),
+    );
+    assert_eq!(
+        there.bytes_received,
+        Some(figure(&report, "sum_sent", "bytes") as u64)
+    );
+    let theirs = figure(&report, "sum_sent_bidir_reverse", "bytes");
+    assert_eq!(back.bytes_sent, Some(theirs as u64));
+    // The last block is 105 ms before the end; what the exchange of results takes is no time of the test.
+    near_in_time("--bidir", || {
+        let (report, record) = iperf3(&host, "--bidir -t 2 -b 10M");
+        let ends = record.intervals.iter().map(|it| it.end_ns).max();
+        assert!(ends < Some(2_090_000_000), "{:?}", record.intervals);
+        let ours = way(&record, Direction::Send).goodput_bps.unwrap();
+        (ours, figure(&report, "sum_received", "bits_per_second"))
+    });
+}
+
+#[test]
+fn the_largest_segment_of_an_iperf3_client_binds_both_ends() {
+    if !stock("iperf3", "--version") {
+        return;
+    }
+    let (_alone, host) = (alone(), Host::start());
+    let (_, record) = iperf3(&host, "-R -n 1M -M 600 -C reno");
+    let sent = &record.directions[0].streams[0];
+    let state = sent.sender.as_ref().and_then(|socket| socket.tcp.clone());
+    // Time stamps take 12 of its bytes.
+    let mss = state.unwrap().mss_bytes;
+    assert!((500..=600).contains(&mss), "{mss}");
+    assert_eq!(record.plan.congestion_control.as_deref(), Some("reno"));
+}
+
+#[test]
+fn iperf3_over_udp() {
+    if !stock("iperf3", "--version") {
+        return;
+    }
+    let (_alone, host) = (alone(), Host::start());
+    for options in [
+        "-u -t 2 -b 10M -l 1000",
+        "-u -t 1 -b 5M -l 500 -P 3 --udp-counters-64bit",
+    ] {
+        let (report, record) = iperf3(&host, options);
+        let got = way(&record, Direction::Send);
+        // A loaded machine drops: what is lost is told alike.
+        let lost = figure(&report, "sum", "lost_packets") as u64;
+        let sent = figure(&report, "sum", "packets") as u64;
+        assert_eq!(
+            got.packets_received.unwrap() + got.lost.unwrap(),
+            sent,
+            "{options}"
+        );
+        assert_eq!(got.lost, Some(lost), "{options}");
+        assert!(got.ipdv_ns.is_some());
+    }
+    let (report, record) = iperf3(&host, "-u -R -t 2 -b 10M -l 1000");
+    let sent = way(&record, Direction::Receive);
+    let theirs = figure(&report, "sum", "packets") as u64;
+    assert!(sent.packets_sent.unwrap() >= theirs, "-u -R");
+    // What is on its way when the client ends the test is not lost.
+    let lost = figure(&report, "sum", "lost_packets") as u64;
+    assert_eq!(sent.lost, Some(lost), "-u -R");
+    near_in_time("-u -R", || {
+        let (_, record) = iperf3(&host, "-u -R -t 2 -b 10M -l 1000");
+        (way(&record, Direction::Receive).offered_bps.unwrap(), 10e6)
+    });
+
+    let (_, record) = iperf3(&host, "-u --bidir -t 1 -b 4M -l 1200");
+    assert!(way(&record, Direction::Send).packets_received.unwrap() > 300);
+    assert!(way(&record, Direction::Receive).packets_sent.unwrap() > 300);
+}
+
+/// Its payload comes on connections and flows of their own, to the same port.
+#[test]
+fn iperf3_on_a_port_that_was_given_to_it() {
+    if !stock("iperf3", "--version") {
+        return;
+    }
+    let (_alone, host) = (alone(), Host::with_ports(&["iperf3"]));
+    let given = host.also[0];
+    for options in ["-n 4M -P 2", "-t 1 -u -b 10M -P 2", "-t 1 -R -b 10M"] {
+        let text = run("iperf3", &format!("-c 127.0.0.1 -J -p {given} {options}"));
+        let report: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(report.get("error"), None, "{options}");
+        assert_eq!(host.record().plan.port, given, "{options}");
+    }
+}
+
+#[test]
+fn several_iperf3_at_a_time() {
+    if !stock("iperf3", "--version") {
+        return;
+    }
+    let (_alone, host) = (alone(), Host::start());
+    let reports = std::thread::scope(|scope| {
+        let clients = [
+            "-t 2 -b 20M",
+            "-t 2 -b 20M -R",
+            "-u -t 2 -b 5M -l 800",
+            "-u -t 2 -b 5M -l 900 -R",
+        ];
+        let clients = clients.map(|options| {
+            let words = format!("-c 127.0.0.1 -J -p {} {options}", host.port);
+            scope.spawn(move || run("iperf3", &words))
+        });
+        clients.map(|client| client.join().unwrap())
+    });
+    for text in reports {
+        let report: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(report.get("error"), None);
+    }
+    for _ in 0..4 {
+        assert!(!host.record().interrupted);
+    }
+}

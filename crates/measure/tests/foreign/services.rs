@@ -1,0 +1,228 @@
+//! Sockperf, ttcp, and the small services: echo, discard and chargen.
+
+use super::*;
+
+#[test]
+fn sockperf_in_all_its_ways() {
+    if !stock("sockperf", "--version") {
+        return;
+    }
+    let (_alone, host) = (alone(), Host::start());
+    for tcp in ["", "--tcp"] {
+        let words = format!("ping-pong -i 127.0.0.1 -p {} -t 1 {tcp}", host.port);
+        let text = run("sockperf", &words);
+        let record = host.record();
+        assert_eq!(record.kind, Kind::Latency, "{text}");
+        let answered = record.summary.round_trips.unwrap();
+        let (_, rest) = text
+            .split_once("[Total Run]")
+            .unwrap_or_else(|| panic!("{text}"));
+        let (_, rest) = rest.split_once("SentMessages=").unwrap();
+        let sent: u64 = rest.split(';').next().unwrap().parse().unwrap();
+        assert!(!record.interrupted, "its end is no failure: {text}");
+        // The last question's answer may come when the client looks no more.
+        assert!(answered.abs_diff(sent) <= 2, "{answered} of {sent}: {text}");
+
+        let words = format!(
+            "throughput -i 127.0.0.1 -p {} -t 1 -m 1000 --mps 2000 {tcp}",
+            host.port
+        );
+        let text = run("sockperf", &words);
+        let record = host.record();
+        assert_eq!(record.kind, Kind::Throughput, "{text}");
+        assert!(
+            way(&record, Direction::Send).bytes_received.unwrap() > 500_000,
+            "{text}"
+        );
+
+        let words = format!(
+            "under-load -i 127.0.0.1 -p {} -t 1 --mps 2000 {tcp}",
+            host.port
+        );
+        let text = run("sockperf", &words);
+        assert!(text.contains("Latency is"), "{text}");
+        host.record();
+    }
+}
+
+#[test]
+fn the_tools_that_say_nothing_of_themselves() {
+    let (_alone, host) = (alone(), Host::with_ports(&["echo", "discard", "chargen"]));
+    use std::io::{Read, Write};
+    use std::net::{Shutdown, TcpStream, UdpSocket};
+    let patience = Some(Duration::from_secs(20));
+
+    // Classic ttcp over TCP is a stream of characters.
+    let mut stream = TcpStream::connect(("127.0.0.1", host.port)).unwrap();
+    let payload: Vec<u8> = (b' '..=b'~').cycle().take(8192).collect();
+    for _ in 0..256 {
+        stream.write_all(&payload).unwrap();
+    }
+    drop(stream);
+    let record = host.record();
+    assert_eq!(record.summary.bytes_received, Some(8192 * 256));
+    assert_eq!(record.plan.dialect.as_deref(), Some("ttcp"));
+    // Its characters tell it. Without them nothing does.
+    let mut stream = TcpStream::connect(("127.0.0.1", host.port)).unwrap();
+    stream.write_all(&[b' '; 100_000]).unwrap();
+    drop(stream);
+    assert_eq!(host.record().plan.dialect.as_deref(), Some("plain"));
+
+    // Over UDP it has markers; datagrams without any end by silence.
+    for (dialect, markers) in [("ttcp", true), ("plain", false)] {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(("127.0.0.1", host.port)).unwrap();
+        if markers {
+            socket.send(&[0; 4]).unwrap();
+        }
+        for _ in 0..50 {
+            socket.send(&payload[..1000]).unwrap();
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        for _ in 0..5 * u32::from(markers) {
+            socket.send(&[0; 4]).unwrap();
+        }
+        let record = host.record();
+        assert_eq!(record.plan.dialect.as_deref(), Some(dialect));
+        assert_eq!(record.summary.bytes_received, Some(50_000));
+        assert_eq!(record.summary.packets_received, Some(50));
+        assert_eq!(record.plan.payload_bytes, 1000, "markers are none of it");
+        assert_eq!(
+            (record.summary.lost, record.summary.loss_fraction),
+            (None, None)
+        );
+        let seconds = record.summary.duration_ns.unwrap() as f64 / 1e9;
+        assert!(
+            (0.05..0.9).contains(&seconds),
+            "silence is not counted: {seconds}"
+        );
+    }
+
+    let mut echo = TcpStream::connect(("127.0.0.1", host.also[0])).unwrap();
+    echo.set_read_timeout(patience).unwrap();
+    echo.write_all(b"hello").unwrap();
+    let mut back = [0; 5];
+    echo.read_exact(&mut back).unwrap();
+    echo.shutdown(Shutdown::Write).unwrap();
+    assert_eq!((&back, echo.read(&mut [0; 1]).unwrap()), (b"hello", 0));
+    let record = host.record();
+    // Bytes are known; how many questions they were is not.
+    assert_eq!(record.summary.bytes_received, Some(5));
+    assert_eq!(
+        (record.kind, record.summary.round_trips),
+        (Kind::Throughput, None)
+    );
+
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(patience).unwrap();
+    let mut room = [0; 2000];
+    for (port, size) in [(host.also[0], 700), (host.also[2], 300)] {
+        socket
+            .send_to(&payload[..size], ("127.0.0.1", port))
+            .unwrap();
+        assert_eq!(
+            socket.recv(&mut room).unwrap(),
+            size,
+            "no larger than the question"
+        );
+    }
+    assert!(
+        room[..300].starts_with(b" !\"#"),
+        "characters of the first line"
+    );
+    for _ in 0..2 {
+        let record = host.record();
+        assert_eq!(record.summary.round_trips, Some(1));
+        assert!(
+            [300, 700].contains(&record.plan.payload_bytes),
+            "{}",
+            record.plan.payload_bytes
+        );
+    }
+
+    let mut discard = TcpStream::connect(("127.0.0.1", host.also[1])).unwrap();
+    // Bytes of another dialect mean nothing there.
+    discard.write_all(b"HELO nuttcp v6.1.2\n").unwrap();
+    drop(discard);
+    assert_eq!(host.record().plan.dialect.as_deref(), Some("discard"));
+
+    let mut chargen = TcpStream::connect(("127.0.0.1", host.also[2])).unwrap();
+    let mut line = [0; 74];
+    chargen.read_exact(&mut line).unwrap();
+    assert!(line.ends_with(b"\r\n"));
+    drop(chargen);
+    assert_eq!(host.record().plan.dialect.as_deref(), Some("chargen"));
+}
+
+/// A program that asks once whether anybody answers measures a moment later.
+#[test]
+fn a_first_question_long_before_the_others_opens_no_time() {
+    use std::net::UdpSocket;
+    let (_alone, host) = (alone(), Host::with_ports(&["echo"]));
+    // A busy machine may take the time between two looks at a clock: the next program has another chance.
+    near_in_time("time", || {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(("127.0.0.1", host.also[0])).unwrap();
+        let ask = || {
+            socket.send(&[0; 64]).unwrap();
+            socket.recv(&mut [0; 100]).unwrap();
+        };
+        ask();
+        std::thread::sleep(Duration::from_millis(400));
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_millis(1_500) {
+            ask();
+        }
+        let took = began.elapsed().as_nanos() as f64;
+        let record = host.record();
+        let covered = record.summary.duration_ns.unwrap();
+        let trips: Option<u64> = record.intervals.iter().map(|it| it.packets).sum();
+        assert_eq!(trips, record.summary.round_trips);
+        let ends = record.intervals.iter().map(|it| it.end_ns).max().unwrap();
+        // Lines that end elsewhere than the whole are not right either.
+        match ends.abs_diff(covered) < 10_000_000 {
+            true => (covered as f64, took),
+            false => (ends as f64 + took, took),
+        }
+    });
+}
+
+/// Questions that are not answered are no round trips, in no line.
+#[test]
+fn questions_from_afar_are_no_round_trips() {
+    use std::net::UdpSocket;
+    const AFAR: &str = "198.51.100.7";
+    let Some(lab) = lab() else {
+        return;
+    };
+    let _alone = alone();
+    let (client, server) = (lab.host("client").unwrap(), lab.host("server").unwrap());
+    let ip = |words: &str| {
+        let done = Command::new("ip").args(words.split(' ')).status();
+        assert!(done.unwrap().success(), "{words}");
+    };
+    let back = format!("route add {AFAR} via {}", client.address());
+    server.run(|| ip(&back)).unwrap();
+    let options = ServerOptions {
+        port: 0,
+        peers: PeerOptions {
+            also: vec!["7".parse().unwrap()],
+            ..PeerOptions::default()
+        },
+        ..ServerOptions::default()
+    };
+    let host = server.run(|| Host::of(&options).unwrap()).unwrap();
+    let to = (server.address(), 7);
+    let ask = || {
+        ip(&format!("addr add {AFAR}/32 dev lo"));
+        let socket = UdpSocket::bind((AFAR, 0)).unwrap();
+        for _ in 0..3 {
+            socket.send_to(&[0; 64], to).unwrap();
+            std::thread::sleep(Duration::from_millis(300));
+        }
+    };
+    client.run(ask).unwrap();
+    assert!(host.refused("").is_some());
+    let told = host.interval().unwrap();
+    assert_eq!((told.bytes, told.packets), (192, Some(0)));
+}
