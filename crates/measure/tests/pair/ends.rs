@@ -1,0 +1,186 @@
+//! Runs that are stopped, servers that end, and what is said where no server is.
+
+use super::*;
+
+#[test]
+fn an_interrupted_run_keeps_what_it_has() {
+    let far = Far::start(false);
+    for (kind, protocol) in [
+        (Kind::Throughput, Protocol::Tcp),
+        (Kind::Throughput, Protocol::Udp),
+        (Kind::Latency, Protocol::Udp),
+        (Kind::Latency, Protocol::Tcp),
+    ] {
+        let mut plan = far.plan(kind, protocol);
+        plan.duration_ns = Some(60_000_000_000);
+        let stop = AtomicBool::new(false);
+        let started = AtomicBool::new(false);
+        let client = client(plan);
+        let ran = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !started.load(Relaxed) {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                std::thread::sleep(Duration::from_millis(500));
+                stop.store(true, Relaxed);
+            });
+            let ran = client.run(&stop, &mut |what| {
+                if matches!(what, What::Started { .. }) {
+                    started.store(true, Relaxed);
+                }
+            });
+            // However it ended, nobody waits for it any more.
+            started.store(true, Relaxed);
+            ran
+        });
+        let (record, failure) = ran.unwrap();
+        assert!(failure.is_none(), "{failure:?}");
+        assert!(record.interrupted);
+        assert!(record.summary.duration_ns < Some(50_000_000_000));
+        let moved = record.summary.bytes_received.unwrap();
+        assert!(moved > 0, "{kind} {protocol}");
+    }
+    far.end().unwrap();
+}
+
+#[test]
+fn a_server_that_ends_ends_its_tests_in_order() {
+    let far = Far::start(false);
+    let mut plan = far.plan(Kind::Throughput, Protocol::Tcp);
+    plan.duration_ns = Some(60_000_000_000);
+    let thread = std::thread::spawn(move || {
+        let stop = AtomicBool::new(false);
+        client(plan).run(&stop, &mut |_| {}).unwrap()
+    });
+    let is_started = |event: &Event| matches!(event.what, What::Started { .. });
+    while !far.events.lock().unwrap().iter().any(is_started) {
+        assert!(!thread.is_finished(), "it ended before it began");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    far.end().unwrap();
+    let (record, _) = thread.join().unwrap();
+    assert!(record.interrupted);
+    assert!(record.summary.bytes_received.unwrap() > 0);
+}
+
+#[test]
+fn one_test_and_no_more() {
+    let far = Far::start(true);
+    let record = run(far.plan(Kind::Throughput, Protocol::Tcp));
+    assert!(record.summary.goodput_bps.is_some());
+    let deadline = Instant::now() + Duration::from_secs(90);
+    while !far.thread.as_ref().unwrap().is_finished() {
+        assert!(Instant::now() < deadline, "the server goes on");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    far.end().unwrap();
+}
+
+#[test]
+fn nobody_there_is_told_apart() {
+    let stop = AtomicBool::new(false);
+    let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "127.0.0.1");
+    // A port that was free a moment ago.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    plan.port = free.local_addr().unwrap().port();
+    drop(free);
+    let refused = client(plan.clone()).run(&stop, &mut |_| {}).unwrap_err();
+    assert!(matches!(refused, MeasureError::Refused { .. }), "{refused}");
+    assert_eq!(refused.exit_code(), exit::PEER);
+
+    plan.host = "no-such-host.invalid".to_owned();
+    let unknown = client(plan.clone()).run(&stop, &mut |_| {}).unwrap_err();
+    assert!(
+        matches!(unknown, MeasureError::UnknownName { .. }),
+        "{unknown}"
+    );
+
+    plan.host = "127.0.0.1".to_owned();
+    let mut wrong = client(plan);
+    wrong.family = Family::V6;
+    let wrong = wrong.run(&stop, &mut |_| {}).unwrap_err();
+    assert!(matches!(wrong, MeasureError::OtherFamily { .. }), "{wrong}");
+}
+
+#[test]
+fn retrying_waits_for_the_server() {
+    let stop = AtomicBool::new(false);
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let late = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(400));
+        let server = Server::bind(&ServerOptions {
+            port,
+            address: Some(Ipv4Addr::LOCALHOST.into()),
+            interface: None,
+            family: Family::Any,
+            once: true,
+            grants: Vec::new(),
+            ..ServerOptions::default()
+        });
+        server.unwrap().run(Arc::default(), Arc::new(|_| {}))
+    });
+    let mut plan = Plan::new(Kind::Latency, Protocol::Udp, "localhost");
+    plan.port = port;
+    plan.duration_ns = None;
+    plan.round_trips = Some(10);
+    let mut client = client(plan);
+    client.retry = Duration::from_secs(10);
+    let (record, _) = client.run(&stop, &mut |_| {}).unwrap();
+    assert_eq!(record.summary.round_trips, Some(10));
+    late.join().unwrap().unwrap();
+}
+
+#[test]
+fn something_else_on_the_port_is_told() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let other = std::thread::spawn(move || {
+        use std::io::Write;
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(b"220 mail.example ESMTP\r\n").unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+    });
+    let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "127.0.0.1");
+    plan.port = port;
+    let stop = AtomicBool::new(false);
+    let error = client(plan).run(&stop, &mut |_| {}).unwrap_err();
+    assert!(matches!(error, MeasureError::Protocol { .. }), "{error}");
+    other.join().unwrap();
+}
+
+#[test]
+fn a_taken_port_is_told() {
+    let far = Far::start(false);
+    let error = Server::bind(&ServerOptions {
+        port: far.port,
+        address: Some(Ipv4Addr::LOCALHOST.into()),
+        interface: None,
+        family: Family::Any,
+        once: false,
+        grants: Vec::new(),
+        ..ServerOptions::default()
+    })
+    .err()
+    .unwrap();
+    assert!(matches!(error, MeasureError::PortTaken { .. }), "{error}");
+    assert_eq!(error.exit_code(), exit::FAILED);
+    far.end().unwrap();
+}
+
+#[test]
+fn a_peer_that_dies_is_noticed() {
+    // A server that accepts, grants nothing, and closes.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let other = std::thread::spawn(move || drop(listener.accept().unwrap()));
+    let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "127.0.0.1");
+    plan.port = port;
+    let stop = AtomicBool::new(false);
+    let error = client(plan).run(&stop, &mut |_| {}).unwrap_err();
+    assert!(matches!(error, MeasureError::Foreign { .. }), "{error}");
+    assert_eq!(error.exit_code(), exit::PEER);
+    other.join().unwrap();
+}
