@@ -1,0 +1,290 @@
+//! The shell: on a pipe, from a file and on a terminal, and the documents that it gives.
+
+use std::io::Write;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use super::common::{LONG, skip};
+use super::*;
+
+#[test]
+fn the_shell_takes_known_words_from_a_pipe() {
+    let room = Room::new();
+    let ran = shell(
+        &room,
+        "forward --dev ring:0 --dev ring:1 --interactive --idle yield",
+        "# settings first\n\
+         set fwd macswap\nset burst 16\nset nbcore 1\nset txpkts 128\nset eth-peer 1 02:00:00:00:00:aa\n\
+         show config fwd\nshow config rxtx\n\
+         start tx_first 4\nsleep 1\nshow port stats all\nshow fwd stats all\nclear port stats all\n\
+         sleep 100ms\nshow port stats 0\nshow port info all\nshow port summary all\n\
+         start\nstop\nport stop 0\nshow port summary 0\nport start 0\nstart tx_first\nsleep 50ms\nstop\n\
+         strat\nset burst 99\nhelp\nhelp all\nquit\nstart\n",
+    )
+    .expect(1);
+    let printed = &ran.stdout;
+    for wanted in [
+        "forward> start tx_first 4",
+        "macswap packet forwarding - ports=2 - cores=1 - streams=2",
+        "peer=02:00:00:00:00:AA",
+        "packets/burst=16",
+        "NIC statistics for port 1",
+        "statistics are cleared",
+        "Infos for port 0",
+        "error: forwarding: it is running already; say `stop` first",
+        "Accumulated forward statistics for all ports",
+        "stopped",
+        "no such command: strat",
+        "error: `99` is no burst",
+        "show fwd stats all",
+    ] {
+        assert!(printed.contains(wanted), "no `{wanted}` in {printed}");
+    }
+    // Nothing after `quit` is done, and each stop is a record.
+    assert!(!printed.ends_with("forward> start\n"), "{printed}");
+    let stored = room.stored();
+    assert_eq!(stored.len(), 2);
+    assert!(stored.iter().all(|record| record["kind"] == "forward"));
+    let bursts = |record: &Value| record["plan"]["forward"]["tx_first"].as_u64();
+    // Ids of one second are in no order.
+    let first = stored.iter().find(|record| bursts(record) == Some(4));
+    let first = first.expect("the first run is stored");
+    assert_eq!(first["plan"]["forward"]["burst"], 16);
+    assert_eq!(number(first, "/forward/primed"), 128.0);
+}
+
+/// `--json` is one document whatever is typed: a record, or a set of as many as there were.
+#[test]
+fn a_shell_gives_one_document() {
+    let room = Room::new();
+    let words = "forward --dev ring:0 --interactive --idle yield --json";
+    let run = "start tx_first 1\nsleep 20ms\nstop\n";
+    for (commands, runs) in [("", 0), (run, 1), (&*run.repeat(2), 2)] {
+        let document = shell(&room, words, commands).expect(0).json();
+        if runs == 1 {
+            assert_eq!(document["kind"], "forward");
+            continue;
+        }
+        assert_eq!(document["schema"], "linerate/set/1");
+        assert_eq!(document["kind"], "shell");
+        assert_eq!(document["runs"].as_array().map(Vec::len), Some(runs));
+    }
+    // A stream gets each of them when it ends, and what it is when it begins.
+    let stream = words.replace("--json", "--json-stream");
+    let lines = shell(&room, &stream, &run.repeat(2)).expect(0).json_lines();
+    let events: Vec<_> = lines.iter().map(|line| line["event"].clone()).collect();
+    assert_eq!(events, ["started", "finished", "started", "finished"]);
+    assert_eq!(lines[0]["plan"], lines[1]["record"]["plan"]);
+}
+
+/// Also where the commands are typed: the prompt is no part of it.
+#[test]
+fn a_document_has_no_prompt_in_it() {
+    let room = Room::new();
+    let line = format!(
+        "{} forward --dev ring:0 --idle yield --interactive --json --no-store > document",
+        room.binary().display()
+    );
+    let script = room
+        .command("script", ["-q", "-e", "-c", &line, "/dev/null"])
+        .env("TERM", "xterm")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let Ok(mut script) = script else {
+        skip!("script (util-linux) is not installed");
+    };
+    let mut keys = script.stdin.take().expect("piped");
+    let mut script = Held(script);
+    soon("its end", || {
+        // The shell forgets what was typed before its prompt, and once it has ended nobody reads.
+        let _ = keys.write_all(b"quit\r").and_then(|()| keys.flush());
+        std::thread::sleep(Duration::from_millis(500));
+        script.0.try_wait().expect("it can be asked").is_some()
+    });
+    let document = fs::read_to_string(room.path().join("document")).expect("a document");
+    let document: Value = serde_json::from_str(&document).expect(&document);
+    assert_eq!(document["kind"], "shell");
+}
+
+/// Whoever waits hears of it when it happens, and the wait is over.
+#[test]
+fn a_port_that_stops_working_is_told_while_the_shell_sleeps() {
+    let room = Room::new();
+    // A capture of one frame of 60 bytes, of which none is there.
+    let mut bytes = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    bytes.extend([0xff, 0xff, 0, 0, 1, 0, 0, 0]);
+    bytes.extend([0, 0, 0, 0, 0, 0, 0, 0, 60, 0, 0, 0, 60, 0, 0, 0]);
+    fs::write(room.path().join("cut.pcap"), bytes).unwrap();
+    fs::write(room.path().join("script"), "start\nsleep 4h\nhelp\n").unwrap();
+    let words =
+        "forward --dev pcap:rx=cut.pcap --dev null: --commands script --idle yield --no-store";
+    let printed = room.run(words).expect(1).stdout;
+    let (at, next) = (printed.find("damaged"), printed.find("help PART"));
+    assert!(at.is_some() && at < next, "{printed}");
+}
+
+#[test]
+fn commands_come_from_a_file() {
+    let room = Room::new();
+    fs::write(room.path().join("more"), "stop\n").unwrap();
+    fs::write(
+        room.path().join("script"),
+        "start tx_first 1\nsleep 50ms\nload more\n",
+    )
+    .unwrap();
+    let printed = room
+        .run("forward --dev ring:0 --commands script --idle yield")
+        .expect(0)
+        .stdout;
+    assert!(
+        printed.contains("Accumulated forward statistics"),
+        "{printed}"
+    );
+    // A script that fails says so by its exit code; what runs when it ends is stopped and told.
+    fs::write(room.path().join("bad"), "start\nnonsense\n").unwrap();
+    let ran = room
+        .run("forward --dev ring:0 --commands bad --idle yield")
+        .expect(1);
+    assert!(ran.stdout.contains("Accumulated"), "{}", ran.stdout);
+    // However they come: from a file, from a pipe, or from one after the other.
+    let words = "forward --dev ring:0 --interactive --idle yield --no-store";
+    let piped = shell(&room, words, "start\nnonsense\nstop\n").expect(1);
+    assert!(piped.stdout.contains("no such command: nonsense"));
+    shell(&room, words, "start\nstop\n").expect(0);
+    shell(&room, &format!("{words} --commands script"), "strat\n").expect(1);
+    // Words of testpmd that mean nothing here are answered, and count as failed.
+    let ran = shell(&room, words, "vlan set strip on 0\nhelp absent\n").expect(1);
+    assert!(
+        ran.stdout
+            .contains("not here: vlan set strip on 0: tags are left")
+    );
+}
+
+/// Nobody waits for the rest of a script that Ctrl-C was pressed in, wherever it comes from.
+#[test]
+fn a_signal_ends_a_script() {
+    let room = Room::new();
+    let lines = "start tx_first 1\nsleep 600\nstop\nsleep 600\nhelp\nquit\n";
+    fs::write(room.path().join("script"), lines).unwrap();
+    fs::write(room.path().join("loads"), "load script\nquit\n").unwrap();
+    let words = "forward --dev ring:0 --idle yield --no-store";
+    for (more, piped) in [
+        ("--commands script", None),
+        ("--interactive", Some("script")),
+        ("--interactive", Some("loads")),
+    ] {
+        let mut command = room.linerate(&format!("{words} {more}"));
+        if let Some(file) = piped {
+            command.stdin(fs::File::open(room.path().join(file)).unwrap());
+        }
+        let mut held = Running::start(&mut command);
+        held.line(|line| line.ends_with("> sleep 600"));
+        held.interrupt();
+        let printed = held.wait().expect(130).stdout;
+        assert!(!printed.contains("help PART"), "{more}: {printed}");
+        assert!(printed.contains("Accumulated"), "{more}: {printed}");
+    }
+}
+
+/// A child that is killed with its test.
+struct Held(std::process::Child);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// On a terminal of its own: a prompt, completion, history, and an end by Ctrl-C that leaves the
+/// terminal as it was.
+#[test]
+fn the_shell_on_a_terminal() {
+    let room = Room::new();
+    let Ok(mut script) = room
+        .command(
+            "script",
+            [
+                "-q",
+                "-e",
+                "-c",
+                &format!(
+                    "{} forward --dev ring:0 --idle yield",
+                    room.binary().display()
+                ),
+                "/dev/null",
+            ],
+        )
+        .env("TERM", "xterm")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+    else {
+        skip!("script (util-linux) is not installed");
+    };
+    let keys = script.stdin.take().expect("piped");
+    let mut shown = script.stdout.take().expect("piped");
+    let out = Arc::new(Mutex::new(String::new()));
+    let reader = std::thread::spawn({
+        let out = Arc::clone(&out);
+        move || {
+            let mut room = [0; 4096];
+            while let Ok(bytes @ 1..) = std::io::Read::read(&mut shown, &mut room) {
+                let text = String::from_utf8_lossy(&room[..bytes]);
+                out.lock().expect("a reader").push_str(&text);
+            }
+        }
+    });
+    // The shell forgets what was typed before its prompt: each line waits for the one behind the answer to the
+    // line before. Only that the shell is ready for it may come a moment after the prompt: then it is typed again.
+    let mut script = Held(script);
+    let mut keys = Some(keys);
+    let mut from = 0;
+    for (typed, answer) in [
+        ("", ""),
+        ("start tx_first 1\r", "io packet forwarding"),
+        // It completes `show port stats all`.
+        ("show port sta\t all\r", "NIC statistics for port 0"),
+        ("stop\r", "Accumulated forward statistics"),
+    ] {
+        let mut at = None;
+        one_of(6, || {
+            let keys = keys.as_mut().expect("until the end");
+            keys.write_all(typed.as_bytes()).expect("it reads");
+            keys.flush().expect("it reads");
+            let until = Instant::now() + LONG / 6;
+            while Instant::now() < until {
+                let shown = &out.lock().expect("a reader")[from..];
+                let begin = shown.find(answer);
+                at = begin.and_then(|begin| Some(begin + shown[begin..].find("forward> ")?));
+                if at.is_some() {
+                    return Ok(());
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(format!("no prompt after `{typed}`: {:?}", out.lock()))
+        });
+        from += at.expect("it was found") + "forward> ".len();
+    }
+    soon("its end", || {
+        // Once it has ended nobody reads.
+        let keys = keys.as_mut().expect("until the end");
+        let _ = keys.write_all(b"quit\r").and_then(|()| keys.flush());
+        std::thread::sleep(Duration::from_millis(500));
+        script.0.try_wait().expect("it can be asked").is_some()
+    });
+    drop(keys.take());
+    let status = script.0.wait().expect("it ended");
+    reader.join().expect("a reader");
+    let out = out.lock().expect("a reader").clone();
+    assert_eq!(status.code(), Some(0), "{out}");
+    // A mode that a signal would leave on: what is pasted into the shell after it then has marks around it.
+    assert!(!out.contains("\u{1b}[?2004"), "{out:?}");
+    let history = room.path().join(".local/state/linerate/forward_history");
+    let history = fs::read_to_string(history).expect("a history");
+    assert!(history.contains("start tx_first 1"), "{history}");
+}

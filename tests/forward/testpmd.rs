@@ -1,0 +1,277 @@
+//! Testpmd's words, options, habits and statistics.
+
+use super::*;
+
+/// Habits of testpmd: as many queues of either kind, statistics that are off, a word after each `set`.
+#[test]
+fn habits_are_known() {
+    let room = Room::new();
+    let found = record(
+        &room,
+        "forward --dev ring:0 --rxq=2 --txq=2 --stats-period 0 --tx-first -t 0.2 --idle yield --no-store",
+    );
+    assert_eq!(number(&found, "/forward/ports/0/queues"), 2.0);
+    assert!(number(&found, "/forward/ports/0/rx_descriptors") > 0.0);
+    let printed = shell(
+        &room,
+        "forward --dev ring:0 --interactive --no-store",
+        "set burst 16\nset nbcore 9\nset nbport 1\nset txpkts 2000\nset fwd link:rate=1G,delay=50us\n\
+         set flush_rx off\nshow port info 0\nquit\n",
+    );
+    for wanted in [
+        "Number of packets per burst set to 16",
+        "previous number of forwarding cores 1 - changed to number of configured cores 9",
+        "forwarding ports: 1 (0)",
+        "larger mtu=",
+        "Set link:rate=1G,delay=50us,",
+        "flush_rx: off",
+        "MTU: 1500",
+        "Number of RXDs per queue:",
+    ] {
+        assert!(
+            printed.stdout.contains(wanted),
+            "no `{wanted}` in {}",
+            printed.stdout
+        );
+    }
+}
+
+/// Every block and line of testpmd's forward statistics, while it runs, at the stop and afterwards.
+#[test]
+fn forward_statistics_are_testpmds() {
+    let room = Room::new();
+    let ran = shell(
+        &room,
+        "forward --dev ring:0 --dev ring:1 --interactive --idle yield --no-store",
+        "show fwd stats all\nstart tx_first 1\nsleep 1\nshow fwd stats all\nclear fwd stats all\n\
+         sleep 1\nstop\nshow fwd stats all\nclear fwd stats all\nshow fwd stats all\nquit\n",
+    )
+    .expect(0);
+    let parts: Vec<&str> = ran.stdout.split("forward> ").collect();
+    let after = |command: &str, at: usize| {
+        let mut found = parts.iter().filter(|part| part.starts_with(command));
+        *found
+            .nth(at)
+            .unwrap_or_else(|| panic!("no {command} in {}", ran.stdout))
+    };
+    let stream = "  ------- Forward Stats for RX Port= 0/Queue= 0 -> TX Port= 1/Queue= 0 -------\n  RX-packets: ";
+    let port = "  ---------------------- Forward statistics for port 0  ----------------------\n  RX-packets: ";
+    let all = "  +++++++++++++++ Accumulated forward statistics for all ports+++++++++++++++\n  RX-packets: ";
+    let received = |text: &str, block: &str| -> u64 {
+        let rest = text.split(block).nth(1);
+        let rest = rest.unwrap_or_else(|| panic!("no {block} in {text}"));
+        rest.split_whitespace()
+            .next()
+            .and_then(|word| word.parse().ok())
+            .expect("a number")
+    };
+    let show = "show fwd stats all";
+    for block in [port, all] {
+        assert_eq!(received(after(show, 0), block), 0);
+        assert!(received(after(show, 1), block) > 0);
+        // What was counted before is not counted twice, and stays after the stop.
+        let stopped = received(after("stop", 0), block);
+        assert!(stopped > 0);
+        assert_eq!(received(after(show, 2), block), stopped);
+        assert_eq!(received(after(show, 3), block), 0);
+    }
+    assert!(received(after(show, 1), stream) > 0 && received(after(show, 2), stream) > 0);
+    let row = after("stop", 0)
+        .lines()
+        .find(|line| line.contains("TX-packets: "))
+        .unwrap();
+    let words: Vec<_> = row.split_whitespace().collect();
+    assert_eq!(
+        (words[0], words[2], words[4]),
+        ("TX-packets:", "TX-dropped:", "TX-total:")
+    );
+}
+
+/// Ports come, change and go; queues are held to rates; frames are described; counters have testpmd's names.
+#[test]
+fn ports_queues_and_frames_by_testpmds_words() {
+    let room = Room::new();
+    let ran = shell(
+        &room,
+        "forward --dev ring:0 --dev ring:1 --interactive --idle yield --no-store --display-xstats \
+         rx_good_packets,tx_good_bytes",
+        "port attach ring:7\nshow port summary all\nport detach 2\nport stop all\n\
+         port config all rxq 2\nport config all txq 2\nport config all rxd 256\nport config all max-pkt-len 1518\n\
+         port config mtu 0 1400\nport start all\nshow rxq info 0 1\nshow txq info 1 0\n\
+         set port 0 queue 1 rate 10\nset verbose 1\nset record-latency on\nset record-bitrates on\n\
+         set flowgen-clones 2\ncsum set ip sw 0\ncsum show 0\nshow config rxtx\n\
+         start tx_first 1\nsleep 300ms\nshow port stats 0\nshow port xstats 1\nshow fwd stats all\nstop\nset verbose 0\n\
+         set promisc all on\nquit\n",
+    )
+    .expect(0);
+    for wanted in [
+        "Port 2 is attached, and started. Now total ports is 3",
+        "Number of available ports: 3",
+        "Port 2 is detached. Now total ports is 2",
+        "2 ports: 2 queue pairs",
+        "port 0: MTU 1400",
+        "Infos for port 0 , RX queue 1",
+        "Infos for port 1 , TX queue 0",
+        "Number of RXDs: 256",
+        "port 0 queue 1: 10 Mbit/s",
+        "Change verbose level from 0 to 1",
+        "IP checksum offload is sw",
+        "port 0: RX queue number: 2 Tx queue number: 2",
+        "port 0 queue 1: 10 Mbit/s at most",
+        "streams=4",
+        "received 32 packets",
+        "sw ptype: L2_ETHER L3_IPV4 L4_UDP",
+        "Rate (since last show)",
+        "rx_good_packets  ",
+        "###### NIC extended statistics for port 1",
+        "rx_q1_packets: ",
+        "Latency, poll to transmit queue: min",
+        "Bit rate out: last second",
+        "nothing filters by address there",
+    ] {
+        assert!(
+            ran.stdout.contains(wanted),
+            "no `{wanted}` in {}",
+            ran.stdout
+        );
+    }
+    assert!(!ran.stdout.contains("error:"), "{}", ran.stdout);
+    // Who looks for the first time sees the rates since the start.
+    let mut rates = ran
+        .stdout
+        .lines()
+        .filter_map(|line| line.split("Rx-pps:").nth(1));
+    let first = rates.next().and_then(|rest| rest.split_whitespace().next());
+    assert!(first.is_some_and(|pps| pps != "0"), "{}", ran.stdout);
+    // What cannot be says why, and what to do.
+    let ran = shell(
+        &room,
+        "forward --dev ring:0 --dev ring:1 --dev ring:2 --portlist 1 --eth-peer 1,02:00:00:00:00:09 --interactive \
+         --idle yield --no-store",
+        "port attach packet:none-such,mtu=4000\nport detach 1\nset portlist 0,1\nport detach 1\nstart tx_first\nstop\nset default\nport attach ring:9,mtu=9000\n\
+         start tx_first\nstop\nquit\n",
+    )
+    .expect(1);
+    assert!(
+        ran.stdout
+            .contains("port 1 is the only one that takes part"),
+        "{}",
+        ran.stdout
+    );
+    // Also where what it was for failed.
+    assert!(
+        ran.stdout.contains("(files begin anew): 0, 1, 2\n"),
+        "{}",
+        ran.stdout
+    );
+    assert!(
+        ran.stdout.contains("(files begin anew): 0, 2\n"),
+        "{}",
+        ran.stdout
+    );
+    // Port 0 alone, before and after the defaults came back, and nobody is behind port 1 any more.
+    assert_eq!(ran.stdout.matches("streams=1").count(), 2, "{}", ran.stdout);
+    assert!(!ran.stdout.contains("02:00:00:00:00:09"), "{}", ran.stdout);
+    for (line, wanted) in [
+        ("port config all rxq 2", "it is open"),
+        ("port attach nonsense", "KIND:NAME"),
+        ("port detach 7", "there is no port 7: there is 0, or all"),
+        ("port detach 0", "it is the last one"),
+        ("show rxq info 0 9", "has queue 0 alone"),
+        ("set port 0 queue 3 rate 1", "has queue 0 alone"),
+        ("set promisc 0 off", "kernel interfaces do that"),
+        ("csum set ip hw 0", "`csum set ip sw 0`"),
+        ("set txsplit on", "a frame is one piece"),
+        ("set verbose x", "no number"),
+        (
+            "set corelist 1000",
+            "processor 1000: this process may not run there; choose among",
+        ),
+        ("show nonsense", "there is:\n  show port stats PORT\n"),
+        ("set nbport 9", "there is 1 port"),
+        (
+            "show port stats 9",
+            "there is no port 9: there is 0, or all",
+        ),
+    ] {
+        let words = "forward --dev ring:0 --interactive --no-store";
+        let ran = shell(&room, words, &format!("{line}\n")).expect(1);
+        assert!(ran.stdout.contains(wanted), "{line}: {}", ran.stdout);
+        let once = ran.stdout.matches(wanted).count();
+        assert_eq!(once, 1, "{line}: {}", ran.stdout);
+    }
+}
+
+/// Options of testpmd's command line are found in what runs.
+#[test]
+fn options_are_testpmds() {
+    let room = Room::new();
+    let found = record(
+        &room,
+        "forward --dev ring:0 --tx-first 1 -t 1 --idle yield --no-store --mbuf-size 4096 --mbcache 64 \
+         --max-pkt-len 1018 --latencystats=1 --bitrate-stats=1",
+    );
+    assert!(number(&found, "/forward/memory/slot_bytes") >= 4096.0);
+    assert_eq!(number(&found, "/forward/ports/0/frame_bytes"), 1018.0);
+    assert!(number(&found, "/forward/streams/0/residence/min_ns") > 0.0);
+    assert!(number(&found, "/forward/ports/0/bit_rates/transmit/peak_l2_bps") > 0.0);
+    // Each frame is written down, so the time is short, and on a crowded machine nothing may come of it.
+    one_of(10, || {
+        let found = record(
+            &room,
+            "forward --dev pcap:tx=flows.pcap --mode flowgen --flowgen-flows 4 --flowgen-clones 1 -t 0.05 \
+             --no-store --idle yield",
+        );
+        let sent = number(&found, "/summary/packets_sent");
+        if sent > 8.0 {
+            Ok(())
+        } else {
+            Err(format!("{sent} packets"))
+        }
+    });
+    let capture = fs::read(room.path().join("flows.pcap")).unwrap();
+    // 198.18.0.2 of the first flow twice, then 198.18.0.3.
+    let last = capture
+        .windows(8)
+        .filter(|bytes| bytes[..7] == [198, 18, 0, 1, 198, 18, 0]);
+    let last: Vec<u8> = last.map(|bytes| bytes[7]).take(6).collect();
+    assert_eq!(last, [2, 2, 3, 3, 4, 4]);
+    let printed = room
+        .run("forward --dev ring:0 --tx-first 100000 -t 2 --stats-period 0.1 --idle yield --no-store \
+              --display-xstats tx_good_packets")
+        .expect(0)
+        .stdout;
+    for wanted in [
+        "tx_first 100000: ",
+        "of 3,200,000 packets are in flight",
+        "  tx_good_packets  ",
+    ] {
+        assert!(printed.contains(wanted), "no `{wanted}` in {printed}");
+    }
+    let found = record(
+        &room,
+        "forward --dev ring:0 --mode noisy --noisy-lkup-memory=1 --noisy-lkup-num-reads=2 \
+         --noisy-lkup-num-reads-writes=1 --tx-first 1 -t 0.1 --idle yield --no-store",
+    );
+    assert_eq!(
+        found["plan"]["forward"]["mode"],
+        "noisy:delay=0s,memory=1048576,reads=3,writes=1"
+    );
+    for (words, wanted) in [
+        ("--noisy-lkup-num-reads 2", "in mode io"),
+        ("--numa", "numactl"),
+        ("--noisy-tx-sw-buffer-size=32", "noisy:delay=1ms"),
+        ("--nonsense", "unexpected argument"),
+        ("--mbuf-size 1000", "1646 or more"),
+        ("--mbcache 8", "32..=512"),
+        ("--max-pkt-len 20", "no length of a frame"),
+        ("--display-xstats nonsense", "rx_good_packets"),
+        ("--latencystats --mode rxonly", "straight through"),
+        ("--tx-first x", "no number of bursts"),
+    ] {
+        let ran = room
+            .run(&format!("forward --dev ring:0 -t 1 {words}"))
+            .expect(2);
+        assert!(ran.stderr.contains(wanted), "{words}: {}", ran.stderr);
+    }
+}
