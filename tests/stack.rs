@@ -184,6 +184,11 @@ fn whole_tests_run_with_a_host_on_our_stack() {
         ("latency -u -n 100 --unconnected", "/summary/round_trips"),
         ("throughput -n 2M --verify", "/summary/goodput_bps"),
         ("throughput -t 1 -R --verify", "/summary/goodput_bps"),
+        (
+            "throughput -n 2M -R --offload zerocopy",
+            "/summary/goodput_bps",
+        ),
+        ("throughput -n 2M --offload trunc", "/summary/goodput_bps"),
         ("throughput -t 1 --bidir -P 3", "/summary/goodput_bps"),
         ("throughput -u -b 2M -t 1 --verify", "/summary/goodput_bps"),
         ("throughput -u -b 2M -t 1 -R -P 2", "/summary/goodput_bps"),
@@ -232,6 +237,7 @@ fn whole_tests_run_with_a_host_on_our_stack() {
     // What its stack does not have is said before any traffic.
     for (options, said) in [
         ("-P 100", "sockets"),
+        ("-R --offload sendfile", "files and pipes"),
         ("-w 1M", "buffers"),
         ("--wait spin", "waits as it was started"),
     ] {
@@ -424,6 +430,18 @@ fn a_run_goes_over_our_stack_to_the_kernel_s_server() {
         ("latency -u -t 1 --rate 500/s", "/summary/round_trips"),
         ("throughput -t 1 --verify", "/summary/goodput_bps"),
         ("throughput -t 1 -R --verify", "/summary/goodput_bps"),
+        (
+            "throughput -n 2M --offload zerocopy,trunc",
+            "/summary/goodput_bps",
+        ),
+        (
+            "throughput -n 2M -R --offload sendfile,trunc",
+            "/summary/goodput_bps",
+        ),
+        (
+            "throughput -u -b 2M -t 1 --offload zerocopy",
+            "/summary/goodput_bps",
+        ),
         ("throughput -n 1M -P 3", "/summary/goodput_bps"),
         ("throughput -u -b 2M -t 1 --verify", "/summary/goodput_bps"),
         ("throughput -u -b 2M -t 1 -R -P 2", "/summary/goodput_bps"),
@@ -690,9 +708,9 @@ fn what_our_stack_does_not_have_is_refused_before_any_traffic() {
         ("throughput 10.9.0.1 -C bbr", 4, "none, reno and cubic"),
         ("throughput 10.9.0.1 -M 40", 2, "88 to 32767"),
         (
-            "throughput 10.9.0.1 --offload zerocopy",
+            "throughput 10.9.0.1 --offload splice",
             4,
-            "kernel's sockets",
+            "files and pipes of the kernel",
         ),
         ("throughput 10.9.0.1 -u --offload gso", 4, "in bursts"),
         (

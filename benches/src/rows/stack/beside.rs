@@ -99,6 +99,15 @@ pub const IN_CUBIC: Row = Row {
     ..IN_BBR
 };
 
+/// The same where the program sees payload where it lies, as one that is written for such a stack does.
+pub const IN_PLACE: Row = Row {
+    name: "stack/tcp/tap_tso/in/bbr/in_place",
+    against: "kernel to kernel over veth, both send with bbr; on the stack no copy to the program (--offload trunc)",
+    mark: Mark::Shown,
+    ours: |ground| stream_in(ground, "bbr --offload trunc"),
+    ..IN_BBR
+};
+
 /// The stack takes what the kernel sends, against the least that any host behind a tap does with it.
 pub const IN_BARE: Row = Row {
     name: "stack/tcp/tap_tso/in/bare",
@@ -122,7 +131,7 @@ pub const OUT_BBR: Row = Row {
     name: "stack/tcp/tap_tso/out/bbr",
     against: "kernel to kernel over veth with bbr; the stack sends with cubic",
     mark: Mark::Shown,
-    ours: stream_out,
+    ours: |ground| stream_out(ground, ""),
     theirs: &[Peer::only(|ground| between_kernels(ground, "bbr"))],
     ..IN_BBR
 };
@@ -134,6 +143,15 @@ pub const OUT_CUBIC: Row = Row {
     mark: Mark::AtLeast(1.15),
     theirs: &[Peer::only(|ground| between_kernels(ground, "cubic"))],
     ..OUT_BBR
+};
+
+/// The same where the program writes into the stack's buffer.
+pub const OUT_PLACE: Row = Row {
+    name: "stack/tcp/tap_tso/out/cubic/in_place",
+    against: "kernel to kernel over veth with cubic; on the stack no copy from the program (--offload zerocopy)",
+    mark: Mark::Shown,
+    ours: |ground| stream_out(ground, "--offload zerocopy"),
+    ..OUT_CUBIC
 };
 
 /// The stack sends, against the least that any sender behind a tap costs.
@@ -297,9 +315,13 @@ fn stream_in(ground: &Ground, control: &str) -> Result<f64, Trouble> {
     goodput(&asked(ground, STACK, &words)?)
 }
 
-fn stream_out(ground: &Ground) -> Result<f64, Trouble> {
+fn stream_out(ground: &Ground, options: &str) -> Result<f64, Trouble> {
     let _host = offloading(ground)?;
-    goodput(&asked(ground, STACK, "throughput -t 1 -R")?)
+    goodput(&asked(
+        ground,
+        STACK,
+        &format!("throughput -t 1 -R {options}"),
+    )?)
 }
 
 fn between_kernels(ground: &Ground, control: &str) -> Result<f64, Trouble> {

@@ -94,7 +94,8 @@ pub struct ThroughputArgs {
     #[arg(long, conflicts_with_all = ["reverse", "bidir", "bitrate", "pps", "offload", "bytes", "verify", "batch", "trace", "trace_on", "pacing", "trial", "resolution"], env = "LINERATE_CONNECT")]
     pub connect: bool,
     /// What the kernel does for many datagrams in one call, UDP: gso, gro [default: both, unless
-    /// paced]; without a copy: zerocopy, TCP also sendfile, splice, trunc; or none
+    /// paced]; without a copy: zerocopy, TCP also sendfile, splice, trunc (over our own stack zerocopy and
+    /// trunc); or none
     #[arg(
         long,
         value_name = "LIST",

@@ -12,7 +12,7 @@ use linerate_host::knob::idle::{self, IdleHold, idle_hold};
 use linerate_host::sys::memory::{self, LockedMemory};
 use linerate_metric::cost::THREADS_LISTED;
 use linerate_metric::facts::{Host, Role};
-use linerate_metric::plan::{Direction, Kind, Plan, Protocol, SendCopy};
+use linerate_metric::plan::{Direction, Kind, Plan, Protocol, ReceiveCopy, SendCopy};
 use rustix::io::Errno;
 
 use super::checks;
@@ -81,6 +81,7 @@ pub fn flow_options(plan: &Plan, part: Part) -> FlowOptions {
         force_buffers: false,
         busy_poll: None,
         zero_copy: part == Part::Source && plan.copies.send == SendCopy::ZeroCopy,
+        discard: part == Part::Sink && plan.copies.receive == ReceiveCopy::Discarded,
         paced: false,
         max_rate: None,
         departure_clock: None,

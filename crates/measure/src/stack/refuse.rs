@@ -1,7 +1,7 @@
 //! Options that our own stack does not have, or has in other words.
 
 use linerate_metric::pace::Pacing;
-use linerate_metric::plan::{Direction, Ends, Plan, Protocol, ReceiveCopy, Sched, SendCopy, Wait};
+use linerate_metric::plan::{Direction, Ends, Plan, Protocol, Sched, SendCopy, Wait};
 use linerate_metric::stack::{Control, StackPlan};
 use linerate_stack::Config;
 
@@ -20,6 +20,11 @@ fn waits(plan: &Plan) -> Option<Wait> {
     plan.wait.as_ref().map(|wait| wait.near).or(plan.near_wait)
 }
 
+/// Whether payload leaves by a call that only a kernel has; what goes without a copy otherwise is in place here.
+fn is_by_file(way: SendCopy) -> bool {
+    matches!(way, SendCopy::SendFile | SendCopy::Splice)
+}
+
 /// Every option that a run over our stack is refused with, before any traffic.
 const ROWS: &[Row] = &[
     Row {
@@ -31,10 +36,10 @@ const ROWS: &[Row] = &[
         next: "use spin, or interval:TIME (--set poll.interval=TIME is the same)",
     },
     Row {
-        holds: |plan, _| !plan.copies.are_made(),
-        option: "--offload zerocopy, sendfile, splice or trunc",
-        why: "these are ways of the kernel's sockets",
-        next: "leave it out",
+        holds: |plan, _| plan.flows(Direction::Send) && is_by_file(plan.copies.send),
+        option: "--offload sendfile or splice",
+        why: "these move files and pipes of the kernel",
+        next: "use zerocopy: the program writes into our stack's buffers then",
     },
     Row {
         holds: |plan, _| {
@@ -170,14 +175,10 @@ const FAR_ROWS: &[FarRow] = &[
         "leave --wait out, or start it with --set poll.interval=TIME",
     ),
     (
-        |plan, _| {
-            let sends = plan.flows(Direction::Receive) && plan.copies.send != SendCopy::Copied;
-            let takes = plan.flows(Direction::Send) && plan.copies.receive != ReceiveCopy::Copied;
-            sends || takes
-        },
-        "--offload zerocopy, sendfile, splice or trunc",
-        "these are ways of the kernel's sockets, and it stands on a stack of its own",
-        "leave it out",
+        |plan, _| plan.flows(Direction::Receive) && is_by_file(plan.copies.send),
+        "--offload sendfile or splice",
+        "these move files and pipes of a kernel, and it stands on a stack of its own",
+        "use zerocopy: it writes into its stack's buffers then",
     ),
     (
         |plan, _| {
@@ -301,7 +302,7 @@ pub fn check_far(plan: &Plan, config: &Config) -> Result<(), MeasureError> {
 
 #[cfg(test)]
 mod tests {
-    use linerate_metric::plan::{Cpus, Kind};
+    use linerate_metric::plan::{Cpus, Kind, ReceiveCopy};
 
     use super::*;
 
@@ -314,8 +315,22 @@ mod tests {
             plan
         };
         let near = StackPlan::default();
-        check(&tcp(), &near).unwrap();
         check(&udp(), &near).unwrap();
+        // Without a copy, or by the kernel's end.
+        let back = |change: &dyn Fn(&mut Plan)| {
+            let mut plan = with(tcp(), change);
+            plan.directions = vec![Direction::Receive];
+            plan
+        };
+        for fit in [
+            tcp(),
+            with(tcp(), &|p| p.copies.send = SendCopy::ZeroCopy),
+            with(tcp(), &|p| p.copies.receive = ReceiveCopy::Discarded),
+            back(&|p| p.copies.receive = ReceiveCopy::Discarded),
+            back(&|p| p.copies.send = SendCopy::Splice),
+        ] {
+            check(&fit, &near).unwrap();
+        }
         // "none" is what it does anyway.
         let none = with(udp(), &|p| {
             p.udp_offload.asked = true;
@@ -332,12 +347,12 @@ mod tests {
                 "--wait",
             ),
             (
-                with(tcp(), &|p| p.copies.send = SendCopy::ZeroCopy),
-                "--offload zerocopy",
+                with(tcp(), &|p| p.copies.send = SendCopy::SendFile),
+                "--offload sendfile",
             ),
             (
-                with(tcp(), &|p| p.copies.receive = ReceiveCopy::Discarded),
-                "--offload zerocopy",
+                with(tcp(), &|p| p.copies.send = SendCopy::Splice),
+                "--offload sendfile",
             ),
             (
                 with(udp(), &|p| {
@@ -418,11 +433,19 @@ mod tests {
             change(&mut plan);
             plan
         };
-        check_far(&tcp(), &config).unwrap();
-        check_far(&back(), &config).unwrap();
+        // What the kernel's end does is its own.
+        for fit in [
+            tcp(),
+            back(),
+            with(tcp(), &|p| p.copies.receive = ReceiveCopy::Discarded),
+            with(tcp(), &|p| p.copies.send = SendCopy::SendFile),
+            with(back(), &|p| p.copies.send = SendCopy::ZeroCopy),
+        ] {
+            check_far(&fit, &config).unwrap();
+        }
         let plans = [
             with(tcp(), &|p| p.wait = Some(Ends::both(Wait::Block))),
-            with(tcp(), &|p| p.copies.receive = ReceiveCopy::Discarded),
+            with(back(), &|p| p.copies.send = SendCopy::Splice),
             with(tcp(), &|p| {
                 p.udp_offload.asked = true;
                 p.udp_offload.gro = Some(true);

@@ -98,6 +98,9 @@ pub struct FlowOptions {
     pub batch: Option<u32>,
     /// Payload leaves without a copy (MSG_ZEROCOPY).
     pub zero_copy: bool,
+    /// Payload of a stream is not copied for who receives it: on our own stack, which shows it where it lies. The
+    /// kernel's sockets are told by [`Setup::copies`].
+    pub discard: bool,
     /// UDP: each datagram has its own time, so that a full socket is told at once and not slept over in
     /// the call.
     pub paced: bool,

@@ -1,4 +1,4 @@
-//! A stack on a link on which nobody is, for tests.
+//! A stack on a link on which nobody is, or another one, for tests.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -15,20 +15,35 @@ pub(crate) fn on_stack<R: Send + 'static>(
     keys: &[(&str, &str)],
     work: impl FnOnce(&mut OnStack) -> R + Send + 'static,
 ) -> R {
+    let stack = started(device, "10.9.0.2/24", keys);
+    let answer = lent(&stack, work);
+    answer
+        .recv_timeout(Duration::from_secs(60))
+        .expect("an answer")
+}
+
+/// A stack over this port with this address.
+pub(crate) fn started(device: &str, address: &str, keys: &[(&str, &str)]) -> StackThread {
     let keys = keys.iter();
     let plan = StackPlan {
         device: device.to_owned(),
-        addresses: vec!["10.9.0.2/24".to_owned()],
+        addresses: vec![address.to_owned()],
         profile: "default".to_owned(),
         configuration: keys
             .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
             .collect(),
         ..StackPlan::default()
     };
-    let stack = StackThread::start(&plan, Vec::new(), Front::default()).expect("a stack");
+    StackThread::start(&plan, Vec::new(), Front::default()).expect("a stack")
+}
+
+/// Has its thread do something.
+pub(crate) fn lent<R: Send + 'static>(
+    stack: &StackThread,
+    work: impl FnOnce(&mut OnStack) -> R + Send + 'static,
+) -> mpsc::Receiver<R> {
     let (say, said) = mpsc::channel();
     let work = Box::new(move |stack: &mut OnStack| drop(say.send(work(stack))));
     stack.lend(work).expect("its thread");
-    said.recv_timeout(Duration::from_secs(60))
-        .expect("an answer")
+    said
 }

@@ -27,6 +27,8 @@ pub(super) struct Entry {
     /// Refusals (ICMP) of what it sent, where nobody does.
     pub(super) refusals: u32,
     pub(super) batch: usize,
+    /// Payload is written and read in the stack's buffers.
+    pub(super) in_place: InPlace,
     /// Whose datagrams alone are heard, and answered wherever they come from.
     pub(super) asker: Option<IpAddr>,
     /// Bytes of a stream that the stack took, modulo 2^32.
@@ -36,6 +38,13 @@ pub(super) struct Entry {
     /// Of a socket that is opened when it is bound or connected.
     pub(super) protocol: Option<Protocol>,
     pub(super) told: Telling,
+}
+
+/// Payload that is not copied between the program's memory and the stack's buffers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct InPlace {
+    pub(super) sent: bool,
+    pub(super) received: bool,
 }
 
 /// How somebody is told of a socket.

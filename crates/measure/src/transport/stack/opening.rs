@@ -10,7 +10,7 @@ use linerate_metric::plan::Protocol;
 use linerate_metric::stack::StackFacts;
 use linerate_stack::{SocketId, TcpState};
 
-use super::entries::{Entry, Place};
+use super::entries::{Entry, InPlace, Place};
 use super::{BURST, OnStack, TEND_NS, system, why_closed, why_opening};
 use crate::flow::Timeline;
 use crate::transport::calls::CallTally;
@@ -37,6 +37,7 @@ impl OnStack {
             local: self.stack.local(socket).ok(),
             remote,
             batch: batch(options),
+            in_place: in_place(options),
             asker: match options.correspondent {
                 Correspondent::Asker(asker) => Some(asker),
                 _ => None,
@@ -140,6 +141,7 @@ impl OnStack {
             local: options.local,
             remote: Some(remote),
             batch: batch(options),
+            in_place: in_place(options),
             protocol: Some(options.protocol),
             ..Entry::default()
         })
@@ -211,6 +213,13 @@ impl OnStack {
 
 fn batch(options: &FlowOptions) -> usize {
     options.batch.map_or(BURST, |batch| batch as usize)
+}
+
+fn in_place(options: &FlowOptions) -> InPlace {
+    InPlace {
+        sent: options.zero_copy,
+        received: options.discard,
+    }
 }
 
 /// Nobody can be given a socket or a port just now: in the kernel's words, which a workload that opens

@@ -164,9 +164,14 @@ impl Transport for OnStack {
         let to = entry
             .addressee
             .or(entry.from.filter(|_| entry.asker.is_some()));
-        // Payload comes out of the program's memory, as with the kernel's sockets.
+        // Payload comes out of the program's memory, as with the kernel's sockets, unless that is left out.
         let own = &mut self.outgoing;
+        let in_place = entry.in_place.sent;
         let write = |number: usize, room: &mut [u8]| {
+            if in_place {
+                fill(number, room);
+                return;
+            }
             let payload = own.front(room.len());
             fill(number, payload);
             copy(&mut room[..payload.len()], payload);
@@ -214,7 +219,13 @@ impl Transport for OnStack {
     ) -> Poll<io::Result<usize>> {
         let socket = socket!(self, place);
         let own = &mut self.outgoing;
+        let in_place = self.entries.get(place).in_place.sent;
         let sent = self.stack.tcp_send(socket, |room| {
+            if in_place {
+                let taken = room.len().min(bytes);
+                fill(&mut room[..taken]);
+                return taken;
+            }
             let payload = own.front(room.len().min(bytes));
             fill(payload);
             copy(&mut room[..payload.len()], payload);
@@ -244,7 +255,13 @@ impl Transport for OnStack {
         let socket = socket!(self, place);
         let own = &mut self.incoming;
         let moved = &mut self.payload;
+        let in_place = self.entries.get(place).in_place.received;
         let received = self.stack.tcp_receive(socket, |payload| {
+            if in_place {
+                let shown = &payload[..payload.len().min(room)];
+                moved.received += shown.len() as u64;
+                return (shown.len(), take(shown));
+            }
             let own = own.front(payload.len().min(room));
             moved.received += own.len() as u64;
             copy(own, &payload[..own.len()]);
@@ -360,8 +377,102 @@ impl Transport for OnStack {
 mod tests {
     use linerate_host::sys::cpu::ThreadUsage;
 
-    use super::super::alone::on_stack;
+    use super::super::alone::{lent, on_stack, started};
     use super::*;
+    use crate::flow::Part;
+    use crate::pattern::Pattern;
+    use crate::session::setup::flow_options;
+    use linerate_metric::plan::{Kind, Plan, ReceiveCopy, SendCopy};
+
+    /// Payload that two stacks move whose buffers are no multiple of a call's length.
+    const BYTES: usize = 1_000_003;
+
+    fn pattern() -> Pattern {
+        Pattern::of(linerate_dialect::control::Token([7; 16]))
+    }
+
+    /// Calls for something until it is there.
+    fn until<R>(
+        stack: &mut OnStack,
+        mut call: impl FnMut(&mut OnStack) -> Poll<io::Result<R>>,
+    ) -> R {
+        let give_up = clock::now() + 30_000_000_000;
+        loop {
+            if let Poll::Ready(result) = call(stack) {
+                return result.expect("a socket that stands");
+            }
+            assert!(clock::now() < give_up, "nothing came");
+            stack.turn();
+            stack.idle(None);
+        }
+    }
+
+    #[test]
+    fn a_stream_is_the_same_whoever_copies_it() {
+        let ways = [SendCopy::Copied, SendCopy::ZeroCopy];
+        let reads = [ReceiveCopy::Copied, ReceiveCopy::Discarded];
+        for (send, receive) in ways
+            .into_iter()
+            .flat_map(|way| reads.map(|read| (way, read)))
+        {
+            let link = format!("shm:in-place-{}-{send:?}-{receive:?}", std::process::id());
+            let keys = [("tcp.send_buffer", "9999"), ("tcp.receive_window", "20001")];
+            let far = started(&format!("{link},role=server"), "10.9.0.1/24", &keys);
+            let near = started(&link, "10.9.0.2/24", &keys);
+            let there: SocketAddr = "10.9.0.1:7000".parse().expect("an address");
+            let options = move |part| {
+                let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "10.9.0.1");
+                (plan.copies.send, plan.copies.receive) = (send, receive);
+                flow_options(&plan, part)
+            };
+            let (listens, listening) = std::sync::mpsc::channel();
+            let taken = lent(&far, move |stack| {
+                let listener = stack.stack.tcp_listen(there, 1).expect("a free port");
+                listens.send(()).expect("somebody who waits");
+                let options = options(Part::Sink);
+                let listener = stack.keep(listener, &options);
+                let place = until(stack, |stack| stack.accept(listener, &options));
+                let (mut came, mut wrong) = (0, 0);
+                loop {
+                    let bytes = until(stack, |stack| {
+                        stack.tcp_receive(place, 3_001, |payload| {
+                            let mut right = vec![0; payload.len()];
+                            pattern().fill(came as u64, &mut right);
+                            wrong += usize::from(right != payload);
+                            payload.len()
+                        })
+                    });
+                    came += bytes;
+                    if bytes == 0 {
+                        return (came, wrong);
+                    }
+                }
+            });
+            listening.recv().expect("a listener");
+            lent(&near, move |stack| {
+                let options = options(Part::Source);
+                let place = stack.connect(there, &options).expect("a connection");
+                let mut left = BYTES;
+                while left > 0 {
+                    let at = (BYTES - left) as u64;
+                    left -= until(stack, |stack| {
+                        stack.tcp_send(place, left.min(4_001), |room| pattern().fill(at, room))
+                    });
+                }
+                stack
+                    .finish_sending(place)
+                    .expect("a connection that stands");
+                let end = clock::now() + 200_000_000;
+                while clock::now() < end {
+                    stack.turn();
+                }
+            });
+            let taken = taken
+                .recv_timeout(Duration::from_secs(60))
+                .expect("an answer");
+            assert_eq!(taken, (BYTES, 0), "{send:?} {receive:?}");
+        }
+    }
 
     #[test]
     fn looking_in_vain_is_told_by_the_time_that_it_takes() {

@@ -368,6 +368,7 @@ mod tests {
             coalesce: false,
             batch: None,
             zero_copy: false,
+            discard: false,
             paced: false,
             max_rate: None,
             departure_clock: None,
