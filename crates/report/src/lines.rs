@@ -567,7 +567,7 @@ mod tests {
             let mut lines = Lines::new(style);
             lines.tests.entry(1).or_default().shape = Some(Shape::of(&plan));
             let text = lines.interval(1, &interval);
-            assert!(text.contains("MSG_ZEROCOPY sends, receive copy skipped"));
+            assert!(text.contains("zero-copy sends, receive copy skipped"));
             assert!(text.lines().all(|line| line.len() <= width), "{text}");
         }
     }

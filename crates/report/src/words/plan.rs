@@ -14,7 +14,7 @@ use super::{address, duration};
 pub(crate) fn skipped(copies: Copies) -> Option<String> {
     let send = match copies.send {
         SendCopy::Copied => None,
-        SendCopy::ZeroCopy => Some("MSG_ZEROCOPY sends"),
+        SendCopy::ZeroCopy => Some("zero-copy sends"),
         SendCopy::SendFile => Some("send copy skipped by sendfile"),
         SendCopy::Splice => Some("send copy skipped by splice"),
     };
