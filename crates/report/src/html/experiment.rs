@@ -154,7 +154,8 @@ fn figure_cell(cell: &str) -> String {
     let (value, below) = with_interval.or_else(moved).unwrap_or((cell, Vec::new()));
     let mut out = escape(value);
     for line in below.iter().filter(|line| !line.is_empty()) {
-        let _ = write!(out, "<span class=\"interval\">{}</span>", escape(line));
+        let line = super::figure::below(line);
+        let _ = write!(out, "<span class=\"interval\">{line}</span>");
     }
     out
 }
@@ -190,7 +191,9 @@ fn slow(set: &RunSet) -> String {
         _ => "All of them with their numbers".to_owned(),
     };
     let rest = match all {
-        all if all > SLOW as u64 => format!("; the records list {listed} of them"),
+        all if all > SLOW as u64 => {
+            format!("; the records list {} of them", format_count(listed as u64))
+        }
         _ => String::new(),
     };
     format!(
@@ -497,11 +500,15 @@ mod tests {
     fn what_is_said_of_a_figure_stands_below_it() {
         for (cell, value, below) in [
             ("23.5 Mb/s, up 71x", "23.5 Mb/s", &["up 71x"][..]),
-            ("1,234 /s (1,200 to 1,300)", "1,234 /s", &["1,200 to 1,300"]),
+            (
+                "1,234 /s (1,200 to 1,300)",
+                "1,234 /s",
+                &["1,200 to\u{a0}1,300"],
+            ),
             (
                 "3 ms (2 ms to 4 ms), no clear change",
                 "3 ms",
-                &["2 ms to 4 ms", "no clear change"],
+                &["2\u{a0}ms to\u{a0}4\u{a0}ms", "no clear change"],
             ),
         ] {
             let line = |text: &&str| format!("<span class=\"interval\">{text}</span>");

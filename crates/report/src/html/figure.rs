@@ -86,9 +86,22 @@ fn above_interval(text: &str) -> String {
         Some((value, interval)) => format!(
             "{}<span class=\"interval\">{}</span>",
             escape(value),
-            escape(interval)
+            below(interval)
         ),
         None => escape(text),
+    }
+}
+
+/// What stands below a figure, escaped. In a narrow column it breaks between the ends of an interval, and a number
+/// keeps its unit.
+pub(super) fn below(text: &str) -> String {
+    const KEPT: &str = "\u{a0}";
+    let ends: Vec<String> = (text.split(" to "))
+        .map(|end| escape(end).replace(' ', KEPT))
+        .collect();
+    match ends.len() {
+        1 => escape(text),
+        _ => ends.join(&format!(" to{KEPT}")),
     }
 }
 
@@ -230,7 +243,7 @@ mod tests {
             "<td class=\"text\">mtu</td>",
             "<th scope=\"col\" class=\"text short\">value</th>",
             "<td class=\"text short\">1.5</td>",
-            "<td>53.5 µs<span class=\"interval\">53.4 µs to 53.6 µs</span></td>",
+            "<td>53.5 µs<span class=\"interval\">53.4\u{a0}µs to\u{a0}53.6\u{a0}µs</span></td>",
             "<td>12 (star)</td>",
         ] {
             assert!(page.contains(cell), "no {cell} in {page}");

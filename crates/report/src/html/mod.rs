@@ -359,7 +359,7 @@ fn header(
         ));
     }
     for note in notes {
-        out.push_str(&format!("<p class=\"callout\">{}</p>\n", escape(note)));
+        out.push_str(&format!("<p class=\"callout\">{}</p>\n", ticked(note)));
     }
     out.push_str("</header>\n");
     out
