@@ -90,10 +90,10 @@ pub(crate) fn grid(result: &ExperimentResult, table: &TableOf) -> Grid {
         }
         rows.push(row);
     }
-    // A column that nothing is known in says nothing.
     let mut column = table.rows.len();
     while column < headings.len() && !rows.is_empty() {
-        match rows.iter().all(|row| row[column] == UNKNOWN) && headings.len() > table.rows.len() + 1
+        let (top, figure) = columns[column - table.rows.len()];
+        match !says_something(result, &sides, top, figure) && headings.len() > table.rows.len() + 1
         {
             true => {
                 headings.remove(column);
@@ -120,6 +120,20 @@ pub(crate) fn grid(result: &ExperimentResult, table: &TableOf) -> Grid {
         left: table.rows.len(),
         rows,
     }
+}
+
+/// Whether a column says something: a figure, or that it could not be tested. Where points were measured and none
+/// has the figure, there is none of this kind, and points that were left out would not have had it either.
+fn says_something(
+    result: &ExperimentResult,
+    sides: &[Setting],
+    top: &Setting,
+    figure: &str,
+) -> bool {
+    let points = || sides.iter().filter_map(|side| point(result, side, top));
+    let known = points().any(|point| point.figures.contains_key(figure));
+    let measured = points().any(|point| point.skipped.is_none());
+    known || (!measured && points().next().is_some())
 }
 
 /// The values along the top, without names where they tell themselves.
@@ -465,4 +479,65 @@ pub(crate) fn verdict(result: &ExperimentResult) -> String {
     }
     text.push('.');
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use linerate_metric::experiment::Knob;
+
+    use super::*;
+
+    #[test]
+    fn points_left_out_make_no_column_of_a_figure_that_their_kind_has_not() {
+        let values = |values: &[&str]| values.iter().map(|value| (*value).to_owned()).collect();
+        let knob = |name: &str, of: &[&str]| Knob {
+            name: name.to_owned(),
+            values: values(of),
+        };
+        let point =
+            |workload: &str, setup: &str, figure: Option<f64>, skipped: Option<&str>| Point {
+                setting: [("workload", workload), ("setup", setup)]
+                    .map(|(knob, value)| (knob.to_owned(), value.to_owned()))
+                    .into(),
+                figures: (figure.into_iter())
+                    .map(|median| {
+                        let (low, high, runs) = (median, median, 1);
+                        let estimate = Estimate {
+                            median,
+                            low,
+                            high,
+                            runs,
+                        };
+                        ("loss".to_owned(), estimate)
+                    })
+                    .collect(),
+                skipped: skipped.map(str::to_owned),
+                ..Point::default()
+            };
+        let root = Some("real-time scheduling (it takes root)");
+        let result = ExperimentResult {
+            knobs: vec![
+                knob("workload", &["tcp", "udp", "raw"]),
+                knob("setup", &["default", "above"]),
+            ],
+            points: vec![
+                point("tcp", "default", None, None),
+                point("tcp", "above", None, root),
+                point("udp", "default", Some(0.5), None),
+                point("udp", "above", None, root),
+                point("raw", "default", None, root),
+                point("raw", "above", None, root),
+            ],
+            ..ExperimentResult::default()
+        };
+        let table = TableOf {
+            figures: values(&["loss"]),
+            rows: values(&["setup"]),
+            columns: values(&["workload"]),
+            ..TableOf::default()
+        };
+        let grid = grid(&result, &table);
+        assert_eq!(grid.headings, ["setup", "udp", "raw"]);
+        assert_eq!(grid.rows[1], ["above", "not tested", "not tested"]);
+    }
 }
