@@ -170,6 +170,20 @@ pub fn stdout_style(choice: ColorChoice, to_stdout: bool) -> Style {
     style(choice, to_stdout && std::io::stdout().is_terminal())
 }
 
+/// How lists look on standard output, for commands without output options: where no terminal reads them, a line for
+/// each entry, however long, for what looks for lines.
+pub fn list_style() -> Style {
+    let is_terminal = std::io::stdout().is_terminal();
+    let style = style(ColorChoice::Auto, is_terminal);
+    match is_terminal {
+        true => style,
+        false => Style {
+            width: usize::MAX,
+            ..style
+        },
+    }
+}
+
 /// Refuses a file whose folder is not there, before anything is measured.
 pub fn check_folder(file: &std::path::Path) -> Result<(), Failure> {
     let folder = match file.parent() {

@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::args::{ExportForm, RunsAction, RunsArgs, Selection};
 use crate::failure::Failure;
-use crate::output::{Form, complain, print, print_failure, stderr_style, stdout_style};
+use crate::output::{Form, complain, list_style, print, print_failure, stderr_style, stdout_style};
 
 /// Runs it; gives the exit code.
 pub fn run(args: RunsArgs) -> u8 {
@@ -230,7 +230,7 @@ fn list(history: &History, selection: Selection, limit: usize, json: bool) -> Re
         let folder = folder.parent().unwrap_or(Path::new("/"));
         print(&text::history::nothing_yet(&folder.display().to_string()));
     } else {
-        print(&text::history::runs(&entries, &style()));
+        print(&text::history::runs(&entries, &list_style()));
     }
     for (name, why) in strange {
         complain(&format!(

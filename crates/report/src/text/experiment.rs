@@ -9,6 +9,13 @@ use crate::experiment::{
 };
 use crate::style::{Paint, Style, clean, hang, wrap};
 
+/// The title of a table, painted line by line: a terminal that breaks lines by itself breaks words.
+fn title(text: &str, style: &Style) -> String {
+    let lines = wrap(&clean(text), style.width).into_iter();
+    let painted = lines.map(|line| style.paint(Paint::Bold, &line));
+    painted.collect::<Vec<_>>().join("\n")
+}
+
 /// All that an experiment says.
 pub(super) fn experiment(result: &ExperimentResult, style: &Style) -> String {
     let mut blocks = vec![format!(
@@ -26,7 +33,7 @@ pub(super) fn experiment(result: &ExperimentResult, style: &Style) -> String {
             .collect();
         blocks.push(format!(
             "{}\n{}",
-            style.paint(Paint::Bold, &clean(&grid.title)),
+            title(&grid.title, style),
             table(&headings, rows, grid.left, style)
         ));
     }

@@ -6,7 +6,7 @@ use linerate_metric::plan::Direction;
 use super::sentence_note;
 use super::table::table;
 use crate::history::{Entry, Shapes, Trend};
-use crate::style::{Paint, Style, clean, hang};
+use crate::style::{Paint, Style, clean, hang, wrap};
 use crate::words;
 
 /// The figure that a list shows of each kind of run, the first that it has.
@@ -97,13 +97,14 @@ fn whom(entry: &Entry) -> String {
     whom
 }
 
-/// Documents, the newest last, as they were found.
+/// Documents, the newest last, as they were found. Where lines are too short for a row each, what was found stands
+/// below it: a terminal that breaks rows by itself breaks them anywhere.
 #[must_use]
 pub fn runs(entries: &[Entry], style: &Style) -> String {
     if entries.is_empty() {
         return "no record fits; `linerate runs list --all` lists everything".to_owned();
     }
-    let rows = entries
+    let rows: Vec<Vec<String>> = entries
         .iter()
         .map(|entry| {
             let mut about: Vec<String> = Vec::new();
@@ -136,7 +137,38 @@ pub fn runs(entries: &[Entry], style: &Style) -> String {
             ]
         })
         .collect();
-    table(&["id", "what", "of", "figure", "about"], rows, 5, style)
+    let headings = ["id", "what", "of", "figure", "about"];
+    let flat = table(&headings, rows.clone(), headings.len(), style);
+    match flat.lines().all(|line| line.chars().count() <= style.width) {
+        true => flat,
+        false => stacked(rows, style),
+    }
+}
+
+/// Rows of a list with its last two columns below the others, indented.
+fn stacked(rows: Vec<Vec<String>>, style: &Style) -> String {
+    const INDENT: &str = "    ";
+    let below: Vec<String> = (rows.iter())
+        .map(|row| match row[4].as_str() {
+            "" => row[3].clone(),
+            about => format!("{}; {about}", row[3]),
+        })
+        .collect();
+    // The last column as it is: a heading and a line for each row.
+    let wide = Style {
+        width: usize::MAX,
+        ..*style
+    };
+    let above = rows.into_iter().map(|row| row[..3].to_vec()).collect();
+    let above = table(&["id", "what", "of"], above, 3, &wide);
+    let mut lines = above.lines();
+    let mut out: Vec<String> = lines.next().map(str::to_owned).into_iter().collect();
+    for (line, below) in lines.zip(below) {
+        out.push(line.to_owned());
+        let below = wrap(&below, style.width.saturating_sub(INDENT.len()));
+        out.extend(below.into_iter().map(|line| format!("{INDENT}{line}")));
+    }
+    out.join("\n")
 }
 
 /// Tags and notes of one document.
@@ -282,6 +314,47 @@ mod tests {
             let list = runs(&[entry(shapes)], &style);
             assert!(list.contains(told), "{list}");
         }
+    }
+
+    #[test]
+    fn a_list_keeps_within_its_lines() {
+        let entry = |id: &str, shapes| Entry {
+            id: id.to_owned(),
+            kind: "set:experiment".to_owned(),
+            target: "10.77.0.2".to_owned(),
+            experiment: Some("udp-response".to_owned()),
+            runs: 36,
+            interrupted: true,
+            shapes,
+            ..Entry::default()
+        };
+        let shapes = Some(Shapes {
+            hold: 8,
+            tested: 8,
+            in_doubt: 7,
+        });
+        let entries = [
+            entry("20261126T125413Z-677736", shapes),
+            entry("20261126T125457Z-f1616e", None),
+        ];
+        let style = Style {
+            color: false,
+            width: 80,
+            unicode: false,
+        };
+        insta::assert_snapshot!(runs(&entries, &style), @r"
+        id                       what                         of
+        20261126T125413Z-677736  set:experiment udp-response  10.77.0.2
+            8 of 8 shapes hold, 7 in doubt (36 runs); interrupted
+        20261126T125457Z-f1616e  set:experiment udp-response  10.77.0.2
+            36 runs; interrupted
+        ");
+        let wide = Style {
+            width: usize::MAX,
+            ..style
+        };
+        // A line each: for grep.
+        assert_eq!(runs(&entries, &wide).lines().count(), 3);
     }
 
     #[test]

@@ -99,6 +99,18 @@ pub fn problem(problem: &Problem, style: &Style) -> String {
     text
 }
 
+/// Names with a sentence each, under each other: `udp-hops       What does each switch add?`.
+#[must_use]
+pub fn named(entries: &[(String, String)], style: &Style) -> String {
+    let names = entries.iter().map(|(name, _)| name.chars().count());
+    let width = names.max().unwrap_or(0) + 2;
+    let line = |(name, said): &(String, String)| {
+        let prefix = format!("{name:width$}");
+        hang(&prefix, &prefix, &clean(said), style.width)
+    };
+    entries.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
 /// `note: why [id]`.
 pub(crate) fn note(doubt: &Doubt, style: &Style, width: usize) -> String {
     let text = format!("{} [{}]", clean(&doubt.why), clean(&doubt.doubt));

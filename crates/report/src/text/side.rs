@@ -64,7 +64,7 @@ fn differences(sides: &SideBySide, style: &Style) -> String {
         return String::new();
     }
     if sides.differences.is_empty() {
-        return format!("{NONE}\n\n");
+        return format!("{}\n\n", wrap(NONE, style.width).join("\n"));
     }
     let clean_of = |texts: Vec<String>| -> Vec<String> {
         texts.iter().map(|text| clean(text).into_owned()).collect()

@@ -33,7 +33,7 @@ use crate::args::RunArgs;
 use crate::failure::Failure;
 use crate::knobs::Knobs;
 use crate::live;
-use crate::output::{Output, print};
+use crate::output::{Output, list_style, print};
 use crate::scene::{Part, Scene};
 use crate::turn::{Turner, left_note};
 
@@ -60,10 +60,12 @@ pub fn run(args: &RunArgs) -> u8 {
 
 fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
     if args.list {
+        let mut list = Vec::new();
         for (_, text) in SHIPPED {
             let experiment = Experiment::from_toml(text)?;
-            print(&format!("{:14} {}", experiment.name, experiment.question));
+            list.push((experiment.name, experiment.question));
         }
+        print(&linerate_report::text::named(&list, &list_style()));
         return Ok(exit::OK);
     }
     let (asked, experiment, done, journal) = match (&args.resume, &args.experiment) {
