@@ -42,13 +42,13 @@ pub(crate) fn figure(unit: Unit, value: &Estimate) -> String {
     }
 }
 
-/// A table of Markdown with the first column flush left, the others flush right.
-pub(crate) fn table(headings: &[String], rows: &[Vec<String>]) -> String {
+/// A table of Markdown with its first `left` columns flush left, the others flush right.
+pub(crate) fn table(headings: &[String], rows: &[Vec<String>], left: usize) -> String {
     let mut out = String::new();
     let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
     out.push_str(&line(headings));
     let marks: Vec<String> = (0..headings.len())
-        .map(|column| if column == 0 { "---" } else { "---:" }.to_owned())
+        .map(|column| if column < left { "---" } else { "---:" }.to_owned())
         .collect();
     out.push_str(&line(&marks));
     for row in rows {
@@ -87,7 +87,7 @@ pub fn side_by_side(sides: &SideBySide) -> String {
         let _ = writeln!(out, "{}\n", cell(sentence));
     }
     out.push_str(&differences(sides));
-    out.push_str(&table(&headings, &rows));
+    out.push_str(&table(&headings, &rows, 1));
     out.push('\n');
     out.push_str(INTERVALS);
     out.push('\n');
@@ -120,7 +120,7 @@ fn differences(sides: &SideBySide) -> String {
     let (headings, rows) = crate::differences::grid(&sides.differences, &sides.names());
     let cells = |texts: &[String]| -> Vec<String> { texts.iter().map(|text| cell(text)).collect() };
     let rows: Vec<Vec<String>> = rows.iter().map(|row| cells(row)).collect();
-    format!("{}\n", table(&cells(&headings), &rows))
+    format!("{}\n", table(&cells(&headings), &rows, 1))
 }
 
 /// An experiment: its verdicts, tables and published figures, and what speaks against its runs.
@@ -154,7 +154,7 @@ pub fn experiment(result: &ExperimentResult, set: &RunSet) -> String {
             out,
             "\n### {}\n\n{}",
             cell(&grid.title),
-            table(&headings, &rows)
+            table(&headings, &rows, grid.left)
         );
     }
     for (because, points) in crate::experiment::skipped(result) {
@@ -193,10 +193,26 @@ pub fn search(search: &RateSearch) -> String {
     format!(
         "{}\n\n{}",
         cell(&crate::text::search_words(search)),
-        table(&grid.headings, &rows).trim_end()
+        table(&grid.headings, &rows, grid.left.max(1)).trim_end()
     )
 }
 
 /// What the intervals are.
 pub(crate) const INTERVALS: &str = "In brackets: 95 % interval of the median of repeats; of a \
 single run, of its own samples (what other runs would give is wider).";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_that_name_a_row_are_flush_left() {
+        let cells = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
+        let headings = cells(["protocol", "way", "time"]);
+        let text = table(&headings, &[cells(["tcp", "send", "140 ms"])], 2);
+        assert_eq!(
+            text,
+            "| protocol | way | time |\n| --- | --- | ---: |\n| tcp | send | 140 ms |\n"
+        );
+    }
+}
