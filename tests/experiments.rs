@@ -107,9 +107,13 @@ fn what_ships_is_listed_and_printed() {
             .contains("udp-hops")
     );
     room.run("run udp-hops --quick --point hops=77").expect(2);
+    for on in ["127.0.0.1", "127.0.0.1:5302 --point hops=1"] {
+        let refused = room.run(&format!("run udp-hops --on {on} --quick"));
+        let told = refused.expect(2).stderr;
+        assert!(!told.contains("--resume"), "nothing was begun: {told}");
+    }
     let folder = room.path().join("linerate-udp-hops");
     assert!(!folder.exists(), "nothing was begun");
-    room.run("run udp-hops --on 127.0.0.1 --quick").expect(2);
 }
 
 #[test]

@@ -49,6 +49,12 @@ pub enum ExperimentError {
         /// What it said.
         why: String,
     },
+    /// What `--on` names has a port behind it.
+    #[error("{host}: an experiment asks `linerate server` at its usual port: name the host alone")]
+    PortOfHost {
+        /// As it was named.
+        host: String,
+    },
     /// Knobs that only hands can set have several values left.
     #[error(
         "{knobs} cannot be set on real hosts: add the points one by one, --point {example} --label NAME"
@@ -131,6 +137,16 @@ impl ExperimentError {
                 format!("`{command}`"),
                 "run it by hand to see what it lacks",
             ),
+            Self::PortOfHost { host } => {
+                let (name, port) = host.split_once(':').unwrap_or((host, "PORT"));
+                Problem::new(
+                    "an experiment asks `linerate server` at its usual port",
+                    format!("--on {host}"),
+                    format!(
+                        "say --on {name} with `linerate server` there, or write `-p {port}` behind the commands in a file of your own (--print)"
+                    ),
+                )
+            }
             Self::NeedsHands { knobs, example } => Problem::new(
                 "cannot be set on real hosts by a program",
                 knobs.clone(),
@@ -173,6 +189,7 @@ impl ExperimentError {
             | Self::Content { .. }
             | Self::StaysHere
             | Self::NoSuchPoint { .. }
+            | Self::PortOfHost { .. }
             | Self::NeedsHands { .. } => exit::USAGE,
             Self::Stays { code, .. } | Self::Nothing { code, .. } => *code,
             Self::Lab(error) if error.is_missing_privilege() => exit::MISSING,

@@ -174,15 +174,66 @@ impl Experiment {
     }
 }
 
+impl Experiment {
+    /// Whether it can be run there, by somebody who can be `asked` to set what hands must or by nobody: before
+    /// anything is begun.
+    ///
+    /// # Errors
+    /// [`ExperimentError::StaysHere`], [`ExperimentError::PortOfHost`], [`ExperimentError::NeedsHands`] where several
+    /// values are left of what the network is built from, and [`ExperimentError::NoSuchPoint`].
+    pub fn check_place(
+        &self,
+        place: &Place,
+        asked: bool,
+        quick: bool,
+        only: &Setting,
+    ) -> Result<(), ExperimentError> {
+        let Place::Host(host) = place else {
+            return Ok(());
+        };
+        if !self.goes_out() {
+            return Err(ExperimentError::StaysHere);
+        }
+        let port = host.split_once(':').map(|(_, port)| port);
+        if port.is_some_and(|port| port.parse::<u16>().is_ok()) {
+            return Err(ExperimentError::PortOfHost { host: host.clone() });
+        }
+        let settings = settings(self, quick, only)?;
+        let set: BTreeSet<String> = (settings.iter())
+            .map(|setting| self.set_by_hand(setting).join(" "))
+            .collect();
+        match set.first() {
+            Some(example) if set.len() > 1 && !asked => Err(ExperimentError::NeedsHands {
+                knobs: self.knobs_of_the_network().join(", "),
+                example: example.clone(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// What the network is built from at a point: on real hosts hands set it.
+    fn set_by_hand(&self, setting: &Setting) -> Vec<String> {
+        let knobs = self.knobs_of_the_network().into_iter();
+        let set = knobs.filter_map(|knob| {
+            let value = setting.get(knob)?;
+            Some(format!("{knob}={value}"))
+        });
+        set.collect()
+    }
+}
+
+/// Whether somebody sits there who can set and start things between two points.
+pub(crate) fn can_ask() -> bool {
+    std::io::IsTerminal::is_terminal(&std::io::stdin())
+}
+
 impl<'a> Runner<'a> {
     pub(crate) fn new(
         experiment: &'a Experiment,
         options: &'a Options<'a>,
         rootless: bool,
     ) -> Result<Self, ExperimentError> {
-        if options.place != Place::Lab && !experiment.goes_out() {
-            return Err(ExperimentError::StaysHere);
-        }
+        experiment.check_place(&options.place, can_ask(), options.quick, &options.only)?;
         Ok(Self {
             experiment,
             options,
@@ -238,15 +289,10 @@ impl<'a> Runner<'a> {
                 host: String::new(),
             });
         };
-        let knobs = self.experiment.knobs_of_the_network();
-        let set = knobs.into_iter().filter_map(|knob| {
-            let value = setting.get(knob)?;
-            Some(format!("{knob}={value}"))
-        });
         let names = self.names(setting, None, "1");
         let far = self.far_commands(setting, &names)?.into_iter();
         Ok(Hands {
-            set: set.collect(),
+            set: self.experiment.set_by_hand(setting),
             start: (far.filter(|(_, serves)| !serves))
                 .map(|(command, _)| command)
                 .collect(),
@@ -254,33 +300,18 @@ impl<'a> Runner<'a> {
         })
     }
 
-    /// Where nobody can be asked to set or start something between two points, only points of one kind
-    /// are measured: several values of the network's knobs are refused, and points that need a program
-    /// of their own at the far end are left out.
+    /// Where nobody can be asked to start something between two points, only points of one kind are measured: those
+    /// that need a program of their own at the far end are left out.
     pub(crate) fn leave_to_hands(&self, points: &mut [Kept]) -> Result<(), ExperimentError> {
-        let asked = std::io::IsTerminal::is_terminal(&std::io::stdin());
-        if self.options.place == Place::Lab || asked {
+        if self.options.place == Place::Lab || can_ask() {
             return Ok(());
         }
         let mut all = Vec::new();
         for point in &*points {
             all.push(self.hands(&point.setting)?);
         }
-        let distinct = |read: fn(&Hands) -> String| {
-            let mut values: Vec<String> = all.iter().map(read).collect();
-            values.sort();
-            values.dedup();
-            values
-        };
-        let mut set = distinct(|hands| hands.set.join(" "));
-        if set.len() > 1 {
-            let knobs = self.experiment.knobs_of_the_network();
-            return Err(ExperimentError::NeedsHands {
-                knobs: knobs.join(", "),
-                example: set.swap_remove(0),
-            });
-        }
-        if distinct(|hands| hands.start.join("; ")).len() > 1 {
+        let started: BTreeSet<String> = all.iter().map(|hands| hands.start.join("; ")).collect();
+        if started.len() > 1 {
             for (point, hands) in points.iter_mut().zip(&all) {
                 if let Some(command) = hands.start.first() {
                     point.skipped.get_or_insert_with(|| {
@@ -683,6 +714,48 @@ fn why(document: &Value, ended: &Ended, command: &str) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_cannot_go_out_is_told_before_anything_is_begun() {
+        let check = |name: &str, host: &str, asked: bool, only: &[(&str, &str)]| {
+            let text = crate::shipped::shipped(name).unwrap();
+            let experiment = Experiment::from_toml(text).unwrap();
+            let only = only
+                .iter()
+                .map(|(knob, value)| ((*knob).into(), (*value).into()));
+            let told =
+                experiment.check_place(&Place::Host(host.into()), asked, true, &only.collect());
+            told.map_err(|error| error.problem().to_string())
+        };
+        for (name, host, asked, only, says) in [
+            (
+                "pmd-threads",
+                "far",
+                true,
+                &[][..],
+                "measures within one machine",
+            ),
+            ("udp-hops", "far", false, &[], "cannot be set on real hosts"),
+            (
+                "udp-hops",
+                "far:5302",
+                true,
+                &[("hops", "1")],
+                "at its usual port",
+            ),
+        ] {
+            let told = check(name, host, asked, only).unwrap_err();
+            assert!(told.contains(says), "{name} on {host}: {told}");
+        }
+        for (host, asked, only) in [
+            ("far", true, &[][..]),
+            ("far", false, &[("hops", "1")]),
+            ("fd77::1", false, &[("hops", "1")]),
+        ] {
+            let told = check("udp-hops", host, asked, only);
+            assert!(told.is_ok(), "{host}: {told:?}");
+        }
+    }
 
     #[test]
     fn what_ended_a_command_is_told_with_what_to_do() {

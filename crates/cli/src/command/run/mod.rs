@@ -4,6 +4,7 @@ mod journal;
 mod table;
 
 use std::cell::RefCell;
+use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -90,8 +91,11 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
         print(lab_of(&experiment)?.trim_end());
         return Ok(exit::OK);
     }
-    // Before anything is begun: a point that there is none of leaves no folder and no journal.
+    let place = asked.on.clone().map_or(Place::Lab, Place::Host);
+    // Before anything is begun: what cannot be measured leaves no folder and no journal.
     experiment.command_lines(asked.quick, &asked.point)?;
+    let can_ask = std::io::stdin().is_terminal();
+    experiment.check_place(&place, can_ask, asked.quick, &asked.point)?;
     check_commands(&experiment, asked.quick, &asked.file)?;
     output.check_file()?;
     live::check(args.screen.is_asked())?;
@@ -129,7 +133,7 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
         started: asked.started,
         done: &done,
         quick: asked.quick,
-        place: asked.on.clone().map_or(Place::Lab, Place::Host),
+        place,
         only: asked.point.clone(),
         repeats: asked.repeat,
         label: asked.label.clone(),
