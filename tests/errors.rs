@@ -342,6 +342,13 @@ fn files() {
             "create no-such-folder",
         ),
     );
+    // Before anything is measured.
+    std::fs::create_dir(room.path().join("folder")).expect("a folder");
+    words_tell(
+        &room,
+        "demo -o folder",
+        &told(1, "is a folder", "folder", "name a file"),
+    );
     words_tell(
         &room,
         "demo --dir /proc/no-such",

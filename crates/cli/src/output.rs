@@ -184,20 +184,56 @@ pub fn list_style() -> Style {
     }
 }
 
-/// Refuses a file whose folder is not there, before anything is measured.
+/// Refuses a file that cannot be written, before anything is measured: its folder is not there or not this user's to
+/// write in, or it is a folder itself.
 pub fn check_folder(file: &std::path::Path) -> Result<(), Failure> {
-    let folder = match file.parent() {
+    if file == std::path::Path::new("-") {
+        return Ok(());
+    }
+    let refused = |why: String, next_step: String| {
+        let situation = format!("cannot be written ({why})");
+        Err(Failure::failed(Problem::new(
+            situation,
+            file.display().to_string(),
+            next_step,
+        )))
+    };
+    let found = std::fs::metadata(file);
+    if found.as_ref().is_ok_and(std::fs::Metadata::is_dir) {
+        let next_step = "name a file, not a folder".to_owned();
+        return refused("is a folder".to_owned(), next_step);
+    }
+    // Through a symbolic link the file it points to is replaced, in its own folder.
+    let behind = match &found {
+        Ok(found) if found.is_file() => std::fs::canonicalize(file).ok(),
+        // A pipe or a device is written as it is.
+        Ok(_) => return Ok(()),
+        Err(_) => None,
+    };
+    let folder = match behind.as_deref().unwrap_or(file).parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => std::path::Path::new("."),
     };
-    if std::fs::metadata(folder).is_ok_and(|found| found.is_dir()) {
-        return Ok(());
+    if !std::fs::metadata(folder).is_ok_and(|found| found.is_dir()) {
+        let next_step = format!("create {} first, or name another file", folder.display());
+        return refused("there is no such folder".to_owned(), next_step);
     }
-    Err(Failure::failed(Problem::new(
-        "cannot be written (there is no such folder)",
-        file.display().to_string(),
-        format!("create {} first, or name another file", folder.display()),
-    )))
+    match check_writable(folder) {
+        Ok(()) => Ok(()),
+        Err(error) => refused(
+            error.to_string(),
+            format!(
+                "make {} writable for this user, or name another file",
+                folder.display()
+            ),
+        ),
+    }
+}
+
+/// Whether files can be made in a folder.
+pub fn check_writable(folder: &std::path::Path) -> std::io::Result<()> {
+    use rustix::fs::{Access, access};
+    Ok(access(folder, Access::WRITE_OK | Access::EXEC_OK)?)
 }
 
 impl Output {
@@ -684,4 +720,43 @@ pub fn print_failure(form: Form, failure: &Failure, test: u32) {
         exit_code: failure.code,
     };
     print(&serde_json::to_string(&document).expect("a problem holds only texts"));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_told_beforehand() {
+        let room = tempfile::tempdir().expect("a folder");
+        let locked = room.path().join("locked");
+        std::fs::create_dir(&locked).expect("a folder");
+        std::fs::write(locked.join("there"), "").expect("a file");
+        symlink("locked/there", room.path().join("link")).expect("a link");
+        std::fs::set_permissions(&locked, PermissionsExt::from_mode(0o555)).expect("a mode");
+        // Root writes everywhere.
+        let is_root = check_writable(&locked).is_ok();
+        for (file, why) in [
+            ("new.json", None),
+            ("", Some("is a folder")),
+            ("nowhere/new.json", Some("there is no such folder")),
+            ("locked/new.json", Some("denied").filter(|_| !is_root)),
+            ("link", Some("denied").filter(|_| !is_root)),
+        ] {
+            let told = check_folder(&room.path().join(file));
+            let told = told.err().map(|failure| failure.problem.situation);
+            match (&told, why) {
+                (Some(told), Some(why)) => assert!(told.contains(why), "{file}: {told}"),
+                _ => assert_eq!(told.as_deref(), why, "{file}"),
+            }
+        }
+        std::fs::set_permissions(&locked, PermissionsExt::from_mode(0o755)).expect("a mode");
+        // A device is written as it is, and `-` is no file.
+        for file in ["/dev/full", "-"] {
+            assert!(check_folder(Path::new(file)).is_ok(), "{file}");
+        }
+    }
 }

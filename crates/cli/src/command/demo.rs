@@ -24,7 +24,7 @@ use super::measure::stop_on_signals;
 use crate::args::DemoArgs;
 use crate::failure::Failure;
 use crate::network::network_of;
-use crate::output::{Output, complain};
+use crate::output::{Output, check_writable, complain};
 use crate::printer::{Teller, while_printing};
 
 /// One measurement of the demo.
@@ -123,6 +123,7 @@ fn demo(args: &DemoArgs, output: &mut Output) -> Result<u8, Failure> {
             "give 100ms or more",
         )));
     }
+    output.check_file()?;
     prepare_folder(&args.dir)?;
     let mut notes = Vec::new();
     // Before the first thread: only a process with one can enter a user namespace.
@@ -186,13 +187,16 @@ fn demo(args: &DemoArgs, output: &mut Output) -> Result<u8, Failure> {
 
 /// Found out before half a minute of measuring, not after.
 pub(super) fn prepare_folder(dir: &Path) -> Result<(), Failure> {
-    std::fs::create_dir_all(dir).map_err(|error| {
+    let refused = |what: &str, error: std::io::Error| {
         Failure::failed(Problem::new(
-            format!("the folder cannot be made ({error})"),
+            format!("{what} ({error})"),
             dir.display().to_string(),
             "run it where this user may write, or name another folder with --dir",
         ))
-    })
+    };
+    std::fs::create_dir_all(dir).map_err(|error| refused("the folder cannot be made", error))?;
+    // One of another user's may be there already.
+    check_writable(dir).map_err(|error| refused("nothing can be written there", error))
 }
 
 /// `again` is for the page alone: the text has no findings.
