@@ -2,6 +2,7 @@
 
 use linerate_metric::finding::Finding;
 use linerate_metric::plan::Protocol;
+use linerate_metric::facts::Role;
 use linerate_metric::record::CountedAt;
 use linerate_metric::units::format_count;
 
@@ -22,6 +23,19 @@ const FASTER: f64 = 2.5;
 
 /// The most that it gets more there.
 const MOST: f64 = 6.0;
+
+/// What helps.
+const DO: &str = "use a congestion control that does not pace on so short a path, or give the interface the discipline `fq`";
+
+/// The end whose host keeps cubic from all but its root and allows reno, with what it allows: the command is typed by
+/// somebody whom the far end may not know, or take for anybody.
+fn keeps_cubic<'a>(case: &Case<'a>) -> Option<(Role, &'a str)> {
+    [Role::Client, Role::Server].into_iter().find_map(|role| {
+        let allowed = case.host(role)?.sysctls.get("net.ipv4.tcp_allowed_congestion_control")?;
+        let has = |control: &str| allowed.split_whitespace().any(|each| each == control);
+        (has("reno") && !has("cubic")).then_some((role, allowed.as_str()))
+    })
+}
 
 /// See docs/CAUSES.md#congestion-control.
 pub struct CongestionControl;
@@ -74,6 +88,7 @@ impl CongestionControl {
             return None;
         }
         let role = way.sender;
+        let kept = keeps_cubic(case);
         Draft::cause(self.id(), role)
             .way(way.direction)
             .cost(1.0 - 1.0 / FASTER)
@@ -96,10 +111,48 @@ impl CongestionControl {
             .seen("tcpi_total_retrans", tcp.retransmits, "segments", tcp_info(role))
             .seen("tcpi_reord_seen", tcp.reordering, "", tcp_info(role))
             .seen("tcpi_min_rtt", tcp.min_rtt_ns.round(), "ns", tcp_info(role))
-            .remedy("use a congestion control that does not pace on so short a path, or give the interface the discipline `fq`")
-            .command(case.again("-C cubic"))
+            .seen_if("net.ipv4.tcp_allowed_congestion_control", kept.map(|(_, allowed)| allowed), "", kept.map_or_else(String::new, |(role, _)| format!("{} sysctl", name(role))))
+            .remedy(match kept {
+                Some((role, _)) => format!("{DO}; the {}'s host lets everybody use reno, and cubic its root alone", name(role)),
+                None => DO.to_owned(),
+            })
+            .command(case.again(match kept {
+                Some(_) => "-C reno",
+                None => "-C cubic",
+            }))
             .tried(case.plan.congestion_control_asked.then(|| format!("-C {control}")))
             .gain(super::within_headroom(way, MOST), "cubic over bbr without fq: 2.5 to 6 as measured on veth and loopback (docs/METHOD.md)")
             .found()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use linerate_metric::record::Record;
+
+    #[test]
+    fn the_command_asks_for_what_everybody_may_have() {
+        let text = include_str!("../../../../tests/bank/recorded/congestion-control-bbr.json");
+        let planted: serde_json::Value = serde_json::from_str(text).expect("JSON");
+        for (allowed, control) in [
+            (Some("reno bbr"), "-C reno"),
+            (Some("reno bbr cubic"), "-C cubic"),
+            (Some("bbr"), "-C cubic"),
+            (None, "-C cubic"),
+        ] {
+            let mut record: Record =
+                serde_json::from_value(planted["record"].clone()).expect("a record");
+            for host in &mut record.hosts {
+                const NAME: &str = "net.ipv4.tcp_allowed_congestion_control";
+                host.sysctls.remove(NAME);
+                host.sysctls
+                    .extend(allowed.map(|allowed| (NAME.to_owned(), allowed.to_owned())));
+            }
+            let found = crate::explain(&record);
+            let found = found.iter().find(|found| found.cause == "congestion-control");
+            let command = found.and_then(|found| found.command.as_deref());
+            let command = command.expect("a command");
+            assert!(command.contains(control), "{allowed:?}: {command}");
+        }
     }
 }
