@@ -87,6 +87,6 @@ mod tests {
             }
             asked += 1;
         }
-        assert_eq!(asked, 5);
+        assert_eq!(asked, 6);
     }
 }
