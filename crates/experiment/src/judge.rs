@@ -217,20 +217,34 @@ fn verdict(
             .push_str(&format!("; {} more", listed.len() - LISTED));
     }
     match verdict.state {
-        ShapeState::Untested => verdict.measured = unmeasured(shape.processors).to_owned(),
+        ShapeState::Untested => verdict.measured = unmeasured(&rule, result, shape.processors),
         ShapeState::Misses => verdict.why.clone_from(&shape.why),
         ShapeState::Holds => {}
     }
     verdict
 }
 
-/// Why nothing can be said of a shape.
-fn unmeasured(processors: Option<Distance>) -> &'static str {
-    match processors {
-        None => "its points were not measured",
-        Some(Distance::Near) => "its points were not measured while the processors were near",
-        Some(Distance::Far) => "its points were not measured while the processors were far apart",
-    }
+/// Why nothing can be said of a shape. Where a term has no point that was measured, that is why, wherever the processors
+/// were.
+fn unmeasured(rule: &Rule, result: &ExperimentResult, processors: Option<Distance>) -> String {
+    let left_out = rule.terms().find_map(|term| {
+        let points: Vec<&Point> = result.fitting(&term.setting).collect();
+        let measured = |point: &&Point| point.figures.contains_key(&term.figure);
+        let because = || points.iter().find_map(|point| point.skipped.as_deref());
+        (!points.iter().any(measured)).then(because).flatten()
+    });
+    let said = match (left_out, processors) {
+        (Some(because), _) if because.starts_with("interrupted") => "its points were not measured",
+        (Some(because), _) => return format!("its points were not measured: {because}"),
+        (None, None) => "its points were not measured",
+        (None, Some(Distance::Near)) => {
+            "its points were not measured while the processors were near"
+        }
+        (None, Some(Distance::Far)) => {
+            "its points were not measured while the processors were far apart"
+        }
+    };
+    said.to_owned()
 }
 
 /// Where a rule holds one figure against a multiple of another: that other, how many of it were measured,
@@ -718,6 +732,43 @@ mod tests {
         let verdict = verdict(&any(), &shape, &result(&[("0", "reused", 1.0)]), &[], TWO);
         assert_eq!(verdict.state, ShapeState::Untested);
         assert!(verdict.measured.contains("64 processors"));
+    }
+
+    #[test]
+    fn what_left_points_out_is_why_nothing_can_be_said() {
+        let root = "AF_XDP (it takes root)";
+        for (because, processors, says) in [
+            (Some(root), None, "its points were not measured: AF_XDP"),
+            (Some(root), Some(Distance::Near), "not measured: AF_XDP"),
+            (
+                Some("interrupted before it was measured"),
+                None,
+                "its points were not measured",
+            ),
+            (None, Some(Distance::Near), "while the processors were near"),
+        ] {
+            let mut result = result(&[("0", "reused", 1.0)]);
+            result.points.extend(because.map(|because| Point {
+                setting: Setting::from([
+                    ("hops".into(), "0".into()),
+                    ("socket".into(), "reopened".into()),
+                ]),
+                skipped: Some(because.to_owned()),
+                ..Point::default()
+            }));
+            let shape = ShapeOf {
+                says: String::new(),
+                rule: "p50[hops=0,socket=reused] > p50[hops=0,socket=reopened]".into(),
+                why: String::new(),
+                cores: 0,
+                processors,
+            };
+            let verdict = verdict(&any(), &shape, &result, &[], TWO);
+            assert_eq!(verdict.state, ShapeState::Untested);
+            let measured = verdict.measured;
+            assert!(measured.contains(says), "{because:?}: {measured}");
+            assert!(!measured.contains("interrupted"), "{measured}");
+        }
     }
 
     /// One line's run may have been measured in one state of the machine, and the other's in both.
