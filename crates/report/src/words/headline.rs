@@ -255,13 +255,19 @@ pub(crate) fn capitalised(text: &str) -> String {
     }
 }
 
-/// `: 7.9x faster`, where the ratio says that and is more than `1.0x`.
-pub(super) fn faster(slow: f64, fast: f64) -> String {
-    let ratio = times(slow / fast);
-    if fast <= 0.0 || slow <= fast || ratio == times(1.0) {
+/// `: 7.9x faster`, `: 1.2x slower`, where the ratio of two times is more than `1.0x`.
+pub(super) fn faster(before: f64, after: f64) -> String {
+    if before <= 0.0 || after <= 0.0 {
         return String::new();
     }
-    format!(": {ratio} faster")
+    let (ratio, way) = match after <= before {
+        true => (before / after, "faster"),
+        false => (after / before, "slower"),
+    };
+    match times(ratio) {
+        ratio if ratio == times(1.0) => String::new(),
+        ratio => format!(": {ratio} {way}"),
+    }
 }
 
 #[cfg(test)]
@@ -286,14 +292,16 @@ mod tests {
 
     #[test]
     fn what_is_as_fast_is_not_called_faster() {
-        for (slow, fast, want) in [
+        for (before, after, want) in [
             (48_300.0, 6_100.0, ": 7.9x faster"),
             (11_900.0, 11_300.0, ": 1.1x faster"),
             (11_900.0, 11_800.0, ""),
             (11_800.0, 11_900.0, ""),
+            (12_400.0, 8_000_000.0, ": 645x slower"),
             (11_800.0, 0.0, ""),
+            (0.0, 11_800.0, ""),
         ] {
-            assert_eq!(faster(slow, fast), want, "{slow} {fast}");
+            assert_eq!(faster(before, after), want, "{before} {after}");
         }
     }
 
