@@ -150,6 +150,11 @@ impl ReportError {
                 path.display().to_string(),
                 "name a file that --json, -o or the store wrote",
             ),
+            Self::Unknown { asked, found: 0 } if asked.ends_with(".json") => Problem::new(
+                "there is no such file, and no stored record has such an id",
+                format!("`{asked}`"),
+                "check its path, or choose an id of `linerate runs list --all`",
+            ),
             Self::Unknown { asked, found: 0 } => Problem::new(
                 "no stored record has such an id",
                 format!("`{asked}`"),
@@ -199,5 +204,25 @@ fn next_step(source: &io::Error, path: &Path) -> String {
         }
         io::ErrorKind::IsADirectory => "name a file, not a folder".to_owned(),
         _ => "choose another place".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_file_that_is_not_there_is_told_as_one() {
+        for (asked, says) in [
+            ("before.json", "there is no such file"),
+            ("3f9a1c", "no stored record"),
+        ] {
+            let unknown = ReportError::Unknown {
+                asked: asked.to_owned(),
+                found: 0,
+            };
+            let problem = unknown.problem();
+            assert!(problem.situation.starts_with(says), "{problem}");
+        }
     }
 }

@@ -234,7 +234,7 @@ fn list(history: &History, selection: Selection, limit: usize, json: bool) -> Re
     }
     for (name, why) in strange {
         complain(&format!(
-            "warning: {} is no record: {why}",
+            "warning: {} is no record and is left out: {why}; move it away if nobody wants it",
             history.file(name.trim_end_matches(".json")).display()
         ));
     }
