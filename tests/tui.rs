@@ -191,6 +191,18 @@ fn the_screen_shows_the_run_and_obeys_its_keys() {
         screen.contains("none at sender-socket, qdisc")
     });
     assert!(terminal.saved(&room) > 2);
+    // Within one look at both.
+    terminal.tmux(&[
+        "resize-window",
+        "-x",
+        "100",
+        "-y",
+        "30",
+        ";",
+        "send-keys",
+        "p",
+    ]);
+    terminal.wait("standing still", |screen| screen.contains("PAUSED"));
     terminal.press("q");
     let screen = terminal.wait("the end", |screen| screen.contains("ended with"));
     assert!(screen.contains("ended with 130"), "{screen}");

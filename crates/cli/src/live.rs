@@ -19,10 +19,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use linerate_host::stop::{ABORTED, Stop};
-use linerate_host::sys::terminal::{Taken, has_hung_up, leave_unread, put_back, takes_output};
+use linerate_host::sys::terminal::{
+    Taken, has_hung_up, leave_unread, put_back, takes_output, typed,
+};
 use linerate_metric::event::Problem;
 use linerate_report::stream;
-use ratatui::crossterm::event::{self, Event as Input, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::event::{
+    self, Event as Input, KeyCode, KeyEvent, KeyEventKind, KeyModifiers,
+};
 use ratatui::crossterm::terminal::disable_raw_mode;
 
 use crate::failure::Failure;
@@ -212,10 +216,9 @@ fn show(mut terminal: canvas::Screen, waiting: &Receiver<Told>, stop: &Stop) {
             Ok(Told::End) | Err(RecvTimeoutError::Disconnected) => over = true,
             Err(RecvTimeoutError::Timeout) => {}
         }
-        // At the end of what was typed on a terminal that is gone, its reader turns round without end.
-        while !has_hung_up() && event::poll(Duration::ZERO).unwrap_or(false) {
-            match event::read().ok().and_then(key) {
-                Some(Key::Quit) => {
+        for key in pressed() {
+            match key {
+                Key::Quit => {
                     if quit.is_some_and(|since| since.elapsed() > REPEATED) {
                         put_back();
                         std::process::exit(ABORTED);
@@ -224,9 +227,8 @@ fn show(mut terminal: canvas::Screen, waiting: &Receiver<Told>, stop: &Stop) {
                     state.key(Key::Quit);
                     stop.as_flag().store(true, Relaxed);
                 }
-                Some(Key::Save) => state.say(heard.save()),
-                Some(key) => state.key(key),
-                None => {}
+                Key::Save => state.say(heard.save()),
+                key => state.key(key),
             }
         }
         if drawn.elapsed() >= DRAW || over {
@@ -241,6 +243,40 @@ fn show(mut terminal: canvas::Screen, waiting: &Receiver<Told>, stop: &Stop) {
     // Dropped, it would show the cursor, which whoever took the terminal does, and panic where neither that
     // nor a word about it can be written any more.
     std::mem::forget(terminal);
+}
+
+/// Keys since the last look.
+fn pressed() -> Vec<Key> {
+    let mut keys = Vec::new();
+    // At the end of what was typed on a terminal that is gone, its reader turns round without end.
+    while !has_hung_up() && event::poll(Duration::ZERO).unwrap_or(false) {
+        keys.extend(event::read().ok().and_then(key));
+    }
+    // crossterm tells of another size and forgets, until the next key, that keys are there as well: its epoll is
+    // edge-triggered, and it leaves at the first thing that it finds.
+    keys.extend(hidden(&typed()));
+    keys
+}
+
+/// Keys among bytes that no parser has seen; sequences of escape are none of ours.
+fn hidden(bytes: &[u8]) -> Vec<Key> {
+    const ESCAPE: u8 = 0x1b;
+    if bytes == [ESCAPE] {
+        return vec![Key::Quit];
+    }
+    let plain = bytes.iter().take_while(|byte| **byte != ESCAPE);
+    let code = |byte: &u8| match byte {
+        0x03 => Some(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)),
+        b'\r' | b'\n' => Some(KeyCode::Enter.into()),
+        byte if byte.is_ascii_graphic() || *byte == b' ' => {
+            Some(KeyCode::Char(char::from(*byte)).into())
+        }
+        _ => None,
+    };
+    plain
+        .filter_map(code)
+        .filter_map(|event| key(Input::Key(event)))
+        .collect()
 }
 
 fn key(input: Input) -> Option<Key> {
@@ -258,5 +294,26 @@ fn key(input: Input) -> Option<Key> {
         KeyCode::Char('s') => Some(Key::Save),
         KeyCode::Enter => Some(Key::Done),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_known_without_a_parser() {
+        for (bytes, keys) in [
+            (&b"q"[..], &[Key::Quit][..]),
+            (b"\x03", &[Key::Quit]),
+            (b"\x1b", &[Key::Quit]),
+            (b"ps\r", &[Key::Pause, Key::Save, Key::Done]),
+            // Page up, and what follows it: what belongs to the sequence only its parser knows.
+            (b" \x1b[5~q", &[Key::Pause]),
+            (b"xyz", &[]),
+            (b"", &[]),
+        ] {
+            assert_eq!(hidden(bytes), keys, "{bytes:?}");
+        }
     }
 }

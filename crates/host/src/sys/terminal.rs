@@ -31,6 +31,12 @@ const DRAIN: Timespec = Timespec {
     tv_nsec: 200_000_000,
 };
 
+/// For a look that waits for nothing.
+const NOW: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
+
 /// Puts the terminal back when it is dropped, and so does a signal that ends the process before.
 #[derive(Debug)]
 pub struct Taken(());
@@ -113,15 +119,26 @@ pub fn forget_typed() {
     let _ = tcflush(stdin(), QueueSelector::IFlush);
 }
 
+/// What was typed on the terminal on standard input and nobody has read, a few keys at most; nothing where a read would
+/// wait.
+#[must_use]
+pub fn typed() -> Vec<u8> {
+    let input = stdin();
+    let mut asked = [PollFd::new(&input, PollFlags::IN)];
+    let waits = poll(&mut asked, Some(&NOW)).is_ok() && asked[0].revents() == PollFlags::IN;
+    let mut bytes = [0; 64];
+    let read = match waits {
+        true => rustix::io::read(input, &mut bytes).unwrap_or(0),
+        false => 0,
+    };
+    bytes[..read].to_vec()
+}
+
 /// Whether the terminal on standard input has gone away: whoever reads from it then waits for nobody.
 #[must_use]
 pub fn has_hung_up() -> bool {
     let input = stdin();
     let mut asked = [PollFd::new(&input, PollFlags::IN)];
-    let now = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
     let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
-    poll(&mut asked, Some(&now)).is_ok() && asked[0].revents().intersects(gone)
+    poll(&mut asked, Some(&NOW)).is_ok() && asked[0].revents().intersects(gone)
 }
