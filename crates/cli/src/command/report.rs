@@ -1,5 +1,6 @@
 //! `linerate report`: pages, tables and timelines from stored records.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use linerate_metric::event::Problem;
@@ -59,7 +60,7 @@ fn report(args: &ReportArgs, form: ReportForm) -> Result<u8, Failure> {
             }
         }
         ReportForm::Markdown => markdown_of(&documents),
-        ReportForm::Csv => csv::side_by_side(&SideBySide::of(&documents)),
+        ReportForm::Csv => csv::side_by_side(&SideBySide::of(&each(&documents))),
         ReportForm::Json => match &documents[..] {
             [Document::Run(run)] => run.to_json(),
             [Document::Set(set)] => json(set),
@@ -79,6 +80,17 @@ fn json<T: serde::Serialize>(value: &T) -> String {
 }
 
 /// A set of different measurements has no figures of its own: its runs stand side by side.
+fn each(documents: &[Document]) -> Cow<'_, [Document]> {
+    let [Document::Set(set)] = documents else {
+        return Cow::Borrowed(documents);
+    };
+    if set.result.experiment.is_some() || !set.result.figures.is_empty() {
+        return Cow::Borrowed(documents);
+    }
+    let runs = set.runs.iter().cloned();
+    Cow::Owned(runs.map(|run| Document::Run(Box::new(run))).collect())
+}
+
 fn markdown_of(documents: &[Document]) -> String {
     if let [Document::Set(set)] = documents
         && let Some(result) = &set.result.experiment
@@ -90,17 +102,7 @@ fn markdown_of(documents: &[Document]) -> String {
     {
         return markdown::search(search);
     }
-    if let [Document::Set(set)] = documents
-        && set.result.figures.is_empty()
-    {
-        let runs: Vec<Document> = set
-            .runs
-            .iter()
-            .map(|run| Document::Run(Box::new(run.clone())))
-            .collect();
-        return markdown::side_by_side(&SideBySide::of(&runs));
-    }
-    markdown::side_by_side(&SideBySide::of(documents))
+    markdown::side_by_side(&SideBySide::of(&each(documents)))
 }
 
 fn page(title: &str, documents: &[Document]) -> String {
@@ -175,4 +177,30 @@ fn write_trace(file: &Path, documents: &[Document]) -> Result<(), Failure> {
         write_bytes(file, &trace::perfetto(timeline))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use linerate_metric::set::{RunSet, SET_SCHEMA, SetResult};
+
+    use super::*;
+
+    #[test]
+    fn runs_of_a_set_without_figures_have_rows_of_their_own() {
+        let text = include_str!("../../../report/tests/fixtures/run-1.json");
+        let run: Record = serde_json::from_str(text).expect("a record");
+        let set = Document::Set(Box::new(RunSet {
+            schema: SET_SCHEMA.to_owned(),
+            id: "20261101T000000Z-000001".to_owned(),
+            kind: "sweep".to_owned(),
+            started: run.started,
+            interrupted: false,
+            runs: vec![run.clone()],
+            result: SetResult::default(),
+        }));
+        let alone = [Document::Run(Box::new(run))];
+        let rows = |documents: &[Document]| csv::side_by_side(&SideBySide::of(&each(documents)));
+        assert!(rows(&alone).lines().count() > 1);
+        assert_eq!(rows(&[set]), rows(&alone));
+    }
 }
