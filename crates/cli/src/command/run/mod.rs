@@ -260,7 +260,10 @@ fn names() -> Vec<&'static str> {
 fn lab_of(experiment: &Experiment) -> Result<String, Failure> {
     experiment.lab_file().ok_or_else(|| {
         Failure::usage(Problem::new(
-            "it has no network in its file",
+            match experiment.lab {
+                Some(_) => "it has as many switches as its knob says, and no network of its own",
+                None => "it has no network in its file",
+            },
             &experiment.name,
             "`linerate lab up --hops N` builds switches between two hosts",
         ))
