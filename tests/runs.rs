@@ -75,6 +75,10 @@ fn what_was_measured_is_found_again() {
     let trend = json(&room.run("runs trend p50 --json").expect(0).stdout);
     assert_eq!(trend["points"].as_array().unwrap().len(), 2);
     assert_eq!(trend["plans"], 2);
+    // Nothing to look at is an answer, and no gate.
+    let nothing = "runs trend p50 --tag nowhere";
+    room.run(nothing).expect(0);
+    room.run(&format!("{nothing} --fail-on-change")).expect(1);
 
     room.run(&format!("runs rm {first} --dry-run")).expect(0);
     assert_eq!(room.stored().len(), 2);

@@ -387,6 +387,14 @@ fn trend(
     };
     entries.retain(|entry| !entry.interrupted);
     let trend = history::trend(&name, unit, &entries);
+    if fail_on_change && trend.points.is_empty() {
+        // A gate that looks at nothing would stay open for ever.
+        return Err(Failure::failed(Problem::new(
+            format!("no record that fits has {name}, so nothing tells whether it changed"),
+            "--fail-on-change",
+            "`linerate runs list` with the same filters shows what fits",
+        )));
+    }
     if json {
         print_json(&trend);
     } else {
