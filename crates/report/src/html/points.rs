@@ -59,6 +59,7 @@ fn switches<'a>(result: &'a ExperimentResult, setting: &Setting) -> &'a [String]
 /// The way of the packets at one point, which is named, and folded away every other way.
 pub(super) fn ways(result: &ExperimentResult, set: &RunSet) -> String {
     let mut drawn: Vec<(String, Vec<String>, usize)> = Vec::new();
+    let mut known: Vec<String> = Vec::new();
     for (point, runs) in measured(result, set) {
         let between = switches(result, &point.setting);
         let way = path::through(runs[0], between);
@@ -66,9 +67,13 @@ pub(super) fn ways(result: &ExperimentResult, set: &RunSet) -> String {
             continue;
         }
         let name = words(result, &point.setting);
-        match drawn.iter_mut().find(|(known, _, _)| *known == way) {
-            Some((_, names, _)) => names.push(name),
-            None => drawn.push((way, vec![name], between.len())),
+        let shape = without_names(&way);
+        match known.iter().position(|known| *known == shape) {
+            Some(at) => drawn[at].1.push(name),
+            None => {
+                known.push(shape);
+                drawn.push((way, vec![name], between.len()));
+            }
         }
     }
     // The longest way shows most of what was built.
@@ -97,6 +102,19 @@ pub(super) fn ways(result: &ExperimentResult, set: &RunSet) -> String {
     }
     out.push_str("</section>\n");
     out
+}
+
+/// A drawing without what its shared memory is called: each point of an experiment has names of its own for it.
+fn without_names(way: &str) -> String {
+    const KIND: &str = "shm:";
+    let mut parts = way.split(KIND);
+    let mut shape = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find(['<', ' ', ',', '"']).unwrap_or(part.len());
+        shape.push_str(KIND);
+        shape.push_str(&part[end..]);
+    }
+    shape
 }
 
 fn drawn_at(names: &[String]) -> String {
@@ -222,4 +240,30 @@ fn losses(result: &ExperimentResult, points: &[(&Point, Vec<&Record>)]) -> Strin
         _ => "Where packets were lost, in the run of each point that lost most".to_owned(),
     };
     folded(&summary, &shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_shared_memory_make_no_other_way() {
+        let way = |name: &str| {
+            format!(
+                "<text>0 shm:x{name}</text><title>shm:x{name}, queue 0</title><text>shm:x…</text>"
+            )
+        };
+        assert_eq!(
+            without_names(&way("6627-7")),
+            without_names(&way("6627-12"))
+        );
+        assert_ne!(
+            without_names(&way("1")),
+            without_names("<text>0 ring:0</text>")
+        );
+        assert_eq!(
+            without_names("<text>0 ring:0</text>"),
+            "<text>0 ring:0</text>"
+        );
+    }
 }
