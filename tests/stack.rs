@@ -209,6 +209,11 @@ fn whole_tests_run_with_a_host_on_our_stack() {
         if words.contains("--verify") || command == "latency" {
             assert_eq!(record["summary"]["mismatched"], 0, "{words}");
         }
+        if words.contains("--offload") {
+            let copies = &record["plan"]["copies"];
+            let around = [&copies["send"], &copies["receive"]];
+            assert!(around.iter().any(|way| **way != "copied"), "{words}");
+        }
         assert_eq!(record["plan"]["stack"]["far"], "linerate", "{words}");
         let far = &record["hosts"][1]["stack"];
         assert_eq!(far["addresses"][0], "10.9.0.2/24", "{words}: {record:#}");

@@ -497,7 +497,7 @@ pub enum SendCopy {
     #[default]
     Copied,
     /// MSG_ZEROCOPY: the kernel takes the pages and tells when it is done with them; where it has to
-    /// it copies after all.
+    /// it copies after all. On our own stack: the program writes into its buffers.
     ZeroCopy,
     /// TCP: from a file in memory with `sendfile`; the program does not touch it.
     SendFile,
@@ -512,7 +512,7 @@ pub enum ReceiveCopy {
     /// The kernel copies it: what nearly every program does.
     #[default]
     Copied,
-    /// TCP: it is counted and thrown away unseen (MSG_TRUNC).
+    /// TCP: it is counted and thrown away unseen (MSG_TRUNC). On our own stack: seen where it lies.
     Discarded,
 }
 

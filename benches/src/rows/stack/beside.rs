@@ -84,7 +84,7 @@ pub const IN_BBR: Row = Row {
     unit: "Gb/s",
     mark: Mark::AtLeast(1.0),
     speed: true,
-    ours: |ground| stream_in(ground, "bbr"),
+    ours: |ground| stream_in(ground, "bbr", ""),
     theirs: &[Peer::only(|ground| between_kernels(ground, "bbr"))],
     ..UDP_BURST
 };
@@ -94,7 +94,7 @@ pub const IN_CUBIC: Row = Row {
     name: "stack/tcp/tap_tso/in/cubic",
     against: "kernel to kernel over veth, both send with cubic",
     mark: Mark::Shown,
-    ours: |ground| stream_in(ground, "cubic"),
+    ours: |ground| stream_in(ground, "cubic", ""),
     theirs: &[Peer::only(|ground| between_kernels(ground, "cubic"))],
     ..IN_BBR
 };
@@ -104,7 +104,7 @@ pub const IN_PLACE: Row = Row {
     name: "stack/tcp/tap_tso/in/bbr/in_place",
     against: "kernel to kernel over veth, both send with bbr; on the stack no copy to the program (--offload trunc)",
     mark: Mark::Shown,
-    ours: |ground| stream_in(ground, "bbr --offload trunc"),
+    ours: |ground| stream_in(ground, "bbr", "--offload trunc"),
     ..IN_BBR
 };
 
@@ -309,9 +309,9 @@ fn goodput(record: &Value) -> Result<f64, Trouble> {
     Ok(figure(record, "/summary/goodput_bps")? / 1e9)
 }
 
-fn stream_in(ground: &Ground, control: &str) -> Result<f64, Trouble> {
+fn stream_in(ground: &Ground, control: &str, options: &str) -> Result<f64, Trouble> {
     let _host = offloading(ground)?;
-    let words = format!("throughput -t 1 -C {control}");
+    let words = format!("throughput -t 1 -C {control} {options}");
     goodput(&asked(ground, STACK, &words)?)
 }
 

@@ -19,13 +19,13 @@ pub enum Offload {
     Gso,
     /// Join datagrams for one receive call (UDP_GRO)
     Gro,
-    /// Send without a copy where the kernel can (MSG_ZEROCOPY)
+    /// Send without a copy: where the kernel can (MSG_ZEROCOPY), or in our own stack's buffers
     Zerocopy,
     /// TCP: send from a file in memory
     Sendfile,
     /// TCP: send pages through a pipe
     Splice,
-    /// TCP: throw away what arrives, unseen (MSG_TRUNC)
+    /// TCP: throw away what arrives, unseen (MSG_TRUNC); on our own stack, see it where it lies
     Trunc,
     /// Nothing of all that: one datagram a call, every byte copied
     None,

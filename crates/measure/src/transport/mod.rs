@@ -96,7 +96,7 @@ pub struct FlowOptions {
     pub coalesce: bool,
     /// Datagrams that one call sends or receives at most, each on its own way.
     pub batch: Option<u32>,
-    /// Payload leaves without a copy (MSG_ZEROCOPY).
+    /// Payload leaves without a copy: by MSG_ZEROCOPY, or written into our own stack's buffers.
     pub zero_copy: bool,
     /// Payload of a stream is not copied for who receives it: on our own stack, which shows it where it lies. The
     /// kernel's sockets are told by [`Setup::copies`].

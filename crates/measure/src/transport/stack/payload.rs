@@ -26,6 +26,10 @@ macro_rules! socket {
     };
 }
 
+/// What payload without content of its own is written of where it lies: what was there before was somebody else's, and
+/// a program writes all that it sends.
+const FILLER: u8 = 0x55;
+
 impl Transport for OnStack {
     type Socket = Place;
 
@@ -169,6 +173,7 @@ impl Transport for OnStack {
         let in_place = entry.in_place.sent;
         let write = |number: usize, room: &mut [u8]| {
             if in_place {
+                room.fill(FILLER);
                 fill(number, room);
                 return;
             }
@@ -223,7 +228,9 @@ impl Transport for OnStack {
         let sent = self.stack.tcp_send(socket, |room| {
             if in_place {
                 let taken = room.len().min(bytes);
-                fill(&mut room[..taken]);
+                let payload = &mut room[..taken];
+                payload.fill(FILLER);
+                fill(payload);
                 return taken;
             }
             let payload = own.front(room.len().min(bytes));
@@ -377,6 +384,7 @@ impl Transport for OnStack {
 mod tests {
     use linerate_host::sys::cpu::ThreadUsage;
 
+    use super::super::CALL_BYTES;
     use super::super::alone::{lent, on_stack, started};
     use super::*;
     use crate::flow::Part;
@@ -408,6 +416,46 @@ mod tests {
     }
 
     #[test]
+    fn nothing_leaves_of_what_lay_where_payload_is_written() {
+        let link = format!("shm:in-place-{}", std::process::id());
+        let far = started(&format!("{link},role=server"), "10.9.0.1/24", &[]);
+        let near = started(&link, "10.9.0.2/24", &[]);
+        let there: SocketAddr = "10.9.0.1:7000".parse().expect("an address");
+        let (binds, bound) = std::sync::mpsc::channel();
+        let came = lent(&far, move |stack| {
+            let socket = stack.stack.udp_bind(there).expect("a free port");
+            binds.send(()).expect("somebody who waits");
+            until(stack, |stack| {
+                outcome(
+                    stack
+                        .stack
+                        .udp_receive(socket, |payload, _| payload.to_vec()),
+                )
+            })
+        });
+        bound.recv().expect("a socket");
+        let sent = lent(&near, move |stack| {
+            let mut plan = Plan::new(Kind::Throughput, Protocol::Udp, "10.9.0.1");
+            plan.copies.send = SendCopy::ZeroCopy;
+            let options = flow_options(&plan, Part::Source);
+            let place = stack.connect(there, &options).expect("a socket");
+            let number = |_, room: &mut [u8]| room[..4].fill(7);
+            until(stack, |stack| stack.udp_send_burst(place, 64, 1, number));
+            let end = clock::now() + 500_000_000;
+            while clock::now() < end {
+                stack.turn();
+                stack.idle(None);
+            }
+        });
+        let came = came
+            .recv_timeout(Duration::from_secs(60))
+            .expect("an answer");
+        let (head, rest) = came.split_at(4);
+        assert_eq!((head, rest), (&[7; 4][..], &[FILLER; 60][..]));
+        sent.recv_timeout(Duration::from_secs(60)).expect("an end");
+    }
+
+    #[test]
     fn a_stream_is_the_same_whoever_copies_it() {
         let ways = [SendCopy::Copied, SendCopy::ZeroCopy];
         let reads = [ReceiveCopy::Copied, ReceiveCopy::Discarded];
@@ -432,32 +480,44 @@ mod tests {
                 let options = options(Part::Sink);
                 let listener = stack.keep(listener, &options);
                 let place = until(stack, |stack| stack.accept(listener, &options));
-                let (mut came, mut wrong) = (0, 0);
+                let (mut came, mut wrong, mut misplaced) = (0, 0, 0);
+                let mut seen = std::ptr::null();
                 loop {
                     let bytes = until(stack, |stack| {
                         stack.tcp_receive(place, 3_001, |payload| {
+                            seen = payload.as_ptr();
                             let mut right = vec![0; payload.len()];
                             pattern().fill(came as u64, &mut right);
                             wrong += usize::from(right != payload);
                             payload.len()
                         })
                     });
+                    let own = stack.incoming.front(CALL_BYTES).as_ptr_range();
+                    let copied = receive == ReceiveCopy::Copied;
+                    misplaced += usize::from(own.contains(&seen) != copied);
                     came += bytes;
                     if bytes == 0 {
-                        return (came, wrong);
+                        return (came, wrong, misplaced);
                     }
                 }
             });
             listening.recv().expect("a listener");
-            lent(&near, move |stack| {
+            let sent = lent(&near, move |stack| {
                 let options = options(Part::Source);
+                let (mut misplaced, mut seen) = (0, std::ptr::null());
                 let place = stack.connect(there, &options).expect("a connection");
                 let mut left = BYTES;
                 while left > 0 {
                     let at = (BYTES - left) as u64;
                     left -= until(stack, |stack| {
-                        stack.tcp_send(place, left.min(4_001), |room| pattern().fill(at, room))
+                        stack.tcp_send(place, left.min(4_001), |room| {
+                            seen = room.as_ptr();
+                            pattern().fill(at, room);
+                        })
                     });
+                    let own = stack.outgoing.front(CALL_BYTES).as_ptr_range();
+                    let copied = send == SendCopy::Copied;
+                    misplaced += usize::from(own.contains(&seen) != copied);
                 }
                 stack
                     .finish_sending(place)
@@ -466,11 +526,14 @@ mod tests {
                 while clock::now() < end {
                     stack.turn();
                 }
+                misplaced
             });
             let taken = taken
                 .recv_timeout(Duration::from_secs(60))
                 .expect("an answer");
-            assert_eq!(taken, (BYTES, 0), "{send:?} {receive:?}");
+            assert_eq!(taken, (BYTES, 0, 0), "{send:?} {receive:?}");
+            let sent = sent.recv_timeout(Duration::from_secs(60));
+            assert_eq!(sent.expect("an answer"), 0, "{send:?} {receive:?}");
         }
     }
 
