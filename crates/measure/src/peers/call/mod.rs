@@ -29,7 +29,7 @@ use std::sync::atomic::AtomicBool;
 use linerate_dialect::control::{FlowTotal, Outcome};
 use linerate_dialect::far::FarReport;
 use linerate_host::sys::clock::Nanos;
-use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+use linerate_metric::plan::{Direction, Kind, Plan, Protocol, ReceiveCopy, SendCopy};
 
 use super::framing::Framing;
 use super::record::Acknowledged;
@@ -217,7 +217,26 @@ fn refuse(caller: &Caller, plan: &Plan) -> Option<Refusal> {
             ),
         });
     }
-    refuse_any(plan).or_else(|| (caller.refuse)(plan))
+    refuse_any(plan)
+        .or_else(|| refuse_far_copies(caller, plan))
+        .or_else(|| (caller.refuse)(plan))
+}
+
+/// Ways around a copy that only the far end could go, which is not told of them.
+fn refuse_far_copies(caller: &Caller, plan: &Plan) -> Option<Refusal> {
+    let told = caller.name == "iperf3" && plan.copies.send == SendCopy::SendFile;
+    first(&[
+        (
+            !plan.flows(Direction::Send) && plan.copies.send != SendCopy::Copied && !told,
+            "--offload zerocopy, sendfile or splice with -R",
+            "how another program sends cannot be told to it",
+        ),
+        (
+            !plan.flows(Direction::Receive) && plan.copies.receive != ReceiveCopy::Copied,
+            "--offload trunc",
+            "how another program receives cannot be told to it",
+        ),
+    ])
 }
 
 /// What no far end of another kind can do.
@@ -331,7 +350,26 @@ mod tests {
             plan.streams = 4;
             plan
         };
+        let around = |mut plan: Plan, send, take| {
+            (plan.copies.send, plan.copies.receive) = (send, take);
+            plan
+        };
+        let (copied, seen) = (SendCopy::Copied, ReceiveCopy::Copied);
+        let (zero, file) = (SendCopy::ZeroCopy, SendCopy::SendFile);
+        let trunc = ReceiveCopy::Discarded;
+        let far_sends = Some("--offload zerocopy, sendfile or splice with -R");
         for (name, plan, refused) in [
+            ("iperf3", around(tcp(), zero, seen), None),
+            (
+                "iperf3",
+                around(tcp(), copied, trunc),
+                Some("--offload trunc"),
+            ),
+            ("iperf3", around(receive(tcp()), zero, trunc), far_sends),
+            ("iperf3", around(receive(tcp()), file, trunc), None),
+            ("nuttcp", around(receive(tcp()), file, seen), far_sends),
+            ("discard", around(tcp(), zero, seen), None),
+            ("chargen", around(receive(tcp()), copied, trunc), None),
             ("iperf3", tcp(), None),
             ("iperf3", both(several(udp())), None),
             ("iperf2", both(tcp()), None),
@@ -348,7 +386,7 @@ mod tests {
             ("chargen", tcp(), Some("")),
         ] {
             let caller = caller(name).unwrap();
-            let found = (caller.refuse)(&plan);
+            let found = refuse(caller, &plan);
             let option = found.as_ref().map(|refusal| refusal.option.as_str());
             assert_eq!(option, refused, "{name}: {found:?}");
         }
