@@ -54,6 +54,10 @@ pub enum ExperimentError {
     PortOfHost {
         /// As it was named.
         host: String,
+        /// That without the port.
+        name: String,
+        /// The port.
+        port: u16,
     },
     /// Knobs that only hands can set have several values left.
     #[error(
@@ -137,16 +141,13 @@ impl ExperimentError {
                 format!("`{command}`"),
                 "run it by hand to see what it lacks",
             ),
-            Self::PortOfHost { host } => {
-                let (name, port) = host.split_once(':').unwrap_or((host, "PORT"));
-                Problem::new(
-                    "an experiment asks `linerate server` at its usual port",
-                    format!("--on {host}"),
-                    format!(
-                        "say --on {name} with `linerate server` there, or write `-p {port}` behind the commands in a file of your own (--print)"
-                    ),
-                )
-            }
+            Self::PortOfHost { host, name, port } => Problem::new(
+                "an experiment asks `linerate server` at its usual port",
+                format!("--on {host}"),
+                format!(
+                    "say --on {name} with `linerate server` there, or write `-p {port}` behind the commands in a file of your own (--print)"
+                ),
+            ),
             Self::NeedsHands { knobs, example } => Problem::new(
                 "cannot be set on real hosts by a program",
                 knobs.clone(),

@@ -12,6 +12,7 @@ use linerate_metric::statistics::{median, slope};
 use crate::doubt::Ground;
 use crate::file::{Experiment, ShapeOf};
 use crate::rule::{Along, Rule, Sum, Term};
+use crate::run::INTERRUPTED;
 
 /// Combinations that a verdict lists at most.
 const LISTED: usize = 4;
@@ -234,7 +235,7 @@ fn unmeasured(rule: &Rule, result: &ExperimentResult, processors: Option<Distanc
         (!points.iter().any(measured)).then(because).flatten()
     });
     let said = match (left_out, processors) {
-        (Some(because), _) if because.starts_with("interrupted") => "its points were not measured",
+        (Some(because), _) if because == INTERRUPTED => "its points were not measured",
         (Some(because), _) => return format!("its points were not measured: {because}"),
         (None, None) => "its points were not measured",
         (None, Some(Distance::Near)) => {
@@ -740,11 +741,7 @@ mod tests {
         for (because, processors, says) in [
             (Some(root), None, "its points were not measured: AF_XDP"),
             (Some(root), Some(Distance::Near), "not measured: AF_XDP"),
-            (
-                Some("interrupted before it was measured"),
-                None,
-                "its points were not measured",
-            ),
+            (Some(INTERRUPTED), None, "its points were not measured"),
             (None, Some(Distance::Near), "while the processors were near"),
         ] {
             let mut result = result(&[("0", "reused", 1.0)]);

@@ -194,9 +194,12 @@ impl Experiment {
         if !self.goes_out() {
             return Err(ExperimentError::StaysHere);
         }
-        let port = host.split_once(':').map(|(_, port)| port);
-        if port.is_some_and(|port| port.parse::<u16>().is_ok()) {
-            return Err(ExperimentError::PortOfHost { host: host.clone() });
+        if let Some((name, port)) = with_port(host) {
+            return Err(ExperimentError::PortOfHost {
+                host: host.clone(),
+                name: name.to_owned(),
+                port,
+            });
         }
         let settings = settings(self, quick, only)?;
         let set: BTreeSet<String> = (settings.iter())
@@ -711,6 +714,16 @@ fn why(document: &Value, ended: &Ended, command: &str) -> Problem {
     }
 }
 
+/// The name and the port of `NAME:PORT` or `[ADDRESS]:PORT`.
+fn with_port(host: &str) -> Option<(&str, u16)> {
+    let (name, port) = host.rsplit_once(':')?;
+    let bare = name
+        .strip_prefix('[')
+        .and_then(|name| name.strip_suffix(']'));
+    let name = bare.or((!name.contains(':')).then_some(name))?;
+    Some((name, port.parse().ok()?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -725,7 +738,10 @@ mod tests {
                 .map(|(knob, value)| ((*knob).into(), (*value).into()));
             let told =
                 experiment.check_place(&Place::Host(host.into()), asked, true, &only.collect());
-            told.map_err(|error| error.problem().to_string())
+            told.map_err(|error| {
+                let problem = error.problem();
+                format!("{problem}; {}", problem.next_step)
+            })
         };
         for (name, host, asked, only, says) in [
             (
@@ -741,7 +757,14 @@ mod tests {
                 "far:5302",
                 true,
                 &[("hops", "1")],
-                "at its usual port",
+                "say --on far with",
+            ),
+            (
+                "udp-hops",
+                "[fd77::1]:5302",
+                true,
+                &[("hops", "1")],
+                "say --on fd77::1 with",
             ),
         ] {
             let told = check(name, host, asked, only).unwrap_err();

@@ -150,11 +150,15 @@ impl ReportError {
                 path.display().to_string(),
                 "name a file that --json, -o or the store wrote",
             ),
-            Self::Unknown { asked, found: 0 } if asked.ends_with(".json") => Problem::new(
-                "there is no such file, and no stored record has such an id",
-                format!("`{asked}`"),
-                "check its path, or choose an id of `linerate runs list --all`",
-            ),
+            Self::Unknown { asked, found: 0 }
+                if asked.ends_with(".json") || asked.contains('/') =>
+            {
+                Problem::new(
+                    "there is no such file, and no stored record has such an id",
+                    format!("`{asked}`"),
+                    "check its path, or choose an id of `linerate runs list --all`",
+                )
+            }
             Self::Unknown { asked, found: 0 } => Problem::new(
                 "no stored record has such an id",
                 format!("`{asked}`"),
@@ -215,6 +219,7 @@ mod tests {
     fn the_name_of_a_file_that_is_not_there_is_told_as_one() {
         for (asked, says) in [
             ("before.json", "there is no such file"),
+            ("out/before", "there is no such file"),
             ("3f9a1c", "no stored record"),
         ] {
             let unknown = ReportError::Unknown {

@@ -1,8 +1,8 @@
 //! A congestion control that does not suit this path.
 
+use linerate_metric::facts::Role;
 use linerate_metric::finding::Finding;
 use linerate_metric::plan::Protocol;
-use linerate_metric::facts::Role;
 use linerate_metric::record::CountedAt;
 use linerate_metric::units::format_count;
 
@@ -121,7 +121,7 @@ impl CongestionControl {
                 None => "-C cubic",
             }))
             .tried(case.plan.congestion_control_asked.then(|| format!("-C {control}")))
-            .gain(super::within_headroom(way, MOST), "cubic over bbr without fq: 2.5 to 6 as measured on veth and loopback (docs/METHOD.md)")
+            .gain(super::within_headroom(way, MOST), "a control that does not pace over bbr without fq: 2.5 to 6 as measured on veth and loopback (docs/METHOD.md)")
             .found()
     }
 }
