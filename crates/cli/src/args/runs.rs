@@ -141,7 +141,7 @@ Examples:
         /// Which
         #[command(flatten)]
         selection: Selection,
-        /// End with exit code 3 when the latest level is not the first one, and with 1 where no record fits
+        /// Exit code 3 when the latest level is not the first; 1 if no run fits
         #[arg(long, env = "LINERATE_FAIL_ON_CHANGE")]
         fail_on_change: bool,
         /// Print one JSON document

@@ -19,13 +19,13 @@ pub enum Offload {
     Gso,
     /// Join datagrams for one receive call (UDP_GRO)
     Gro,
-    /// Send without a copy: where the kernel can (MSG_ZEROCOPY), or in our own stack's buffers
+    /// Send without a copy: MSG_ZEROCOPY, or in our own stack's buffers
     Zerocopy,
     /// TCP: send from a file in memory
     Sendfile,
     /// TCP: send pages through a pipe
     Splice,
-    /// TCP: throw away what arrives, unseen (MSG_TRUNC); on our own stack, see it where it lies
+    /// TCP: throw away what arrives (MSG_TRUNC), or see it in our own stack's buffers
     Trunc,
     /// Nothing of all that: one datagram a call, every byte copied
     None,
@@ -94,8 +94,7 @@ pub struct ThroughputArgs {
     #[arg(long, conflicts_with_all = ["reverse", "bidir", "bitrate", "pps", "offload", "bytes", "verify", "batch", "trace", "trace_on", "pacing", "trial", "resolution"], env = "LINERATE_CONNECT")]
     pub connect: bool,
     /// What the kernel does for many datagrams in one call, UDP: gso, gro [default: both, unless
-    /// paced]; without a copy: zerocopy, TCP also sendfile, splice, trunc (over our own stack zerocopy and
-    /// trunc); or none
+    /// paced]; without a copy: zerocopy, TCP also sendfile, splice, trunc; or none
     #[arg(
         long,
         value_name = "LIST",
