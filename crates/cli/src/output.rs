@@ -311,13 +311,7 @@ impl Output {
         if let Some((page, _)) = &self.page {
             check_folder(page)?;
         }
-        let Some(file) = self.file.as_deref() else {
-            return Ok(());
-        };
-        if file == std::path::Path::new("-") {
-            return Ok(());
-        }
-        check_folder(file)
+        self.file.as_deref().map_or(Ok(()), check_folder)
     }
 
     /// Whether a document of JSON is what standard output gets.

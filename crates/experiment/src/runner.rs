@@ -172,19 +172,27 @@ impl Experiment {
         let own = addresses.filter(|address: &IpAddr| *address != STANDS_FOR);
         Ok(own.collect::<BTreeSet<_>>().into_iter().collect())
     }
-}
 
-impl Experiment {
-    /// Whether it can be run there, by somebody who can be `asked` to set what hands must or by nobody: before
-    /// anything is begun.
+    /// Whether it can be run there: before anything is begun.
     ///
     /// # Errors
     /// [`ExperimentError::StaysHere`], [`ExperimentError::PortOfHost`], [`ExperimentError::NeedsHands`] where several
-    /// values are left of what the network is built from, and [`ExperimentError::NoSuchPoint`].
+    /// values are left of what the network is built from and nobody sits at the terminal, and
+    /// [`ExperimentError::NoSuchPoint`].
     pub fn check_place(
         &self,
         place: &Place,
-        asked: bool,
+        quick: bool,
+        only: &Setting,
+    ) -> Result<(), ExperimentError> {
+        self.fits(place, can_ask(), quick, only)
+    }
+
+    /// The same, with or without somebody who can be asked to set what hands must.
+    fn fits(
+        &self,
+        place: &Place,
+        has_hands: bool,
         quick: bool,
         only: &Setting,
     ) -> Result<(), ExperimentError> {
@@ -206,7 +214,7 @@ impl Experiment {
             .map(|setting| self.set_by_hand(setting).join(" "))
             .collect();
         match set.first() {
-            Some(example) if set.len() > 1 && !asked => Err(ExperimentError::NeedsHands {
+            Some(example) if set.len() > 1 && !has_hands => Err(ExperimentError::NeedsHands {
                 knobs: self.knobs_of_the_network().join(", "),
                 example: example.clone(),
             }),
@@ -226,7 +234,7 @@ impl Experiment {
 }
 
 /// Whether somebody sits there who can set and start things between two points.
-pub(crate) fn can_ask() -> bool {
+fn can_ask() -> bool {
     std::io::IsTerminal::is_terminal(&std::io::stdin())
 }
 
@@ -236,7 +244,7 @@ impl<'a> Runner<'a> {
         options: &'a Options<'a>,
         rootless: bool,
     ) -> Result<Self, ExperimentError> {
-        experiment.check_place(&options.place, can_ask(), options.quick, &options.only)?;
+        experiment.check_place(&options.place, options.quick, &options.only)?;
         Ok(Self {
             experiment,
             options,
@@ -736,8 +744,7 @@ mod tests {
             let only = only
                 .iter()
                 .map(|(knob, value)| ((*knob).into(), (*value).into()));
-            let told =
-                experiment.check_place(&Place::Host(host.into()), asked, true, &only.collect());
+            let told = experiment.fits(&Place::Host(host.into()), asked, true, &only.collect());
             told.map_err(|error| {
                 let problem = error.problem();
                 format!("{problem}; {}", problem.next_step)

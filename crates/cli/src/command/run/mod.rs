@@ -4,7 +4,6 @@ mod journal;
 mod table;
 
 use std::cell::RefCell;
-use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -94,8 +93,7 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
     let place = asked.on.clone().map_or(Place::Lab, Place::Host);
     // Before anything is begun: what cannot be measured leaves no folder and no journal.
     experiment.command_lines(asked.quick, &asked.point)?;
-    let can_ask = std::io::stdin().is_terminal();
-    experiment.check_place(&place, can_ask, asked.quick, &asked.point)?;
+    experiment.check_place(&place, asked.quick, &asked.point)?;
     check_commands(&experiment, asked.quick, &asked.file)?;
     output.check_file()?;
     live::check(args.screen.is_asked())?;
