@@ -126,6 +126,15 @@ pub enum Progress {
         /// Why.
         because: String,
     },
+    /// Other points name what kept the last one from being measured: they are left out as well.
+    Alike {
+        /// How many.
+        points: usize,
+        /// What they name.
+        object: String,
+        /// What to do.
+        next_step: String,
+    },
     /// A knob with a command of its own has to get this value; an error is why the point is left out.
     Turn {
         /// The knob.
@@ -235,6 +244,7 @@ pub fn run(
                 next_step: "see what its command lacks".to_owned(),
                 code: exit::FAILED,
                 may_pass: false,
+                alike: None,
                 at: Instant::now(),
             }),
         };
@@ -254,11 +264,23 @@ pub fn run(
             Err(_) if options.stop.load(Relaxed) => break,
             Err(left) => {
                 let because = left.because.clone();
+                let alike = left.alike.clone();
+                let next_step = left.next_step.clone();
                 if point.runs.is_empty() {
                     point.skipped = Some(because.clone());
                 }
                 point.left = Some(left);
+                for &other in alike.iter().flat_map(|alike| &alike.points) {
+                    kept[other].skipped = Some(because.clone());
+                }
                 let _ = progress(&Progress::Skipped { words, because });
+                if let Some(alike) = alike {
+                    let _ = progress(&Progress::Alike {
+                        points: alike.points.len(),
+                        object: alike.object,
+                        next_step,
+                    });
+                }
             }
         }
     }
@@ -355,15 +377,24 @@ fn tried(
                 _ => Again::Stays,
             });
         }
-        let failed = failed.failed;
+        let mut failed = failed.failed;
+        let mut alike = None;
+        if failed.problem.again == Some(Again::StaysForObject) {
+            alike = runner.alike(&failed.problem.object, kept, at)?;
+            if alike.as_ref().is_some_and(|alike| alike.is_all) {
+                failed.problem.again = Some(Again::Stays);
+                alike = None;
+            }
+        }
         let left = Left {
             because: failed.problem.to_string(),
             next_step: failed.problem.next_step.clone(),
             code: failed.code,
             may_pass: failed.problem.again == Some(Again::MayPass),
+            alike,
             at: Instant::now(),
         };
-        if runner.is_stopped() {
+        if runner.is_stopped() || left.alike.is_some() {
             return Ok(Err(left));
         }
         match failures.after(&failed, tries, before) {
@@ -439,8 +470,21 @@ struct Left {
     code: u8,
     /// Whether that may be otherwise in the next one.
     may_pass: bool,
+    /// What would fail alike.
+    alike: Option<Alike>,
     /// When that was.
     at: Instant,
+}
+
+/// What points have in common that keeps them from being measured.
+#[derive(Clone)]
+pub(crate) struct Alike {
+    /// What they name.
+    pub(crate) object: String,
+    /// Those that are still to come, each a place in the list of points.
+    pub(crate) points: Vec<usize>,
+    /// Whether that leaves none.
+    pub(crate) is_all: bool,
 }
 
 /// A point while it is measured.
@@ -489,7 +533,7 @@ impl Kept {
 
     /// Whether it is measured no more: it is not for this machine, or failed in a way that stays and has
     /// never been measured.
-    fn is_out(&self) -> bool {
+    pub(crate) fn is_out(&self) -> bool {
         self.skipped.is_some() && self.left.as_ref().is_none_or(|left| !left.may_pass)
     }
 

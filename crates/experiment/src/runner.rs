@@ -19,7 +19,7 @@ use crate::again::Failed;
 use crate::file::{CommandOf, Experiment, FigureFrom, SkipOf};
 use crate::point::{Names, applies, fits, settings, words_of};
 use crate::process::{Ended, Programs, finish, first_line, signal_words, start};
-use crate::run::{COMMAND_LIMIT, Kept, Measured, Options, Place};
+use crate::run::{Alike, COMMAND_LIMIT, Kept, Measured, Options, Place};
 
 /// Stands for the address of a host while commands are only looked at.
 const STANDS_FOR: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -455,6 +455,44 @@ impl<'a> Runner<'a> {
         Ok(lines.windows(2).all(|pair| pair[0] == pair[1]))
     }
 
+    /// The points that would fail as one of them did over an object: their commands name it, in the same network. `None`
+    /// where that one does not name it itself, or one that does was measured.
+    pub(crate) fn alike(
+        &self,
+        object: &str,
+        points: &[Kept],
+        at: usize,
+    ) -> Result<Option<Alike>, ExperimentError> {
+        let place = |point: &Kept| -> Result<Option<String>, ExperimentError> {
+            let network = match &self.options.place {
+                Place::Lab => self.network(&point.setting, "1")?.map(|(key, _)| key),
+                Place::Host(_) => None,
+            };
+            let names = self.names(&point.setting, None, "1");
+            for command in &self.experiment.measure {
+                if applies(command, &point.setting)
+                    && (names.words(command, &self.dir())?.iter())
+                        .any(|word| names_it(word, object))
+                {
+                    return Ok(Some(network.unwrap_or_default()));
+                }
+            }
+            Ok(None)
+        };
+        let places: Result<Vec<_>, _> = points.iter().map(place).collect();
+        let places = places?;
+        let (name_it, others): (Vec<usize>, Vec<usize>) = (0..points.len())
+            .filter(|&other| !points[other].is_out())
+            .partition(|&other| places[other].is_some() && places[other] == places[at]);
+        let is_there = |&other: &usize| !points[other].runs.is_empty();
+        let stays = places[at].is_some() && !name_it.iter().any(is_there);
+        Ok(stays.then(|| Alike {
+            object: object.to_owned(),
+            points: name_it.into_iter().filter(|&other| other != at).collect(),
+            is_all: others.is_empty(),
+        }))
+    }
+
     /// The figures of a point that was measured, each with its unit.
     pub(crate) fn figures_of(&self, measured: &Measured) -> Vec<(String, String)> {
         let mut figures: Vec<(String, String)> = Vec::new();
@@ -722,6 +760,15 @@ fn why(document: &Value, ended: &Ended, command: &str) -> Problem {
     }
 }
 
+/// Whether a word of a command names something: `packet:eth0,force` does so with `eth0`, and not with `eth`.
+fn names_it(word: &str, object: &str) -> bool {
+    let goes_on = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
+    word.match_indices(object).any(|(at, _)| {
+        let (before, after) = (&word[..at], &word[at + object.len()..]);
+        !object.is_empty() && !before.ends_with(goes_on) && !after.starts_with(goes_on)
+    })
+}
+
 /// The name and the port of `NAME:PORT` or `[ADDRESS]:PORT`.
 fn with_port(host: &str) -> Option<(&str, u16)> {
     let (name, port) = host.rsplit_once(':')?;
@@ -784,6 +831,21 @@ mod tests {
         ] {
             let told = check("udp-hops", host, asked, only);
             assert!(told.is_ok(), "{host}: {told:?}");
+        }
+    }
+
+    #[test]
+    fn a_word_names_what_stands_in_it_whole() {
+        for (word, object, names) in [
+            ("packet:eth0", "eth0", true),
+            ("packet:eth0,force", "packet:eth0", true),
+            ("eth0", "eth0", true),
+            ("packet:eth01", "eth0", false),
+            ("packet:eth0.7", "eth0", false),
+            ("10.0.0.10", "10.0.0.1", false),
+            ("-u", "", false),
+        ] {
+            assert_eq!(names_it(word, object), names, "{word} {object}");
         }
     }
 

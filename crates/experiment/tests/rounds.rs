@@ -99,9 +99,21 @@ impl Room {
         table: &dyn Fn() -> Option<RunSet>,
         only: &[(&str, &str)],
         done: &[Measured],
+        hear: impl FnMut(&Progress),
+    ) -> Result<RunSet, ExperimentError> {
+        self.attempt_of(FILE, table, only, done, hear)
+    }
+
+    /// The same of another experiment.
+    fn attempt_of(
+        &self,
+        file: &str,
+        table: &dyn Fn() -> Option<RunSet>,
+        only: &[(&str, &str)],
+        done: &[Measured],
         mut hear: impl FnMut(&Progress),
     ) -> Result<RunSet, ExperimentError> {
-        let experiment = Experiment::from_toml(FILE).unwrap();
+        let experiment = Experiment::from_toml(file).unwrap();
         let stop = AtomicBool::new(false);
         let options = Options {
             id: "20261121T144042Z-3f9a1c".to_owned(),
@@ -246,4 +258,41 @@ fn where_nothing_could_be_measured_the_first_failure_says_what_to_do() {
         problem.situation.contains("far: lacks a thing"),
         "{problem}"
     );
+}
+
+/// What an interface keeps from being measured is asked for once, and told with what to do.
+#[test]
+fn points_that_name_what_is_not_to_be_had_are_left_out_together() {
+    let file = FILE.replace(
+        "[[measure]]",
+        "[[knobs]]\nname = \"size\"\nvalues = [\"1\", \"2\", \"3\"]\n\n[[measure]]",
+    );
+    let file = file.replace("latency {far}", "latency {far} -l {size}");
+    let program = "#!/bin/sh\ncd \"${0%/*}\" || exit 1\necho \"$2\" >> calls\n[ \"$2\" = late ] && exec cat record\necho '{\"error\": {\"situation\": \"no such interface\", \"object\": \"there\", \"next_step\": \"use another\", \"again\": \"stays-for-object\"}}'\nexit 1\n";
+    let told = |only: &[(&str, &str)]| {
+        let room = Room::new();
+        std::fs::write(room.folder.path().join("program"), program).unwrap();
+        let mut told = Vec::new();
+        let result = room.attempt_of(&file, &|| None, only, &[], |progress| match progress {
+            Progress::Skipped { because, .. } => told.push(because.clone()),
+            Progress::Alike {
+                points, next_step, ..
+            } => told.push(format!("{points} others: {next_step}")),
+            _ => {}
+        });
+        (result, told, room.calls())
+    };
+    let (result, said, calls) = told(&[]);
+    assert_eq!(said, ["there: no such interface", "2 others: use another"]);
+    assert_eq!(
+        calls,
+        1 + 4 * 3,
+        "one in vain, and four rounds over the others"
+    );
+    let points = result.unwrap().result.experiment.unwrap().points;
+    let skipped = points.iter().filter(|point| point.skipped.is_some());
+    assert_eq!(skipped.count(), 3);
+    // Where no other point is left it is over.
+    let (result, _, calls) = told(&[("far", "there")]);
+    assert_eq!((result.unwrap_err().exit_code(), calls), (1, 1));
 }

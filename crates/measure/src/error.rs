@@ -333,10 +333,19 @@ impl MeasureError {
             ),
             _ => false,
         };
+        let of_object = matches!(
+            self,
+            Self::Port(
+                PortError::NoInterface { .. }
+                    | PortError::InterfaceInUse { .. }
+                    | PortError::NotPrivileged { .. }
+                    | PortError::NoBpf { .. }
+            )
+        );
         match (self.may_pass(), stays) {
             (true, _) => Some(Again::MayPass),
             (false, true) => Some(Again::Stays),
-            (false, false) => None,
+            (false, false) => of_object.then_some(Again::StaysForObject),
         }
     }
 
@@ -651,6 +660,9 @@ mod tests {
         assert_eq!(there("Name or service not known"), Some(Again::Stays));
         assert_eq!(there("Temporary failure in name resolution"), None);
         assert_eq!(MeasureError::Interrupted.problem().again, None);
+        let interface = "eth0".to_owned();
+        let port = MeasureError::from(PortError::NoInterface { interface });
+        assert_eq!(port.problem().again, Some(Again::StaysForObject));
     }
 
     #[test]

@@ -163,6 +163,8 @@ pub enum Again {
     MayPass,
     /// It stays, whatever is measured: another key, another program, no such host.
     Stays,
+    /// It stays for whatever names the same object: an interface that is not there.
+    StaysForObject,
 }
 
 impl Problem {

@@ -386,6 +386,18 @@ fn tell(output: &Output, stop: &AtomicBool, progress: &Progress) {
         Progress::Skipped { words, because } => {
             output.remark(&format!("not measured: {words}: {because}"));
         }
+        Progress::Alike {
+            points,
+            object,
+            next_step,
+        } => {
+            let others = match points {
+                0 => return,
+                1 => "neither is another point that names".to_owned(),
+                n => format!("neither are {n} other points that name"),
+            };
+            output.remark(&format!("{others} {object}: {next_step}"));
+        }
         Progress::Serve { command } => {
             output.remark(&format!("the far host runs `{command}`"));
         }
