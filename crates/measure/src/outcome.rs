@@ -504,7 +504,8 @@ impl Account<'_> {
                 // Those that the socket had no room for have a number, and are among the lost.
                 summary.packets_sent = is_udp.then_some(totals.packets + totals.missing);
                 summary.offered_bps = per_second(totals.bytes * 8);
-                summary.rate_error = crate::timing::rate_error(plan, summary.offered_bps, 1);
+                summary.rate_error =
+                    crate::timing::rate_error(plan, summary.offered_bps, summary.duration_ns, 1);
                 summary.calls_per_second = (!is_udp).then(|| per_second(totals.calls)).flatten();
                 summary.retransmits = retransmits;
             }

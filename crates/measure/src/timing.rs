@@ -7,12 +7,16 @@ use linerate_metric::histogram::{Histogram, HistogramData, Quantiles};
 use linerate_metric::pace::Pacing;
 use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
 use linerate_metric::record::{DirectionFigures, Doubt, Summary};
-use linerate_metric::units::{format_bit_rate, format_share};
+use linerate_metric::units::{format_bit_rate, format_exact_bytes, format_nanos, format_share};
 
 use crate::flow::{FlowOutcome, Timing};
 
 /// By how much a rate may be missed before it is doubtful.
 const RATE_SHARE: f64 = 0.01;
+
+/// A burst that is more than this share of what a rate allows in the run hides how well it was kept: the first one leaves
+/// at once, so that of two there is one too many.
+const COARSE: f64 = 0.5;
 
 type Read = fn(&Timing) -> Option<&Histogram>;
 type Figure = fn(&mut Summary) -> &mut Option<Quantiles>;
@@ -64,11 +68,32 @@ pub fn histograms(flows: &[FlowOutcome]) -> BTreeMap<String, HistogramData> {
         .collect()
 }
 
-/// Offered over asked, less one.
+/// Offered over asked, less one; `None` where the run is too short to tell.
 #[must_use]
-pub fn rate_error(plan: &Plan, offered_bps: Option<f64>, flows: u32) -> Option<f64> {
+pub fn rate_error(
+    plan: &Plan,
+    offered_bps: Option<f64>,
+    duration_ns: Option<u64>,
+    flows: u32,
+) -> Option<f64> {
     let asked = plan.rate_bps? as f64 * f64::from(flows);
-    (plan.kind == Kind::Throughput && asked > 0.0).then_some(offered_bps? / asked - 1.0)
+    let is_told = plan.kind == Kind::Throughput && asked > 0.0 && !is_coarse(plan, duration_ns);
+    is_told.then_some(offered_bps? / asked - 1.0)
+}
+
+/// Whether a rate is too low for its bursts to show in a run of this duration whether it was kept.
+fn is_coarse(plan: &Plan, duration_ns: Option<u64>) -> bool {
+    // The kernel holds a stream back by the byte.
+    let by_bursts = (plan.protocol, plan.pace.by) != (Protocol::Tcp, Pacing::Socket);
+    let seconds = duration_ns.map(|ns| ns as f64 / 1e9);
+    let takes = burst_seconds(plan);
+    by_bursts && matches!((takes, seconds), (Some(takes), Some(s)) if takes > COARSE * s)
+}
+
+/// How long one burst takes at the rate that was asked for.
+fn burst_seconds(plan: &Plan) -> Option<f64> {
+    let rate = plan.rate_bps.filter(|&rate| rate > 0)? as f64;
+    Some(plan.pace.burst_bytes(plan.payload_bytes) as f64 * 8.0 / rate)
 }
 
 /// The rate at which payload left. A stream that the kernel paces waits in its buffer first: what the
@@ -84,7 +109,8 @@ fn left_bps(plan: &Plan, summary: &Summary) -> Option<f64> {
 pub fn complete(plan: &Plan, directions: &mut [DirectionFigures], outcomes: &[Outcome]) {
     for figures in directions {
         let left = left_bps(plan, &figures.summary);
-        figures.summary.rate_error = rate_error(plan, left, plan.streams);
+        let lasted = figures.summary.duration_ns;
+        figures.summary.rate_error = rate_error(plan, left, lasted, plan.streams);
         for (distribution, _, figure) in DISTRIBUTIONS {
             let name = name(distribution, figures.direction);
             let data = outcomes.iter().find_map(|o| o.histograms.get(&name));
@@ -99,15 +125,39 @@ pub fn missed(plan: &Plan, directions: &[DirectionFigures]) -> Vec<Doubt> {
     let Some(rate) = plan.rate_bps else {
         return Vec::new();
     };
-    directions
+    let mut doubts: Vec<Doubt> = directions
         .iter()
         .filter_map(|figures| missed_in(plan, rate, figures))
-        .collect()
+        .collect();
+    doubts.dedup();
+    doubts
+}
+
+/// That one burst is more than the rate allows in half of the run.
+fn coarse(plan: &Plan, rate: u64, seconds: f64) -> Option<Doubt> {
+    let what = match (plan.pace.has_bursts(plan.payload_bytes), plan.protocol) {
+        (true, _) => "burst",
+        (false, Protocol::Udp) => "datagram",
+        (false, Protocol::Tcp) => "write",
+    };
+    Some(Doubt::new(
+        "rate-too-coarse",
+        format!(
+            "one {what} of {} takes {} at {}, and the run lasted {}: it cannot tell whether that rate was kept; use smaller ones (-l) or a longer run (-t)",
+            format_exact_bytes(plan.pace.burst_bytes(plan.payload_bytes)),
+            format_nanos(burst_seconds(plan)? * 1e9),
+            format_bit_rate(rate as f64),
+            format_nanos(seconds * 1e9),
+        ),
+    ))
 }
 
 fn missed_in(plan: &Plan, rate: u64, figures: &DirectionFigures) -> Option<Doubt> {
     let summary = &figures.summary;
     let seconds = summary.duration_ns? as f64 / 1e9;
+    if is_coarse(plan, summary.duration_ns) {
+        return coarse(plan, rate, seconds);
+    }
     let asked = rate as f64 * f64::from(plan.streams);
     // What is between two bursts may fall out of a run.
     let grain = plan.pace.burst_bytes(plan.payload_bytes) as f64 * 8.0 * f64::from(plan.streams);
@@ -210,6 +260,9 @@ mod tests {
         // One burst of two more or less.
         let bursts = |plan: &mut Plan| plan.pace.burst = Some("500".parse().unwrap());
         assert!(doubts(4_000_000.0, 0, bursts).is_empty());
+        // One more than that is all that the rate has in the second.
+        let all = |plan: &mut Plan| plan.pace.burst = Some("1000".parse().unwrap());
+        assert_eq!(doubts(8_000_000.0, 0, all), ["rate-too-coarse"]);
         assert!(doubts(4_000_000.0, 0, |plan| plan.rate_bps = None).is_empty());
         let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "host");
         (plan.rate_bps, plan.pace.by) = (Some(8_000_000), Pacing::Socket);
@@ -226,5 +279,33 @@ mod tests {
         complete(&plan, &mut directions, &[]);
         let error = directions[0].summary.rate_error.unwrap();
         assert!((error - 0.05).abs() < 1e-9, "{error}");
+    }
+
+    #[test]
+    fn a_rate_that_one_datagram_fills_is_told_as_such() {
+        let mut plan = Plan::new(Kind::Throughput, Protocol::Udp, "host");
+        (plan.payload_bytes, plan.rate_bps) = (65_507, Some(1_000));
+        let figures = |seconds: u64| DirectionFigures {
+            direction: Direction::Send,
+            summary: Summary {
+                duration_ns: Some(seconds * 1_000_000_000),
+                offered_bps: Some(65_507.0 * 8.0 / seconds as f64),
+                ..Summary::default()
+            },
+            streams: Vec::new(),
+        };
+        let mut of = [figures(1)];
+        complete(&plan, &mut of, &[]);
+        assert_eq!(of[0].summary.rate_error, None);
+        let doubts = missed(&plan, &[figures(1), figures(1)]);
+        let [doubt] = &doubts[..] else {
+            panic!("{doubts:?}");
+        };
+        let says = "one datagram of 65507 B takes 524 s at 1.00 kb/s, and the run lasted 1.00 s";
+        assert!(doubt.why.starts_with(says), "{}", doubt.why);
+        // In twice the time there are two of them at the least.
+        let mut of = [figures(1049)];
+        complete(&plan, &mut of, &[]);
+        assert!(of[0].summary.rate_error.is_some());
     }
 }

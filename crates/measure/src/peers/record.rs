@@ -141,7 +141,8 @@ impl Counted {
                 summary.bytes_sent = Some(self.bytes);
                 summary.offered_bps = per_second(self.bytes).map(|bytes| bytes * 8.0);
                 summary.packets_sent = self.packets.filter(|_| udp);
-                summary.rate_error = crate::timing::rate_error(plan, summary.offered_bps, 1);
+                summary.rate_error =
+                    crate::timing::rate_error(plan, summary.offered_bps, summary.duration_ns, 1);
                 summary.calls_per_second = self.calls.filter(|_| !udp).and_then(per_second);
                 summary.retransmits = self.retransmits;
             }
