@@ -295,9 +295,17 @@ fn reserved_socket_options_are_for_those_whom_they_are_granted() {
 fn processors() {
     let room = Room::new();
     let server = room.server("-q");
-    for cpus in ["8000", "8000/0", "0/8000"] {
+    for (cpus, whose) in [
+        ("8000", "this machine has no processor 8000"),
+        ("8000/0", "this machine has no processor 8000"),
+        (
+            "0/8000",
+            "the far end says: its machine has no processor 8000",
+        ),
+    ] {
         let words = format!("throughput 127.0.0.1 -p {} --cpu {cpus}", server.port);
-        words_tell(&room, &words, &told(4, "processor", "--cpu 8000", "choose"));
+        let option = format!("--cpu {cpus}");
+        words_tell(&room, &words, &told(4, whose, &option, "choose among"));
     }
 }
 

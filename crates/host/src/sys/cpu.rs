@@ -3,6 +3,8 @@
 use std::io;
 use std::mem;
 
+use linerate_metric::plan::Cpus;
+
 /// Processors that the calling thread may run on.
 ///
 /// # Errors
@@ -21,6 +23,14 @@ pub fn usable() -> io::Result<Vec<u32>> {
             unsafe { libc::CPU_ISSET(cpu as usize, &set) }
         })
         .collect())
+}
+
+/// Processors that the machine runs on, whoever may use them; `None` where `/sys` does not tell.
+#[must_use]
+pub fn online() -> Option<Vec<u32>> {
+    let list = std::fs::read_to_string("/sys/devices/system/cpu/online").ok()?;
+    let Cpus(cpus) = list.trim().parse().ok()?;
+    Some(cpus)
 }
 
 /// Keeps the calling thread on these processors; threads it starts later inherit that.

@@ -21,7 +21,7 @@ use super::burn::Burn;
 use super::doubts::doubts_before;
 use super::files;
 use super::ground::{Ground, first_of};
-use super::manner::Manner;
+use super::manner::{Manner, may_run};
 use super::pace;
 use super::random;
 use super::reach::{Family, Local, open};
@@ -79,6 +79,8 @@ impl Client {
         stop: &AtomicBool,
         emit: &mut dyn FnMut(What),
     ) -> Result<(Record, Option<MeasureError>), MeasureError> {
+        // First: what this machine lacks is not to be told by the far end, which is asked for the same.
+        may_run(&self.plan, Role::Client)?;
         if self.plan.dialect.is_some() {
             if let Some(done) = call::run(self, network, stop, emit)? {
                 return Ok(done);

@@ -14,7 +14,7 @@ use linerate_metric::stack::{Control, StackPlan};
 
 use super::agreement::settle;
 use super::client::Client;
-use super::manner::Manner;
+use super::manner::{Manner, may_run};
 use super::pace;
 use super::reach::Local;
 use super::setup;
@@ -289,15 +289,7 @@ impl Ground {
         let Some(stack) = self.stack() else {
             return Manner::settle(plan, Role::Client, asked, shares_cores, 0);
         };
-        let usable = linerate_host::sys::cpu::usable();
-        let usable = usable.map_err(|error| MeasureError::system("affinity", error))?;
-        if let Some(cpu) = plan.cpu.near.0.iter().find(|cpu| !usable.contains(cpu)) {
-            return Err(MeasureError::OptionRefused {
-                option: format!("--cpu {cpu}"),
-                why: "this process may not run on that processor".to_owned(),
-                next_step: "choose another".to_owned(),
-            });
-        }
+        may_run(plan, Role::Client)?;
         Ok(Manner {
             wait: stack.waits(),
             asked: true,

@@ -40,14 +40,7 @@ impl Manner {
             Role::Client => (plan.cpu.near.clone(), &plan.cpu.far),
             Role::Server => (plan.cpu.far.clone(), &plan.cpu.near),
         };
-        let usable = cpu::usable().map_err(|error| MeasureError::system("affinity", error))?;
-        if let Some(cpu) = cpus.0.iter().find(|cpu| !usable.contains(cpu)) {
-            return Err(MeasureError::OptionRefused {
-                option: format!("--cpu {cpu}"),
-                why: "this process may not run on that processor".to_owned(),
-                next_step: format!("choose among {}", Cpus(usable)),
-            });
-        }
+        let usable = may_run(plan, role)?;
         let processors = if cpus.0.is_empty() {
             usable.len().max(1)
         } else {
@@ -160,6 +153,42 @@ impl Manner {
     }
 }
 
+/// The processors that an end may use, if those that were asked of it are among them.
+///
+/// # Errors
+/// One is not.
+pub fn may_run(plan: &Plan, role: Role) -> Result<Vec<u32>, MeasureError> {
+    let usable = cpu::usable().map_err(|error| MeasureError::system("affinity", error))?;
+    let asked = match role {
+        Role::Client => &plan.cpu.near,
+        Role::Server => &plan.cpu.far,
+    };
+    let Some(cpu) = asked.0.iter().find(|cpu| !usable.contains(cpu)) else {
+        return Ok(usable);
+    };
+    let first = usable.first().copied().unwrap_or_default();
+    let known = cpu::online().unwrap_or_default();
+    let (whose, example) = match role {
+        Role::Client => ("this machine", format!("{first}/{}", plan.cpu.far)),
+        Role::Server => ("its machine", format!("{}/{first}", plan.cpu.near)),
+    };
+    let why = match known.is_empty() || known.contains(cpu) {
+        true => format!("the process may not run on processor {cpu} of {whose}"),
+        false => format!("{whose} has no processor {cpu}"),
+    };
+    let which = Cpus(usable);
+    Err(MeasureError::OptionRefused {
+        option: format!("--cpu {}", plan.cpu),
+        why,
+        next_step: match role {
+            Role::Client => format!(
+                "choose among {which}; what stands behind a slash is the far end's: --cpu {example}"
+            ),
+            Role::Server => format!("choose among {which} for the far end: --cpu {example}"),
+        },
+    })
+}
+
 /// Whether a thread that waits like this has one flow.
 fn sleeps_in_calls(wait: Wait) -> bool {
     matches!(
@@ -172,6 +201,32 @@ fn sleeps_in_calls(wait: Wait) -> bool {
 mod tests {
     use super::*;
     use linerate_metric::plan::{Ends, Protocol};
+
+    #[test]
+    fn a_processor_that_an_end_does_not_have_is_told_of_that_end() {
+        let usable = cpu::usable().unwrap();
+        let (first, all) = (usable[0], Cpus(usable));
+        let given = |near: u32, far: u32| {
+            let mut plan = Plan::new(Kind::Throughput, Protocol::Udp, "host");
+            (plan.cpu.near, plan.cpu.far) = (Cpus(vec![near]), Cpus(vec![far]));
+            [Role::Client, Role::Server].map(|role| {
+                let told = may_run(&plan, role).err().map(|error| error.problem());
+                told.map(|told| (told.object.clone(), told.situation, told.next_step))
+            })
+        };
+        let [near, far] = given(first, 8000);
+        assert_eq!(near, None);
+        let (option, why, next) = far.unwrap();
+        assert_eq!(option, format!("--cpu {first}/8000"));
+        assert_eq!(why, "its machine has no processor 8000");
+        let wanted = format!("choose among {all} for the far end: --cpu {first}/{first}");
+        assert_eq!(next, wanted);
+        let [near, _] = given(8000, 8000);
+        let (option, why, next) = near.unwrap();
+        assert_eq!(option, "--cpu 8000");
+        assert_eq!(why, "this machine has no processor 8000");
+        assert!(next.ends_with(&format!("--cpu {first}/8000")), "{next}");
+    }
 
     #[test]
     fn processors_that_were_given_bound_the_threads() {
