@@ -258,14 +258,15 @@ fn pressed() -> Vec<Key> {
     keys
 }
 
-/// Keys among bytes that no parser has seen; sequences of escape are none of ours.
+/// Keys among bytes that no parser has seen; sequences of escape are none of ours, and an escape with nothing
+/// behind it begins none.
 fn hidden(bytes: &[u8]) -> Vec<Key> {
     const ESCAPE: u8 = 0x1b;
-    if bytes == [ESCAPE] {
-        return vec![Key::Quit];
-    }
-    let plain = bytes.iter().take_while(|byte| **byte != ESCAPE);
+    let escapes = bytes.iter().rev().take_while(|byte| **byte == ESCAPE);
+    let (before, escapes) = bytes.split_at(bytes.len() - escapes.count());
+    let plain = before.iter().take_while(|byte| **byte != ESCAPE);
     let code = |byte: &u8| match byte {
+        &ESCAPE => Some(KeyCode::Esc.into()),
         0x03 => Some(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)),
         b'\r' | b'\n' => Some(KeyCode::Enter.into()),
         byte if byte.is_ascii_graphic() || *byte == b' ' => {
@@ -274,6 +275,7 @@ fn hidden(bytes: &[u8]) -> Vec<Key> {
         _ => None,
     };
     plain
+        .chain(escapes)
         .filter_map(code)
         .filter_map(|event| key(Input::Key(event)))
         .collect()
@@ -307,6 +309,10 @@ mod tests {
             (&b"q"[..], &[Key::Quit][..]),
             (b"\x03", &[Key::Quit]),
             (b"\x1b", &[Key::Quit]),
+            // Behind another key, and held down.
+            (b"s\x1b", &[Key::Save, Key::Quit]),
+            (b"\x1b\x1b", &[Key::Quit, Key::Quit]),
+            (b"\x1b[5~\x1b", &[Key::Quit]),
             (b"ps\r", &[Key::Pause, Key::Save, Key::Done]),
             // Page up, and what follows it: what belongs to the sequence only its parser knows.
             (b" \x1b[5~q", &[Key::Pause]),
