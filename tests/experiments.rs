@@ -107,7 +107,7 @@ fn what_ships_is_listed_and_printed() {
             .contains("udp-hops")
     );
     room.run("run udp-hops --quick --point hops=77").expect(2);
-    for on in ["127.0.0.1", "127.0.0.1:5302 --point hops=1"] {
+    for on in ["127.0.0.1", "127.0.0.1:none --point hops=1"] {
         let refused = room.run(&format!("run udp-hops --on {on} --quick"));
         let told = refused.expect(2).stderr;
         assert!(!told.contains("--resume"), "nothing was begun: {told}");
@@ -362,13 +362,21 @@ fn a_figure_that_no_record_has_is_told() {
 fn it_runs_against_a_host_that_serves() {
     let room = Room::new();
     let server = room.server("-q");
-    let text = file("trip > 0").replace("{server}", &format!("{{server}} -p {}", server.port));
-    std::fs::write(room.path().join("small.toml"), text).unwrap();
-    let words = "run small.toml --quick --on 127.0.0.1 --point hops=1 --json";
-    let ran = room.run(words).expect(0);
+    std::fs::write(room.path().join("small.toml"), file("trip > 0")).unwrap();
+    let on = format!("127.0.0.1:{}", server.port);
+    let words = format!("run small.toml --quick --on {on} --point hops=1 --json");
+    let ran = room.run(&words).expect(0);
     let set = json(&ran.stdout);
-    assert_eq!(set["result"]["experiment"]["place"], "127.0.0.1");
+    assert_eq!(set["result"]["experiment"]["place"], on);
     assert_eq!(set["runs"].as_array().unwrap().len(), 1);
+    let port = format!("-p {}", server.port);
+    let serve = format!("the far host runs `linerate server {port}`");
+    assert!(ran.stderr.contains(&serve), "{}", ran.stderr);
+    let point = &set["result"]["experiment"]["points"][0];
+    let around = format!("on 127.0.0.1: linerate server {port} -q --no-store");
+    assert_eq!(point["around"][0], around);
+    let command = format!("linerate latency 127.0.0.1 {port} -u -n 50 -l 64 -i 0");
+    assert_eq!(point["commands"][0], command);
     // A point that takes another program there is left out where nobody can start it.
     let text = file("trip > 0")
         .replace("{server}", &format!("{{server}} -p {}", server.port))

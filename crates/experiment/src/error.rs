@@ -49,15 +49,15 @@ pub enum ExperimentError {
         /// What it said.
         why: String,
     },
-    /// What `--on` names has a port behind it.
-    #[error("{host}: an experiment asks `linerate server` at its usual port: name the host alone")]
+    /// What `--on` names has something behind it that is no port.
+    #[error("{host}: `{port}` is no port")]
     PortOfHost {
         /// As it was named.
         host: String,
-        /// That without the port.
+        /// That without it.
         name: String,
-        /// The port.
-        port: u16,
+        /// What stands behind it.
+        port: String,
     },
     /// Knobs that only hands can set have several values left.
     #[error(
@@ -142,10 +142,10 @@ impl ExperimentError {
                 "run it by hand to see what it lacks",
             ),
             Self::PortOfHost { host, name, port } => Problem::new(
-                "an experiment asks `linerate server` at its usual port",
+                format!("`{port}` is no port"),
                 format!("--on {host}"),
                 format!(
-                    "say --on {name} with `linerate server` there, or write `-p {port}` behind the commands in a file of your own (--print)"
+                    "say --on {name}, or put the port of `linerate server` behind it: 1 to 65535"
                 ),
             ),
             Self::NeedsHands { knobs, example } => Problem::new(

@@ -64,6 +64,8 @@ const DIR: char = '\u{1}';
 /// What `{names}` stand for at a point.
 pub(crate) struct Names {
     known: BTreeMap<String, String>,
+    /// The far host and the port of our server there, where that is not the usual one.
+    port: Option<(String, u16)>,
 }
 
 impl Names {
@@ -91,7 +93,13 @@ impl Names {
                 .and_then(|words| words.get(value));
             known.insert(name.clone(), words.unwrap_or(value).clone());
         }
-        Self { known }
+        Self { known, port: None }
+    }
+
+    /// The same where our server on that host has a port of its own.
+    pub(crate) fn at_port(mut self, host: &str, port: Option<u16>) -> Self {
+        self.port = port.map(|port| (host.to_owned(), port));
+        self
     }
 
     /// The text with all names replaced; words of knobs may have names in them, once.
@@ -125,8 +133,32 @@ impl Names {
         let text = command.run.as_ref().or(command.exec.as_ref());
         let filled = self.fill(text.map_or("", String::as_str))?;
         let words = filled.split_whitespace();
-        Ok(words.map(|word| word.replace(DIR, dir)).collect())
+        let words: Vec<String> = words.map(|word| word.replace(DIR, dir)).collect();
+        Ok(match &self.port {
+            Some((host, port)) if command.run.is_some() => with_port(words, host, *port),
+            _ => words,
+        })
     }
+}
+
+/// A command of ours with the port of our server: the server's own, or of one that asks it. What names a port, or another
+/// program (`--peer`), stays as it is.
+fn with_port(mut words: Vec<String>, host: &str, port: u16) -> Vec<String> {
+    let of_its_own = |word: &String| {
+        let digits = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
+        let option = word.split('=').next().unwrap_or_default();
+        matches!(option, "-p" | "--port" | "--peer") || word.strip_prefix("-p").is_some_and(digits)
+    };
+    let after = match words.first().map(String::as_str) {
+        Some("server") => Some(0),
+        Some("throughput" | "latency" | "ttcp") => words.iter().position(|word| word == host),
+        _ => None,
+    };
+    if let Some(after) = after.filter(|_| !words.iter().any(of_its_own)) {
+        let option = ["-p".to_owned(), port.to_string()];
+        words.splice(after + 1..after + 1, option);
+    }
+    words
 }
 
 fn unknown(text: &str, name: &str) -> ExperimentError {
@@ -160,4 +192,30 @@ pub(crate) fn fits(asked: &Setting, setting: &Setting) -> bool {
     asked
         .iter()
         .all(|(knob, value)| setting.get(knob) == Some(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_port_of_the_far_server_is_in_all_commands_that_are_for_it() {
+        for (line, wanted) in [
+            ("server -q", "server -p 5302 -q"),
+            ("throughput far -u", "throughput far -p 5302 -u"),
+            ("latency -u far -l 64", "latency -u far -p 5302 -l 64"),
+            // It has one.
+            ("latency far -p 7", "latency far -p 7"),
+            ("latency far -p7", "latency far -p7"),
+            ("latency far --port=7", "latency far --port=7"),
+            ("server --port 7", "server --port 7"),
+            // Of another program, or another host.
+            ("latency far --peer echo", "latency far --peer echo"),
+            ("latency 10.77.0.9 -u", "latency 10.77.0.9 -u"),
+            ("forward --dev null:", "forward --dev null:"),
+        ] {
+            let words = line.split(' ').map(str::to_owned).collect();
+            assert_eq!(with_port(words, "far", 5302).join(" "), wanted);
+        }
+    }
 }

@@ -202,11 +202,13 @@ impl Experiment {
         if !self.goes_out() {
             return Err(ExperimentError::StaysHere);
         }
-        if let Some((name, port)) = with_port(host) {
+        if let (name, Some(port)) = parted(host)
+            && !port.parse().is_ok_and(|port: u16| port > 0)
+        {
             return Err(ExperimentError::PortOfHost {
                 host: host.clone(),
                 name: name.to_owned(),
-                port,
+                port: port.to_owned(),
             });
         }
         let settings = settings(self, quick, only)?;
@@ -307,7 +309,7 @@ impl<'a> Runner<'a> {
             start: (far.filter(|(_, serves)| !serves))
                 .map(|(command, _)| command)
                 .collect(),
-            host: host.clone(),
+            host: parted(host).0.to_owned(),
         })
     }
 
@@ -359,9 +361,15 @@ impl<'a> Runner<'a> {
                 }
             }
         }
-        serves.then(|| match grants.is_empty() {
-            true => "linerate server".to_owned(),
-            false => format!("linerate server --grant {}", grants.join(",")),
+        serves.then(|| {
+            let mut command = "linerate server".to_owned();
+            if let Some(port) = self.far().and_then(|(_, port)| port) {
+                command.push_str(&format!(" -p {port}"));
+            }
+            if !grants.is_empty() {
+                command.push_str(&format!(" --grant {}", grants.join(",")));
+            }
+            command
         })
     }
 
@@ -370,11 +378,21 @@ impl<'a> Runner<'a> {
         self.options.dir.display().to_string()
     }
 
+    /// The far host with the port of our server there, where one was named.
+    fn far(&self) -> Option<(&str, Option<u16>)> {
+        let Place::Host(host) = &self.options.place else {
+            return None;
+        };
+        let (name, port) = parted(host);
+        Some((name, port.and_then(|port| port.parse().ok())))
+    }
+
     /// What `{names}` stand for at a point.
     fn names(&self, setting: &Setting, lab: Option<&Lab>, id: &str) -> Names {
-        let hosts: Vec<(String, String)> = match (&self.options.place, lab) {
-            (Place::Host(host), _) => vec![
-                ("server".to_owned(), host.clone()),
+        let far = self.far();
+        let hosts: Vec<(String, String)> = match (far, lab) {
+            (Some((host, _)), _) => vec![
+                ("server".to_owned(), host.to_owned()),
                 ("client".to_owned(), "127.0.0.1".to_owned()),
             ],
             (_, Some(lab)) => lab
@@ -386,7 +404,11 @@ impl<'a> Runner<'a> {
                 .map(|name| (name.to_owned(), "127.0.0.1".to_owned()))
                 .into(),
         };
-        Names::at(self.experiment, setting, self.options.quick, &hosts, id)
+        let names = Names::at(self.experiment, setting, self.options.quick, &hosts, id);
+        match far {
+            Some((host, port)) => names.at_port(host, port),
+            None => names,
+        }
     }
 
     /// What it takes around a point's commands to repeat them by hand.
@@ -411,9 +433,9 @@ impl<'a> Runner<'a> {
                 ""
             };
             let line = format!("{program}{words}");
-            around.push(match &self.options.place {
-                Place::Host(host) => format!("on {host}: {line}"),
-                Place::Lab => format!("{} &", self.on_host(&command.host, &line)),
+            around.push(match self.far() {
+                Some((host, _)) => format!("on {host}: {line}"),
+                None => format!("{} &", self.on_host(&command.host, &line)),
             });
         }
         Ok(around)
@@ -769,14 +791,19 @@ fn names_it(word: &str, object: &str) -> bool {
     })
 }
 
-/// The name and the port of `NAME:PORT` or `[ADDRESS]:PORT`.
-fn with_port(host: &str) -> Option<(&str, u16)> {
-    let (name, port) = host.rsplit_once(':')?;
-    let bare = name
-        .strip_prefix('[')
-        .and_then(|name| name.strip_suffix(']'));
-    let name = bare.or((!name.contains(':')).then_some(name))?;
-    Some((name, port.parse().ok()?))
+/// The name and the port of `NAME`, `NAME:PORT`, `[ADDRESS]` or `[ADDRESS]:PORT`; a bare IPv6 address has none.
+fn parted(host: &str) -> (&str, Option<&str>) {
+    let bracketed = host.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+    if let Some((address, rest)) = bracketed {
+        return (
+            address,
+            (!rest.is_empty()).then(|| rest.trim_start_matches(':')),
+        );
+    }
+    match host.split_once(':') {
+        Some((name, port)) if !port.contains(':') => (name, Some(port)),
+        _ => (host, None),
+    }
 }
 
 #[cfg(test)]
@@ -808,17 +835,17 @@ mod tests {
             ("udp-hops", "far", false, &[], "cannot be set on real hosts"),
             (
                 "udp-hops",
-                "far:5302",
+                "far:70000",
                 true,
                 &[("hops", "1")],
-                "say --on far with",
+                "`70000` is no port; say --on far, or",
             ),
             (
                 "udp-hops",
-                "[fd77::1]:5302",
+                "[fd77::1]:0",
                 true,
                 &[("hops", "1")],
-                "say --on fd77::1 with",
+                "say --on fd77::1, or",
             ),
         ] {
             let told = check(name, host, asked, only).unwrap_err();
@@ -828,9 +855,26 @@ mod tests {
             ("far", true, &[][..]),
             ("far", false, &[("hops", "1")]),
             ("fd77::1", false, &[("hops", "1")]),
+            ("far:5302", false, &[("hops", "1")]),
+            ("[fd77::1]:5302", false, &[("hops", "1")]),
         ] {
             let told = check("udp-hops", host, asked, only);
             assert!(told.is_ok(), "{host}: {told:?}");
+        }
+    }
+
+    #[test]
+    fn a_host_may_have_a_port() {
+        for (host, name, port) in [
+            ("far", "far", None),
+            ("far:5302", "far", Some("5302")),
+            ("far:", "far", Some("")),
+            ("192.0.2.7:5302", "192.0.2.7", Some("5302")),
+            ("fd77::1", "fd77::1", None),
+            ("[fd77::1]", "fd77::1", None),
+            ("[fd77::1]:5302", "fd77::1", Some("5302")),
+        ] {
+            assert_eq!(parted(host), (name, port), "{host}");
         }
     }
 

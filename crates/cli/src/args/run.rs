@@ -38,9 +38,9 @@ pub struct RunArgs {
     /// Add the points to the table of this name, in place of earlier ones
     #[arg(long, value_name = "NAME", value_parser = label, env = "LINERATE_LABEL")]
     pub label: Option<String>,
-    /// Measure from here to HOST, where `linerate server` runs, instead of in networks on this machine;
-    /// what hands must set or start there is told, and it waits for that
-    #[arg(long, value_name = "HOST", env = "LINERATE_ON")]
+    /// Measure from here to HOST, where `linerate server` runs (on PORT), instead of in networks on this
+    /// machine; what hands must set or start there is told, and it waits for that
+    #[arg(long, value_name = "HOST[:PORT]", env = "LINERATE_ON")]
     pub on: Option<String>,
     /// Rounds over all points [default: as the file says]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_REPEATS)), env = "LINERATE_REPEAT")]
