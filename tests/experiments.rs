@@ -504,6 +504,7 @@ fn a_mistake_that_stays_ends_an_experiment_at_its_first_point() {
             assert!(said.contains(part), "{part}: {said}");
         }
         assert!(!said.contains("[2/18]"), "{said}");
+        assert!(!room.path().join("linerate-small").exists(), "it is empty");
     }
 }
 

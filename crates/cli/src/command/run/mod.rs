@@ -1,9 +1,11 @@
 //! `linerate run`: a whole experiment, its tables, its page and its records.
 
+mod folder;
 mod journal;
 mod table;
 
 use std::cell::RefCell;
+use std::fs::create_dir_all;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -21,13 +23,13 @@ use linerate_metric::exit;
 use linerate_metric::experiment::{Distance, Setting};
 use linerate_metric::set::RunSet;
 use linerate_metric::units::parse_seconds;
-use linerate_report::document::Document;
 use linerate_report::html;
-use linerate_report::store::write_file;
+use linerate_report::store::{Store, write_file};
 use linerate_tune::knob::{Knob, Set};
 
+use self::folder::{Folder, check, hold, table_in};
 use self::journal::{Asked, Keeper, resumed};
-use self::table::{check_table, hold, table_of};
+use self::table::{check_table, table_of};
 use super::measure::stop_on_signals;
 use crate::args::RunArgs;
 use crate::failure::Failure;
@@ -98,12 +100,14 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
     output.check_file()?;
     live::check(args.screen.is_asked())?;
     let dir = &asked.dir;
-    super::demo::prepare_folder(dir)?;
+    let label = asked.label.as_deref();
+    // Dropped after all that is written there.
+    let _folder = Folder::prepare(dir, &experiment.name, label)?;
     // Before the first thread: only a process with one can enter a user namespace.
     if experiment.lab.is_some() && asked.on.is_none() && !linerate_lab::privileged() {
         linerate_lab::enter_user_namespace()?;
     }
-    let table = || table_of(dir, &experiment.name, asked.label.as_deref()?);
+    let table = || table_of(dir, &experiment.name, label?);
     if let Some(before) = table() {
         check_table(&before, &asked)?;
     }
@@ -207,23 +211,28 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
     let put = measured.map_err(Failure::from).and_then(|set| {
         // A page of nothing would stand in place of one that says something.
         let written = match set.runs.is_empty() {
-            true => Ok(()),
-            false => write_folder(dir, &set),
+            true => Ok(None),
+            false => write_folder(dir, &set, &experiment.name),
         };
         // Whoever reads what is told now may take his time; others wait for the table alone.
         drop(held.take());
         output.set(&set, &[])?;
-        written.map(|()| set)
+        written.map(|before| (set, before))
     });
-    let unfinished = !matches!(&put, Ok(set) if !set.interrupted);
+    let unfinished = !matches!(&put, Ok((set, _)) if !set.interrupted);
     match (unfinished, keeper.is_kept()) {
         (true, true) => output.told(&format!("to go on with it: {}", asked.resume())),
         (true, false) => {}
         (false, _) => keeper.done(),
     }
-    let set = put?;
+    let (set, before) = put?;
     if !output.is_quiet() && !set.runs.is_empty() {
         output.remark(&format!("report: {}", dir.join("report.html").display()));
+        if let Some(id) = before {
+            output.remark(&format!(
+                "it stands in place of an earlier one: `linerate report {id} --html FILE` makes that again"
+            ));
+        }
     }
     let misses = set
         .result
@@ -452,23 +461,24 @@ fn distance() -> Option<Distance> {
     })
 }
 
-/// Writes the table, its page and its records, in place of those that an earlier table left there.
-fn write_folder(dir: &Path, set: &RunSet) -> Result<(), Failure> {
-    let earlier = std::fs::read_to_string(dir.join("result.json")).ok();
-    let earlier = earlier.and_then(|text| Document::from_json(&text).ok());
+/// Writes the table, its page and its records, in place of those that an earlier table of its name left there. Gives the
+/// id of that one, where it is stored and not part of this one.
+fn write_folder(dir: &Path, set: &RunSet, name: &str) -> Result<Option<String>, Failure> {
+    let result = set.result.experiment.as_ref();
+    let label = result.and_then(|result| result.label.as_deref());
+    // Another process may have put something there meanwhile, or taken an empty folder away.
+    check(dir, name, label)?;
+    let _ = create_dir_all(dir);
+    let earlier = table_in(dir);
     for run in &set.runs {
         write_file(dir.join(format!("{}.json", run.id)), &run.to_json())?;
     }
     let json = serde_json::to_string(set).expect("a set holds only what JSON can say");
     write_file(dir.join("result.json"), &(json + "\n"))?;
-    let title = set
-        .result
-        .experiment
-        .as_ref()
-        .map_or("linerate", |result| &result.title);
+    let title = result.map_or("linerate", |result| &result.title);
     write_file(dir.join("report.html"), &html::of_set(title, set))?;
     let is_kept = |id: &str| set.runs.iter().any(|run| run.id == id);
-    for run in earlier.iter().flat_map(Document::runs) {
+    for run in earlier.iter().flat_map(|earlier| &earlier.runs) {
         // An id is a file's name and no path, whatever a file that is not ours says.
         if !is_kept(&run.id)
             && run
@@ -479,5 +489,12 @@ fn write_folder(dir: &Path, set: &RunSet) -> Result<(), Failure> {
             let _ = std::fs::remove_file(dir.join(format!("{}.json", run.id)));
         }
     }
-    Ok(())
+    let replaced = earlier.filter(|earlier| label.is_none() && earlier.id != set.id);
+    Ok(replaced.map(|earlier| earlier.id).filter(is_stored))
+}
+
+/// Whether a set of this id is in the store.
+fn is_stored(id: &String) -> bool {
+    let store = Store::open_default();
+    store.is_ok_and(|store| store.folder().join(format!("{id}.json")).is_file())
 }

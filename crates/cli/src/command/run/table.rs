@@ -1,6 +1,5 @@
 //! Tables that grow: points of several runs of an experiment under one label.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use linerate_metric::event::Problem;
@@ -56,14 +55,6 @@ pub fn table_of(dir: &Path, name: &str, label: &str) -> Option<RunSet> {
         .flatten()
         .filter_map(|found| read(found.path()));
     newest(stored, read(dir.join("result.json")))
-}
-
-/// Holds the folder of a table until the file that this gives is closed: two processes that read it, add their
-/// points and write it at the same moment would each lose the other's. `None` where folders cannot be locked.
-pub fn hold(dir: &Path) -> Option<File> {
-    let folder = File::open(dir).ok()?;
-    folder.lock().ok()?;
-    Some(folder)
 }
 
 /// The table that was written last, which has all points: not the one that was begun last, since one that was

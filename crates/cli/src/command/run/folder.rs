@@ -1,0 +1,238 @@
+//! The folder of an experiment's results: whose it is, and that nothing of it stays where nothing came of it.
+
+use std::fs::{File, TryLockError, create_dir_all, read_to_string, remove_dir};
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use linerate_metric::event::Problem;
+use linerate_metric::experiment::ExperimentResult;
+use linerate_metric::set::RunSet;
+use linerate_report::document::Document;
+
+use crate::command::demo::prepare_folder;
+use crate::failure::Failure;
+
+/// How long whoever begins waits for another process that is about to have written: a page takes a second at most.
+const BEGIN: Duration = Duration::from_secs(2);
+
+/// The same for who has measured: better a table that another may write over than none.
+const END: Duration = Duration::from_secs(20);
+
+/// How soon a folder that was let go of is noticed.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A folder for the results of one table. Those of its parts that were made for it and hold nothing go when it is
+/// dropped.
+pub struct Folder {
+    /// The innermost first.
+    made: Vec<PathBuf>,
+    held: Option<File>,
+}
+
+impl Folder {
+    /// Finds out before anything is measured whether the results of this table may be written there. Only a table that
+    /// grows (`label`) may have several processes that measure for it at a time.
+    ///
+    /// # Errors
+    /// It cannot be made or written to, holds something else, or another process measures into it.
+    pub fn prepare(dir: &Path, name: &str, label: Option<&str>) -> Result<Self, Failure> {
+        check(dir, name, label)?;
+        let parts = dir.ancestors().filter(|part| !part.as_os_str().is_empty());
+        let made = parts.take_while(|part| !part.exists());
+        let mut folder = Self {
+            made: made.map(Path::to_owned).collect(),
+            held: None,
+        };
+        prepare_folder(dir)?;
+        let held = lock(dir, BEGIN).map_err(|InUse| {
+            Failure::failed(Problem::new(
+                "in use: another process measures into it",
+                dir.display().to_string(),
+                "wait for that one, or name another folder with --dir",
+            ))
+        })?;
+        folder.held = held.filter(|_| label.is_none());
+        Ok(folder)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // One that has something in it cannot be removed, and its parents neither.
+        let _ = self.made.iter().try_for_each(remove_dir);
+        self.held = None;
+    }
+}
+
+/// Holds the folder of a table that grows until the file that this gives is closed: two processes that read it, add
+/// their points and write it at the same moment would each lose the other's. `None` where that cannot be had.
+pub fn hold(dir: &Path) -> Option<File> {
+    // Whoever measured nothing for the same table may have taken it away.
+    create_dir_all(dir).ok()?;
+    lock(dir, END).ok().flatten()
+}
+
+/// Another process holds it.
+struct InUse;
+
+/// Locks a folder, within that time; `None` where folders cannot be locked.
+fn lock(dir: &Path, within: Duration) -> Result<Option<File>, InUse> {
+    let Ok(folder) = File::open(dir) else {
+        return Ok(None);
+    };
+    let until = Instant::now() + within;
+    loop {
+        match folder.try_lock() {
+            Ok(()) => return Ok(Some(folder)),
+            Err(TryLockError::Error(_)) => return Ok(None),
+            Err(TryLockError::WouldBlock) if Instant::now() >= until => return Err(InUse),
+            Err(TryLockError::WouldBlock) => sleep(LOOK),
+        }
+    }
+}
+
+/// Whether results of this table may take the place of what is in a folder: of the same experiment under the same
+/// label, or of nothing.
+///
+/// # Errors
+/// There is something else.
+pub fn check(dir: &Path, name: &str, label: Option<&str>) -> Result<(), Failure> {
+    let there = ["result.json", "report.html"]
+        .map(|file| dir.join(file))
+        .into_iter()
+        .find(|file| file.exists());
+    let Some(there) = there else {
+        return Ok(());
+    };
+    let before = table_in(dir);
+    let result = before.as_ref().and_then(result_of);
+    if result.is_some_and(|found| found.name == name && found.label.as_deref() == label) {
+        return Ok(());
+    }
+    let what = match result {
+        Some(found) => match &found.label {
+            Some(label) => format!("holds the results of {} --label {label}", found.name),
+            None => format!("holds the results of {} without a label", found.name),
+        },
+        None => "is there, and of something else".to_owned(),
+    };
+    Err(Failure::usage(Problem::new(
+        format!("{what}, which these would be written over"),
+        there.display().to_string(),
+        "name another folder with --dir, or move that away",
+    )))
+}
+
+/// The table that is in a folder.
+pub fn table_in(dir: &Path) -> Option<RunSet> {
+    let text = read_to_string(dir.join("result.json")).ok()?;
+    match Document::from_json(&text) {
+        Ok(Document::Set(set)) => Some(*set),
+        _ => None,
+    }
+}
+
+fn result_of(set: &RunSet) -> Option<&ExperimentResult> {
+    set.result.experiment.as_deref()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jiff::Timestamp;
+    use linerate_metric::exit;
+    use linerate_metric::set::{SET_SCHEMA, SetResult};
+
+    /// What a table of that name leaves.
+    fn result(name: &str, label: Option<&str>) -> String {
+        let result = ExperimentResult {
+            name: name.to_owned(),
+            label: label.map(str::to_owned),
+            ..ExperimentResult::default()
+        };
+        let set = RunSet {
+            schema: SET_SCHEMA.to_owned(),
+            id: "before".to_owned(),
+            kind: "experiment".to_owned(),
+            started: Timestamp::UNIX_EPOCH,
+            interrupted: false,
+            runs: Vec::new(),
+            result: SetResult {
+                experiment: Some(Box::new(result)),
+                ..SetResult::default()
+            },
+        };
+        serde_json::to_string(&set).unwrap()
+    }
+
+    #[test]
+    fn a_folder_that_nothing_was_put_into_goes_with_whatever_was_made_for_it() {
+        let room = tempfile::tempdir().unwrap();
+        let (outer, dir) = (room.path().join("a"), room.path().join("a/b"));
+        drop(Folder::prepare(&dir, "small", None).unwrap());
+        assert!(!outer.exists());
+        // What was there before stays, and so does what something was put into.
+        std::fs::create_dir(&outer).unwrap();
+        drop(Folder::prepare(&dir, "small", None).unwrap());
+        assert!(outer.exists() && !dir.exists());
+        let folder = Folder::prepare(&dir, "small", None).unwrap();
+        std::fs::write(dir.join("result.json"), result("small", None)).unwrap();
+        drop(folder);
+        assert!(dir.join("result.json").exists());
+    }
+
+    #[test]
+    fn results_take_the_place_of_their_own_kind_alone() {
+        let room = tempfile::tempdir().unwrap();
+        let dir = room.path();
+        let told = |label| {
+            let folder = Folder::prepare(dir, "small", label).map(drop);
+            folder.map_err(|failure| (failure.code, failure.problem.to_string()))
+        };
+        assert_eq!(told(None), Ok(()));
+        let write = |file: &str, text: &str| std::fs::write(dir.join(file), text).unwrap();
+        for (file, text, label, says) in [
+            ("report.html", "<p>", None, "of something else"),
+            ("result.json", "{}", None, "of something else"),
+            (
+                "result.json",
+                &result("other", None),
+                None,
+                "holds the results of other without a label",
+            ),
+            (
+                "result.json",
+                &result("small", None),
+                Some("bench"),
+                "holds the results of small without a label",
+            ),
+            (
+                "result.json",
+                &result("small", Some("bench")),
+                None,
+                "holds the results of small --label bench",
+            ),
+        ] {
+            write(file, text);
+            let (code, said) = told(label).unwrap_err();
+            assert!(code == exit::USAGE && said.contains(says), "{code} {said}");
+        }
+        assert_eq!(told(Some("bench")), Ok(()));
+        write("result.json", &result("small", None));
+        assert_eq!(told(None), Ok(()));
+    }
+
+    #[test]
+    fn two_at_a_time_measure_for_a_table_that_grows_alone() {
+        let room = tempfile::tempdir().unwrap();
+        let prepare = |label| Folder::prepare(room.path(), "small", label);
+        let grows = [prepare(Some("bench")), prepare(Some("bench"))];
+        assert!(grows.iter().all(Result::is_ok));
+        let one = prepare(None).unwrap();
+        let told = prepare(None).map(drop).unwrap_err().problem;
+        assert!(told.situation.contains("another process"), "{told}");
+        drop(one);
+        assert!(prepare(None).is_ok());
+    }
+}
