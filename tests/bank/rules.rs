@@ -512,6 +512,26 @@ fn have_threads_spend(record: &mut Record, working: f64, waiting: f64) {
     }
 }
 
+/// Who sleeps while others have the processor that the other end is ready for, waits for no timer of bbr.
+#[test]
+fn no_congestion_control_is_slow_where_others_have_the_processors() {
+    let none_needless = [("/directions/0/retransmits", json!(0))];
+    for (working, waiting, told) in [
+        (0.5, 0.1, true),
+        (0.4, 0.28, true),
+        (0.4, 0.32, false),
+        (0.32, 0.48, false),
+    ] {
+        let mut record = changed("congestion-control-bbr", &none_needless);
+        have_threads_spend(&mut record, working, waiting);
+        let found = linerate_explain::explain(&record);
+        let is_named = found
+            .iter()
+            .any(|found| found.cause == "congestion-control");
+        assert_eq!(is_named, told, "{working} {waiting}: {found:#?}");
+    }
+}
+
 /// An end that works for most of its time, and not all of it, is not what holds a stream whose full congestion window
 /// waits for a long path.
 #[test]
