@@ -31,7 +31,8 @@ pub(crate) struct Mark {
     pub(crate) number: u32,
     /// When the question came that it may be the answer to.
     pub(crate) asked: Option<Nanos>,
-    pub(crate) handed: Nanos,
+    /// When the stack was done with it, where departures are kept.
+    pub(crate) handed: Option<Nanos>,
     /// Where its UDP header begins in the frame.
     pub(crate) datagram: usize,
     /// Its checksum is whole.
@@ -71,6 +72,12 @@ impl Watch {
         self.departures.reserve_exact(room);
     }
 
+    /// The time at which a stage is passed, where anybody is told of it.
+    #[inline]
+    pub(crate) fn stage_now(&self) -> Option<Nanos> {
+        (self.room > 0).then(self.clock)
+    }
+
     /// A frame was put into the burst.
     #[inline]
     pub(crate) fn entered(&mut self, mark: Option<Mark>) {
@@ -99,11 +106,15 @@ impl Watch {
             let Some(Some(mark)) = self.marks.pop_front() else {
                 continue;
             };
+            // What was made before departures were kept is not told of.
+            let Some(handed_ns) = mark.handed else {
+                continue;
+            };
             if self.departures.len() < self.room {
                 self.departures.push_back(Departure {
                     socket: mark.socket,
                     number: mark.number,
-                    handed_ns: mark.handed,
+                    handed_ns,
                     left_ns: now,
                 });
             } else {

@@ -371,6 +371,79 @@ fn stages_are_in_order_and_answers_carry_them() {
     }
 }
 
+/// It is a good part of the time that an answer takes.
+#[test]
+fn an_answer_with_times_costs_two_looks_at_the_clock() {
+    let mut world = World::alike(&[], Link::CLEAN).announced();
+    world.far.stamp_payload("16".parse().unwrap(), clock);
+    let server = world.far.udp_bind(any(7)).unwrap();
+    let client = world.near.udp_bind(any(0)).unwrap();
+    world.near.udp_connect(client, at(FAR, 7)).unwrap();
+    // Who they are is known from here on.
+    ready((world.near).udp_send(client, None, 64, |_| ()));
+    world.run(200);
+    ready(world.far.udp_receive(server, |_, _| ()));
+    for _ in 0..3 {
+        ready((world.near).udp_send(client, None, 64, |payload| payload.fill(9)));
+        world.near.flush();
+        world.wire.carry(world.now);
+        world.now += Link::CLEAN.delay_ns;
+        world.wire.carry(world.now);
+        let before = CLOCK.get();
+        assert!(world.far.look());
+        // A turn can go on with the time at which they came.
+        assert_eq!(world.far.found_at(), Some(before + 1_000));
+        world.far.turn(world.now);
+        assert_eq!(world.far.found_at(), None);
+        let from = ready(world.far.udp_receive(server, |_, meta| meta.from));
+        ready((world.far).udp_send(server, Some(from), 64, |payload| payload.fill(9)));
+        world.far.send_made();
+        assert_eq!(CLOCK.get() - before, 2_000);
+    }
+}
+
+/// An answer does not wait for timers, and no timer for ever.
+#[test]
+fn an_answer_leaves_before_what_is_due_by_the_time() {
+    let mut world = World::alike(&[], Link::CLEAN).announced();
+    let server = world.far.udp_bind(any(7)).unwrap();
+    let client = world.near.udp_bind(any(0)).unwrap();
+    world.near.udp_connect(client, at(FAR, 7)).unwrap();
+    ready((world.near).udp_send(client, None, 64, |_| ()));
+    world.run(200);
+    ready(world.far.udp_receive(server, |_, _| ()));
+    // Somebody who is silent is asked for once a second.
+    let silent = Some(at("10.0.0.77", 7));
+    ready((world.far).udp_send(server, silent, 1, |_| ()));
+    world.far.flush();
+    let asked = |world: &World| world.far.counters().link.out_neighbor_requests;
+    for requests in 1..=3 {
+        assert_eq!(asked(&world), requests);
+        ready((world.near).udp_send(client, None, 64, |_| ()));
+        world.near.flush();
+        world.wire.carry(world.now);
+        world.now += 1_000_000_000;
+        world.wire.carry(world.now);
+        let left = world.far.counters().link.out_frames;
+        assert_eq!(world.far.turn(world.now).received, 1);
+        assert_eq!(asked(&world), requests, "it is due, and waits");
+        let from = ready(world.far.udp_receive(server, |_, meta| meta.from));
+        ready((world.far).udp_send(server, Some(from), 64, |_| ()));
+        world.far.send_made();
+        assert_eq!(world.far.counters().link.out_frames, left + 1);
+        assert!(world.far.next_deadline() <= Some(world.now));
+        // Datagrams in each turn hold nothing back for good.
+        ready((world.near).udp_send(client, None, 64, |_| ()));
+        world.near.flush();
+        world.wire.carry(world.now);
+        world.now += Link::CLEAN.delay_ns;
+        world.wire.carry(world.now);
+        assert_eq!(world.far.turn(world.now).received, 1);
+        ready(world.far.udp_receive(server, |_, _| ()));
+    }
+    assert_eq!(world.far.counters().link.out_unresolved, 1);
+}
+
 #[test]
 fn a_silent_neighbour_is_asked_again_and_given_up() {
     let mut world = World::alike(&["arp.cache=2"], Link::CLEAN);

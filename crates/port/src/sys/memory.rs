@@ -15,11 +15,10 @@ use crossbeam_queue::ArrayQueue;
 use crate::error::PortError;
 use crate::pool::{Batch, Pool};
 use crate::sys::frame::Frame;
+use crate::sys::prefetch::{self, LINE};
 
 /// Bytes in front of a frame's usual place, for headers that a port or a stack puts before it.
 const HEADROOM: u16 = 128;
-/// Bytes of a cache line on the machines at hand; only speed depends on it.
-const LINE: usize = 64;
 /// Frames of a memory unless asked for: as many as two ports with full rings and a pool each hold.
 const FRAMES: u32 = 8192;
 /// Ethernet header and one VLAN tag on top of an MTU of 1500.
@@ -328,6 +327,15 @@ impl Memory {
         // SAFETY: as in `bytes`; the handle exists once and is borrowed mutably, so nobody else sees
         // these bytes meanwhile.
         unsafe { slice::from_raw_parts_mut(start.as_ptr(), span.len()) }
+    }
+
+    /// Asks for the lines with the frame's headers, which another core wrote: they come while whoever reads them has
+    /// something else to do.
+    #[inline]
+    pub(crate) fn fetch_head(&self, frame: &Frame) {
+        const HEAD_BYTES: usize = 2 * LINE;
+        let bytes = usize::from(frame.len()).min(HEAD_BYTES);
+        prefetch::all_to_read(self.pointer(frame).cast_const(), bytes);
     }
 
     /// Where the frame's bytes begin, for the kernel.

@@ -13,6 +13,7 @@ pub(crate) mod interface;
 pub(crate) mod memory;
 pub(crate) mod netlink_xdp;
 pub(crate) mod packet;
+mod prefetch;
 pub(crate) mod ring;
 pub(crate) mod shm;
 pub(crate) mod tap;

@@ -13,11 +13,10 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use rustix::fs::{MemfdFlags, SealFlags};
 
 use crate::cursor::Indices;
+use crate::sys::prefetch::{self, LINE};
 
 /// First words of the memory; the last byte is the version of its shape.
 const MAGIC: [u8; 8] = *b"linrt-s\x01";
-/// A cache line; a pair of them is kept apart, because adjacent lines are fetched in pairs.
-const LINE: usize = 64;
 /// Bytes before the first ring.
 const HEADER_BYTES: usize = 128;
 /// What mappings of huge pages are rounded to: the usual size on x86-64 and arm64.
@@ -63,6 +62,7 @@ impl Shape {
     }
 
     fn lengths_bytes(self) -> usize {
+        // A pair of lines is kept apart: adjacent ones are fetched in pairs.
         (self.slots() * mem::size_of::<u32>()).next_multiple_of(2 * LINE)
     }
 
@@ -335,9 +335,7 @@ impl Slotted for Lane {
     #[inline]
     fn fetch(&self, slot: usize, bytes: usize) {
         let from = self.slot(slot);
-        for at in (0..bytes.min(self.shape.slot_bytes as usize)).step_by(LINE) {
-            prefetch::to_read(from.wrapping_add(at));
-        }
+        prefetch::all_to_read(from, bytes.min(self.shape.slot_bytes as usize));
     }
 
     #[inline]
@@ -378,36 +376,6 @@ unsafe fn copy(from: *const u8, to: *mut u8, count: usize) {
         65..=128 => unsafe { ends::<64>(from, to, count) },
         // SAFETY: the caller's promise.
         _ => unsafe { ptr::copy_nonoverlapping(from, to, count) },
-    }
-}
-
-/// Asks for cache lines before they are needed. Waiting for one at a time, a burst of short frames takes as
-/// long as all of its lines need to come from the other core; asked for together they come together.
-mod prefetch {
-    /// A line that the other side wrote.
-    #[inline(always)]
-    pub(super) fn to_read(at: *const u8) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: changes nothing that a program sees, and any address may be named.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = at;
-    }
-
-    /// A line that the other side read, to be written here.
-    #[inline(always)]
-    pub(super) fn to_write(at: *const u8) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-            // SAFETY: changes nothing that a program sees, and any address may be named.
-            unsafe { _mm_prefetch::<_MM_HINT_ET0>(at.cast()) };
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = at;
     }
 }
 

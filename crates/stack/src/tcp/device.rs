@@ -313,7 +313,7 @@ impl Goes<'_> {
                 socket,
                 number,
                 asked: None,
-                handed: (watch.clock)(),
+                handed: watch.stage_now(),
                 datagram: 0,
                 summed: false,
             });

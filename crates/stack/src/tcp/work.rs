@@ -227,9 +227,10 @@ impl Tcp {
         }
         if let Some(watch) = &link.watch {
             let head = usize::from(word(segment, 12) >> 12) * 4;
-            if segment.len() > head {
-                let times = (link.came, (watch.clock)());
-                self.connections[index as usize].came = Some(times);
+            if segment.len() > head
+                && let Some(queued) = watch.stage_now()
+            {
+                self.connections[index as usize].came = Some((link.came, queued));
             }
         }
         self.look(link, index);

@@ -398,7 +398,7 @@ impl Udp {
             to: header.to,
             tos: header.tos,
             arrived: link.came,
-            queued: link.watch.as_ref().map(|watch| (watch.clock)()),
+            queued: (link.watch.as_ref()).and_then(|watch| watch.stage_now()),
             segment,
         });
         self.ready.push(index);
@@ -440,7 +440,7 @@ impl Udp {
             to: header.to,
             tos: header.tos,
             arrived: link.came,
-            queued: link.watch.as_ref().map(|watch| (watch.clock)()),
+            queued: (link.watch.as_ref()).and_then(|watch| watch.stage_now()),
             segment: 0,
         });
         self.ready.push(index);

@@ -292,7 +292,7 @@ impl Udp {
                 socket: id,
                 number: sent,
                 asked: socket.asked,
-                handed: (watch.clock)(),
+                handed: watch.stage_now(),
                 datagram: vnet + ETHERNET_BYTES + head,
                 summed: !offload,
             });

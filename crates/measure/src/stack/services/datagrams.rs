@@ -125,6 +125,11 @@ impl Datagrams {
                 // Too long for the stack, or nobody to be reached, or no buffer.
                 Poll::Ready(Err(_)) | Poll::Pending => figures.answers_lost += 1,
             }
+            if matches!(stack.udp_waiting(self.socket), Ok(0)) {
+                // It waits for nothing else that is done in a round.
+                stack.send_made();
+                return false;
+            }
         }
         true
     }

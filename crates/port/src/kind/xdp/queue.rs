@@ -153,6 +153,8 @@ impl Receive for XdpReceive {
                 Some(Ok(frame)) => {
                     bytes += u64::from(frame.len());
                     taken += 1;
+                    // The core that the kernel copied it on may be another one.
+                    pool.memory().fetch_head(&frame);
                     if let Err(frame) = burst.push(frame) {
                         pool.free(frame);
                     }
