@@ -16,6 +16,7 @@ use crate::numbers::Numbers;
 use crate::pages;
 use crate::paths::Paths;
 use crate::stack::LONG_FRAME_BYTES;
+use crate::tcp::Cut;
 use crate::watch::{Mark, Watch};
 use crate::wire::{ETHERNET_BYTES, UDP, ip, put, word};
 
@@ -57,7 +58,7 @@ pub(crate) struct Link {
     pub(crate) watch: Option<Watch>,
     /// What the next frame that is pushed is.
     pub(crate) mark: Option<Mark>,
-    /// Where a packet is written for which no buffer is free.
+    /// Where a packet is written for which no buffer is free, or that is to be cut.
     pub(crate) scratch: Vec<u8>,
     pub(crate) numbers: Numbers,
     /// Type of service or traffic class of what is sent for sockets.
@@ -105,7 +106,7 @@ impl Link {
             came: 0,
             watch: None,
             mark: None,
-            scratch: pages::filled(memory.frame_bytes().into()),
+            scratch: pages::filled(scratch_bytes(memory.frame_bytes().into(), config)),
             numbers,
             tos: config.ip.tos,
             // RFC 1112, section 6.1.
@@ -115,12 +116,12 @@ impl Link {
         }
     }
 
-    /// Bytes from the heap, over a memory of this plan, and with this MTU.
-    pub(crate) fn heap_bytes(plan: &MemoryPlan, mtu: u16) -> usize {
+    /// Bytes from the heap, over a memory of this plan.
+    pub(crate) fn heap_bytes(plan: &MemoryPlan, config: &Config) -> usize {
         // The memory rounds slots up, and frames may fill them.
         let room = plan.slot_bytes() - usize::from(plan.headroom);
-        let rest = most_pieces(mtu) * size_of::<(Frame, Option<Mark>)>();
-        room.min(u16::MAX.into()) + Pool::HEAP_BYTES + rest
+        let rest = most_pieces(config.mtu) * size_of::<(Frame, Option<Mark>)>();
+        scratch_bytes(room.min(u16::MAX.into()), config) + Pool::HEAP_BYTES + rest
     }
 
     /// Bytes in front of the IP header.
@@ -211,6 +212,18 @@ impl Link {
             self.flush();
         }
         !self.burst.is_full() && self.budget > 0
+    }
+
+    /// Whether so many may, one behind the other.
+    #[inline]
+    pub(crate) fn has_room_for(&mut self, frames: usize) -> bool {
+        if self.budget < frames {
+            return false;
+        }
+        if self.burst.room() < frames {
+            self.flush();
+        }
+        self.burst.room() >= frames
     }
 
     /// Has departures watched by this clock.
@@ -488,6 +501,12 @@ impl Link {
         self.counters.link.out_ring_full += 1;
         self.pool.free(frame);
     }
+}
+
+/// The longest packet that is written before it is known where it goes, where frames hold so much.
+fn scratch_bytes(frame_bytes: usize, config: &Config) -> usize {
+    let cut = Cut::of(config).map_or(0, Cut::packet_bytes);
+    frame_bytes.max(cut)
 }
 
 /// Pieces that a packet of this length is cut into at most: 512 B of payload and headers are what every path takes

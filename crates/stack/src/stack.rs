@@ -5,6 +5,8 @@ mod input;
 mod plan;
 mod sockets;
 mod streams;
+#[cfg(test)]
+mod tests;
 
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;

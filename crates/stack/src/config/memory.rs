@@ -101,7 +101,7 @@ impl Config {
             item("smaller paths", Paths::heap_bytes()),
             item(
                 "frame without a place, and pool",
-                Link::heap_bytes(plan, self.mtu),
+                Link::heap_bytes(plan, self),
             ),
             item("settings", Addressing::HEAP_BYTES + cpus * size_of::<u32>()),
         ]

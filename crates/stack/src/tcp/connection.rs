@@ -66,6 +66,8 @@ pub(crate) struct Connection {
     pub(super) resend: u8,
     /// When it sent last there was more to send than the own window let go.
     pub(super) held: bool,
+    /// The most that was on its way at once since something was last lost: so much the congestion window holds.
+    carried: u32,
     /// When payload came last: to the port, and into the buffer; where stages are watched.
     pub(super) came: Option<(Nanos, Nanos)>,
 }
@@ -102,6 +104,7 @@ impl Connection {
             trouble: None,
             resend: 0,
             held: false,
+            carried: 0,
             came: None,
         }
     }
@@ -140,7 +143,7 @@ impl Connection {
         (self.next, self.before) = (None, None);
         (self.sent, self.came, self.written) = (Sent::default(), None, 0);
         self.recovery = Recovery::default();
-        (self.trouble, self.resend, self.held) = (None, 0, false);
+        (self.trouble, self.resend, self.held, self.carried) = (None, 0, false, 0);
     }
 
     /// A segment came, which acknowledges: whether the engine has to be shown that again.
@@ -277,6 +280,54 @@ impl Connection {
         let unsent = |up_to: u32| end.wrapping_sub(up_to) as i32;
         let least = self.sent.largest.max(1) as i32;
         self.held = self.sent.up_to.is_some_and(|up_to| unsent(up_to) >= least);
+    }
+
+    /// Whether nothing is lost that is known of.
+    #[inline]
+    fn is_undisturbed(&self) -> bool {
+        self.recovery.is_undisturbed() && !self.sent.timed_out
+    }
+
+    /// Notes, when all has left that may, how much is on its way.
+    #[inline]
+    pub(super) fn note_carried(&mut self) {
+        let flight = (self.sent.up_to).and_then(|up_to| self.recovery.flight(up_to));
+        self.carried = match self.is_undisturbed() {
+            true => self.carried.max(flight.unwrap_or(0)),
+            false => 0,
+        };
+    }
+
+    /// How much may leave now in whole segments with so much payload, of which less than `least` is of no use: what was
+    /// written, and neither the far end's window nor the congestion window holds back. Of the latter nothing is known
+    /// beyond what was on its way before. Nothing where something is lost, the engine would make shorter ones, or these are
+    /// too long for the path.
+    #[inline]
+    pub(super) fn room_for_whole(&self, each: u16, least: u32, controls: bool) -> usize {
+        let Some(up_to) = self.sent.up_to else {
+            return 0;
+        };
+        let ahead = |end: u32| (end.wrapping_sub(up_to) as i32).max(0) as u32;
+        let written = ahead(self.sent.first.wrapping_add(self.written));
+        if written < least {
+            return 0;
+        }
+        let usual = self.remote.is_ipv4()
+            && self.sent.told >= each
+            && self.sent.path_mtu == 0
+            && !self.sent.is_suspected();
+        if !usual || !self.is_undisturbed() {
+            return 0;
+        }
+        let (Some(flight), Some(window)) =
+            (self.recovery.flight(up_to), self.recovery.window_ends())
+        else {
+            return 0;
+        };
+        let room = written.min(ahead(window));
+        let carried = self.carried.saturating_sub(flight);
+        let most = if controls { carried } else { u32::MAX };
+        room.min(most) as usize
     }
 
     /// The number that nudges have: the engine has payload to send again. Of an end alone it would stop its timer, and

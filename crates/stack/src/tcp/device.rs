@@ -87,6 +87,15 @@ impl Sent {
         self.ends == Some(behind) && (payload > 0 || self.up_to == self.ends)
     }
 
+    /// How much more was sent than up to there.
+    #[inline]
+    pub(super) fn beyond(&self, before: Option<u32>) -> usize {
+        match (self.up_to, before) {
+            (Some(up_to), Some(before)) => up_to.wrapping_sub(before) as usize,
+            _ => 0,
+        }
+    }
+
     /// A segment leaves that takes this much of the stream; whether all of it left before.
     fn leaves(&mut self, sequence: u32, length: u32) -> bool {
         let end = sequence.wrapping_add(length);
@@ -157,7 +166,7 @@ impl Glance<'_> {
 }
 
 /// A device that is only asked what it can do.
-pub(super) struct Still<'a>(pub(super) &'a Wire);
+pub(super) struct Still<'a>(pub(super) &'a DeviceCapabilities);
 
 impl Device for Still<'_> {
     type RxToken<'b>
@@ -178,7 +187,7 @@ impl Device for Still<'_> {
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
-        self.0.capabilities.clone()
+        self.0.clone()
     }
 }
 
@@ -197,7 +206,7 @@ pub(super) struct Goes<'a> {
     wire: &'a Wire,
     sent: &'a mut Sent,
     socket: Option<SocketId>,
-    /// Payload of each segment, when the port's other side is to cut the packet.
+    /// Payload of each segment, when the packet is to be cut: by the port's other side, or here.
     segment: Option<u16>,
 }
 
@@ -206,8 +215,13 @@ impl TxToken for Goes<'_> {
         let narrow = self.sent.path_mtu != 0 && length > usize::from(self.sent.path_mtu);
         let decides = (narrow && self.link.now >= self.sent.wider_at)
             || (self.sent.is_suspected() && length > usize::from(LEAST_V4));
+        let here = self.segment.filter(|_| !self.wire.cuts());
         if decides || (narrow && !self.wire.cuts()) {
+            debug_assert_eq!(here, None, "of these none is made long");
             return self.cut(length, write);
+        }
+        if let Some(each) = here {
+            return self.split(length, each, write);
         }
         let Some(mut frame) = self.link.make(length) else {
             // As a device without a free buffer: written nowhere, and counted where it was missed.
@@ -286,6 +300,26 @@ impl Goes<'_> {
         if guesses {
             // In this length it has left once.
             self.sent.vain.1 = 0;
+        }
+        self.link.scratch = whole;
+        result
+    }
+
+    /// Cuts a packet that the engine made of several segments into these, for each of which there is room. They are as
+    /// if it had made them one by one, also to those who count what is lost.
+    fn split<R>(mut self, length: usize, each: u16, write: impl FnOnce(&mut [u8]) -> R) -> R {
+        let mut whole = std::mem::take(&mut self.link.scratch);
+        let result = write(&mut whole[..length]);
+        let packet = &whole[..length];
+        self.segment = None;
+        let mtu = path::packet_of(packet, each);
+        for piece in path::pieces(packet, mtu, mtu) {
+            // Counted where it is missed, each of them.
+            let Some(mut frame) = self.link.make(piece.bytes()) else {
+                continue;
+            };
+            piece.write(self.link.packet(&mut frame));
+            self.leave(frame);
         }
         self.link.scratch = whole;
         result

@@ -9,6 +9,7 @@ mod connection;
 mod device;
 mod edge;
 mod listen;
+mod long;
 mod path;
 mod recovery;
 mod trouble;
@@ -38,6 +39,8 @@ use crate::wire::ip;
 pub(crate) use connection::Connection;
 use connection::Owner;
 pub(crate) use listen::Listener;
+pub(crate) use long::Cut;
+use long::Long;
 
 /// Listening sockets of a stack: a server of this program has a port for each of its dialects.
 pub(crate) const LISTENERS: usize = 64;
@@ -45,6 +48,8 @@ pub(crate) const LISTENERS: usize = 64;
 /// All of TCP.
 pub(crate) struct Tcp {
     interface: Interface,
+    /// The same for segments that are cut here; none where the port's other side cuts, or nothing is long enough.
+    long: Option<Long>,
     wire: Wire,
     connections: Vec<Connection>,
     free: Vec<u32>,
@@ -170,6 +175,20 @@ fn segmentation(config: &Config, vnet: usize, frame_bytes: usize) -> Option<usiz
         .then_some(long - vnet - crate::wire::ETHERNET_BYTES)
 }
 
+/// The engine of a host, over a device that can do this.
+fn engine(own: &Addressing, capabilities: &DeviceCapabilities, start: Instant) -> Interface {
+    let mut config = InterfaceConfig::new(HardwareAddress::Ip);
+    config.random_seed = own.seed;
+    let mut engine = Interface::new(config, &mut device::Still(capabilities), start);
+    engine.update_ip_addrs(|list| {
+        for network in &own.networks {
+            // The bound is the stack's own: eight addresses at most.
+            let _ = list.push(IpCidr::new(network.address.into(), network.prefix));
+        }
+    });
+    engine
+}
+
 impl Tcp {
     pub(crate) fn new(
         config: &Config,
@@ -204,15 +223,13 @@ impl Tcp {
             start: None,
             second_us: config.tcp.min_rto.as_micros() as u64,
         };
-        let mut engine = InterfaceConfig::new(HardwareAddress::Ip);
-        engine.random_seed = own.seed;
-        let mut interface = Interface::new(engine, &mut device::Still(&wire), clock.instant(0));
+        let start = clock.instant(0);
         clock.start = None;
-        interface.update_ip_addrs(|list| {
-            for network in &own.networks {
-                // The bound is the stack's own: eight addresses at most.
-                let _ = list.push(IpCidr::new(network.address.into(), network.prefix));
-            }
+        let interface = engine(own, &wire.capabilities, start);
+        let cut = Cut::of(config).filter(|_| !wire.cuts());
+        let long = cut.map(|cut| {
+            let capabilities = Long::capabilities(cut, &wire.capabilities);
+            Long::new(cut, engine(own, &capabilities, start))
         });
         let count = config.tcp_sockets as usize;
         let mut connections = Vec::with_capacity(count);
@@ -225,6 +242,7 @@ impl Tcp {
         listeners.extend((0..LISTENERS).map(|_| Listener::default()));
         Self {
             interface,
+            long,
             wire,
             connections,
             free,
@@ -266,6 +284,12 @@ impl Tcp {
             count * each + queues + timers + table + listeners,
             count * (config.tcp.send_buffer + config.tcp.receive_window),
         )
+    }
+
+    /// Has every segment made alone.
+    #[cfg(test)]
+    pub(crate) fn make_single(&mut self) {
+        self.long = None;
     }
 
     fn hash(&self, local: SocketAddr, remote: SocketAddr) -> u32 {

@@ -190,6 +190,12 @@ pub(super) fn payload_within(packet: &[u8], mtu: u16) -> u16 {
     mtu - (ip + tcp) as u16
 }
 
+/// The length of a packet with the headers of this one, and so much payload.
+pub(super) fn packet_of(packet: &[u8], payload: u16) -> u16 {
+    let (ip, tcp) = heads(packet);
+    (ip + tcp) as u16 + payload
+}
+
 /// One of the packets that a longer one is cut into.
 pub(super) struct Piece<'a> {
     whole: &'a [u8],

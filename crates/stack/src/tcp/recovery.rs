@@ -193,6 +193,19 @@ impl Recovery {
         self.acknowledged == Some(number)
     }
 
+    /// Whether nothing is lost that is known of, nor sent again.
+    #[inline]
+    pub(super) fn is_undisturbed(&self) -> bool {
+        self.until.is_none() && self.resent.is_none()
+    }
+
+    /// How much of what was sent up to this number was not acknowledged.
+    #[inline]
+    pub(super) fn flight(&self, up_to: u32) -> Option<u32> {
+        let number = self.acknowledged?;
+        Some(ahead(up_to, number).max(0) as u32)
+    }
+
     /// The number that the far end's window ends in front of, as it was told last.
     pub(super) fn window_ends(&self) -> Option<u32> {
         let number = self.acknowledged?;

@@ -32,7 +32,7 @@ const HALF_OPEN: Nanos = 15_000_000_000;
 const MOST_STEPS: u32 = 64;
 
 /// Segments that a connection sends before it is the next one's turn.
-const SEGMENTS_AT_A_TIME: u32 = 8;
+pub(super) const SEGMENTS_AT_A_TIME: u32 = 8;
 
 const ACK_RST: u16 = ACK | RST;
 const SYN_RST: u16 = SYN | RST;
@@ -435,6 +435,7 @@ impl Tcp {
             return;
         }
         let now = self.clock.instant(link.now);
+        let controls = self.settings.control != CongestionControl::None;
         let mut idle = 0;
         while idle < self.dirty.len() && link.has_room() {
             let Some(index) = self.dirty.pop() else {
@@ -464,6 +465,8 @@ impl Tcp {
             }
             let connection = &mut self.connections[index as usize];
             let lost_end = connection.lost_end();
+            let long = self.long.as_ref();
+            let room = long.map_or(0, |long| long.room(connection, controls));
             let socket = Some(connection.id(index));
             let (set, sent) = connection.parts();
             // Nothing but the end is left to be sent, so that a time-out costs nothing: the engine is shown that it is
@@ -482,7 +485,13 @@ impl Tcp {
             if let Some(due) = due {
                 self.interface.poll_egress(due, &mut glance, set);
             }
-            for _ in 0..SEGMENTS_AT_A_TIME {
+            let mut left = SEGMENTS_AT_A_TIME;
+            if room > 0
+                && let Some(long) = &mut self.long
+            {
+                (left, state) = long.send(now, &mut glance, set, room);
+            }
+            for _ in 0..left {
                 state = self.interface.poll_egress(now, &mut glance, set);
                 if state == PollResult::None || !glance.link.has_room() {
                     break;
@@ -494,6 +503,9 @@ impl Tcp {
                 continue;
             }
             self.connections[index as usize].note_held();
+            if controls && self.long.is_some() {
+                self.connections[index as usize].note_carried();
+            }
             if self.connections[index as usize].socket().state()
                 != self.connections[index as usize].state
             {
