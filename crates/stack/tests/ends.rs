@@ -2,9 +2,10 @@
 
 mod common;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use common::segments::{self, ACK, FIN};
 use common::{FAR, Link, World, any, at, ready};
 use linerate_stack::{SocketId, Stack, TcpState};
 
@@ -71,6 +72,54 @@ fn an_end_that_the_engine_learns_of_late_is_no_reset() {
         is(&mut world.near, client, TcpState::Closed)
     });
     assert_eq!(ends(&world), [(0, 0); 2]);
+}
+
+/// Payload that is sent again in vain is answered so, and the engine, which counts three, has none to send again.
+#[test]
+fn an_end_that_is_lost_is_sent_again_whatever_payload_is_acknowledged_once_more() {
+    for (both, ahead, payload) in [
+        (false, 0, &[][..]),
+        (true, 0, &[]),
+        // Beyond the buffer, so that the acknowledgement alone is taken.
+        (false, 65_000, &[0xaa; 1_400]),
+    ] {
+        let mut world = World::alike(&["tcp.receive_window=64K"], Link::CLEAN);
+        let (client, server) = world.connected(80);
+        ready(world.near.tcp_send(client, |room| room.len().min(3_000)));
+        world.until(5, |world| world.near.tcp_queued(client).unwrap().0 == 0);
+        let (last, lost) = (Rc::new(RefCell::new(None)), Rc::new(Cell::new(0)));
+        let (seen, losses) = (Rc::clone(&last), Rc::clone(&lost));
+        world.wire.watch = Box::new(move |end, frame| {
+            let tcp = segments::is_tcp(frame);
+            if tcp && end == 1 {
+                *seen.borrow_mut() = Some(frame.clone());
+            }
+            let loses = tcp && end == 0 && segments::flags(frame) & FIN != 0 && losses.get() == 0;
+            losses.set(losses.get() + u32::from(loses));
+            !loses
+        });
+        // Something is acknowledged, by what is said again then.
+        ready(world.near.tcp_send(client, |room| room.len().min(10)));
+        world.until(5, |world| world.near.tcp_queued(client).unwrap().0 == 0);
+        world.near.tcp_finish(client).unwrap();
+        if both {
+            world.far.tcp_finish(server).unwrap();
+        }
+        world.run(3);
+        assert_eq!(lost.get(), 1);
+        let last = last.take().expect("an acknowledgement");
+        let next = segments::sequence(&last).wrapping_add(u32::from(both));
+        let again = segments::like(&last, next.wrapping_add(ahead), ACK, payload);
+        for _ in 0..5 {
+            world.wire.put(0, &again);
+            world.near.turn(world.now);
+        }
+        world.until(5, |world| {
+            let _ = (world.far).tcp_receive(server, |bytes| (bytes.len(), ()));
+            let waits = [TcpState::Established, TcpState::Finished];
+            !waits.contains(&world.far.tcp_state(server).unwrap())
+        });
+    }
 }
 
 #[test]

@@ -258,6 +258,24 @@ impl Connection {
             && std::mem::take(&mut self.sent.end_rode)
     }
 
+    /// A segment acknowledges once more all payload, and not the end behind it, as those do that answer payload which was
+    /// sent again in vain. At the third of them the engine would stop its time-out, find no payload that it could send
+    /// again, and never send the end any more: the same acknowledgement, which has it count anew.
+    #[inline]
+    pub(super) fn repeats_before_end(&mut self, segment: &[u8]) -> Option<Bare> {
+        let socket = self.socket();
+        let waits = matches!(socket.state(), State::FinWait1 | State::Closing);
+        if !waits || socket.send_queue() > 0 {
+            return None;
+        }
+        let number = self.acknowledged()?;
+        if edge::acknowledged(segment) != Some(number) {
+            return None;
+        }
+        let ends = (self.remote, self.local);
+        Some(Bare::made(ends, self.expected()?, number, 0))
+    }
+
     /// A segment that acknowledges an end that the engine does not know of: it is told, and what to show it instead.
     #[cold]
     pub(super) fn heard_end(&mut self, header: &Header, packet: &[u8]) -> Option<Bare> {

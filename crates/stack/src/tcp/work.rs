@@ -195,6 +195,10 @@ impl Tcp {
             return;
         }
         let connection = &mut self.connections[index as usize];
+        if let Some(bare) = connection.repeats_before_end(segment) {
+            self.count_anew(link, now, index, bare);
+        }
+        let connection = &mut self.connections[index as usize];
         let base = connection.far_base;
         if let Some(mut bare) = edge::beyond(connection.socket(), base, header, packet) {
             self.show(link, now, index, bare.packet());
@@ -365,6 +369,15 @@ impl Tcp {
         };
         // Nothing can be sent into a window that is closed.
         for &window in windows.iter().filter(|_| window > 0) {
+            bare.set_window(window);
+            self.show(link, now, index, bare.packet());
+        }
+    }
+
+    /// Has the engine count duplicates anew, whatever window it was told last: one that differs is none to it.
+    #[cold]
+    fn count_anew(&mut self, link: &mut Link, now: Instant, index: u32, mut bare: Bare) {
+        for window in [1, 2] {
             bare.set_window(window);
             self.show(link, now, index, bare.packet());
         }
