@@ -229,6 +229,10 @@ impl Link {
     /// Has departures watched by this clock.
     pub(crate) fn watched_by(&mut self, clock: fn() -> Nanos) -> &mut Watch {
         let frames = self.burst.len();
+        if self.watch.is_none() {
+            // Of frames that a look has found before this it is the first time that is known.
+            self.came = clock();
+        }
         let watch = self.watch.get_or_insert_with(|| Watch::new(clock, frames));
         watch.clock = clock;
         watch

@@ -57,7 +57,8 @@ pub struct Meta {
     /// The time of the turn that took its last frame from the port ("driver in"); read for each burst
     /// where stages are watched.
     pub arrived_ns: Nanos,
-    /// When it was put into the socket's queue ("stack in"), where stages are watched.
+    /// When it was put into the socket's queue ("stack in"), where [`Stack::watch_stages`](crate::Stack::watch_stages) keeps
+    /// departures.
     pub queued_ns: Option<Nanos>,
     /// Datagrams that this socket's queue has refused since it was opened.
     pub queue_drops: u32,

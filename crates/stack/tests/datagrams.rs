@@ -444,6 +444,54 @@ fn an_answer_leaves_before_what_is_due_by_the_time() {
     assert_eq!(world.far.counters().link.out_unresolved, 1);
 }
 
+/// Whoever sleeps until something comes closes a connection at the time of the turn that woke it.
+#[test]
+fn what_is_closed_after_a_datagram_is_closed_now() {
+    let mut world = World::alike(&[], Link::CLEAN).announced();
+    let (near, far) = world.connected(80);
+    let server = world.near.udp_bind(any(7)).unwrap();
+    let client = world.far.udp_bind(any(0)).unwrap();
+    world.far.udp_connect(client, at(NEAR, 7)).unwrap();
+    world.run(200);
+    world.now += 61_000_000_000;
+    ready((world.far).udp_send(client, None, 1, |_| ()));
+    world.far.flush();
+    world.wire.carry(world.now);
+    world.now += Link::CLEAN.delay_ns;
+    world.wire.carry(world.now);
+    assert_eq!(world.near.turn(world.now).received, 1);
+    ready(world.near.udp_receive(server, |_, _| ()));
+    world.near.close(near).unwrap();
+    world.near.flush();
+    world.run(200);
+    world.far.close(far).unwrap();
+    world.run(200);
+    let ends = [&world.near, &world.far].map(|stack| stack.counters().tcp.out_resets);
+    assert_eq!(ends, [0, 0]);
+}
+
+/// A watch that begins between a look and its turn has the time from its beginning.
+#[test]
+fn what_was_found_before_a_watch_began_came_no_earlier() {
+    let mut world = World::alike(&[], Link::CLEAN).announced();
+    let server = world.far.udp_bind(any(7)).unwrap();
+    let client = world.near.udp_bind(any(0)).unwrap();
+    world.near.udp_connect(client, at(FAR, 7)).unwrap();
+    ready((world.near).udp_send(client, None, 64, |_| ()));
+    world.run(200);
+    ready(world.far.udp_receive(server, |_, _| ()));
+    ready((world.near).udp_send(client, None, 64, |_| ()));
+    world.near.flush();
+    world.wire.carry(world.now);
+    world.now += Link::CLEAN.delay_ns;
+    world.wire.carry(world.now);
+    assert!(world.far.look());
+    assert_eq!(world.far.found_at(), None);
+    let before = CLOCK.get();
+    world.far.watch_stages(clock, 4);
+    assert_eq!(world.far.found_at(), Some(before + 1_000));
+}
+
 #[test]
 fn a_silent_neighbour_is_asked_again_and_given_up() {
     let mut world = World::alike(&["arp.cache=2"], Link::CLEAN);

@@ -12,7 +12,6 @@ mod recorded;
 mod stages;
 
 use std::io;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::Poll;
@@ -38,15 +37,15 @@ const LOOK_NS: Nanos = 1_000_000;
 /// Pause between two turns while the thread only waits for others.
 const TEND_NS: Nanos = 50_000;
 
-/// Looks at the port between two turns that have nothing to do, where nobody sleeps, at least and at most. Of a port that
-/// is asked by system calls a look is half of a turn, of one in memory a tenth; a frame that comes waits for what is under
-/// way.
-const LOOKS: RangeInclusive<u32> = 16..=256;
+/// Looks at the port from one reading of the clock to the next, between two turns that have nothing to do and where nobody
+/// sleeps. Of a port that is asked by system calls a look is half of a turn, of one in memory a tenth; a frame that comes
+/// waits for what is under way.
+const LOOKS: u32 = 16;
 
-/// Time within which looks are made more: what else a thread has to do waits for them.
-const LOOKS_WANTED_NS: Nanos = 4_000;
+/// Time after which there is a turn again: what else a thread has to do waits for it.
+const LOOKING_NS: Nanos = 4_000;
 
-/// Longer than so many looks take: a departure that is due sooner is waited for in turns.
+/// Longer than looks take: a departure that is due sooner is waited for in turns.
 const LOOKS_NS: Nanos = 20_000;
 
 /// Flows whose refusals are looked for: where nobody has a port all are refused.
@@ -82,9 +81,6 @@ pub struct OnStack {
     /// Since when nothing has come, where that was looked for in vain; and how long it was until the last turn.
     idle_from: Option<Nanos>,
     idle_ns: Nanos,
-    /// Looks at the port that take no longer than is wanted, and whether so many have just found nothing.
-    looks: u32,
-    in_vain: bool,
     /// Payload that workloads moved, for the service that they are of.
     payload: Payload,
     /// Somebody wants received streams to end.
@@ -120,8 +116,6 @@ impl OnStack {
             came: false,
             idle_from: None,
             idle_ns: 0,
-            looks: *LOOKS.start(),
-            in_vain: false,
             payload: Payload::default(),
             cut,
             is_cut: false,
@@ -167,11 +161,7 @@ impl OnStack {
         self.now = self.stack.found_at().unwrap_or_else(clock::now);
         if let Some(from) = self.idle_from.take() {
             // What took longer was no look: somebody else had the processor.
-            let idle = self.now.saturating_sub(from).min(LOOKS_NS);
-            self.idle_ns += idle;
-            if self.in_vain {
-                self.looks = looks_after(self.looks, idle);
-            }
+            self.idle_ns += self.now.saturating_sub(from).min(LOOKS_NS);
         }
         if let Some(interval) = self.interval {
             if self.now < self.turn_ns {
@@ -230,11 +220,21 @@ impl OnStack {
         let from = if self.came { clock::now() } else { self.now };
         self.idle_from = Some(from);
         let due_soon = until.is_some_and(|until| until < from + LOOKS_NS);
-        let looks = if due_soon { 0 } else { self.looks };
-        let found = (0..looks).any(|_| self.stack.look());
-        self.in_vain = looks > 0 && !found;
-        if !found {
+        if due_soon || !self.finds(from + LOOKING_NS) {
             std::hint::spin_loop();
+        }
+    }
+
+    /// Looks until something has come, or it is so late.
+    #[inline]
+    fn finds(&mut self, until: Nanos) -> bool {
+        loop {
+            if (0..LOOKS).any(|_| self.stack.look()) {
+                return true;
+            }
+            if clock::now() >= until {
+                return false;
+            }
         }
     }
 
@@ -393,15 +393,6 @@ fn outcome<R>(found: Poll<Result<R, StackError>>) -> Poll<io::Result<R>> {
     }
 }
 
-/// How many looks are made next, when so many found nothing in this time.
-fn looks_after(looks: u32, idle: Nanos) -> u32 {
-    match idle {
-        _ if idle <= LOOKS_WANTED_NS / 2 => (2 * looks).min(*LOOKS.end()),
-        _ if idle > LOOKS_WANTED_NS => (looks / 2).max(*LOOKS.start()),
-        _ => looks,
-    }
-}
-
 fn meta_of(meta: &linerate_stack::Meta) -> Meta {
     Meta {
         stamp_ns: Some(meta.arrived_ns),
@@ -409,26 +400,5 @@ fn meta_of(meta: &linerate_stack::Meta) -> Meta {
         queue_drops: Some(meta.queue_drops),
         tos: Some(meta.tos),
         ..Meta::default()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn looks_are_as_many_as_take_what_is_wanted() {
-        // A look in memory, one by a system call, and one beside somebody else who has the processor.
-        for (look_ns, looks) in [(15, 256), (100, 32), (500, 16), (20_000, 16)] {
-            let mut at = *LOOKS.start();
-            for _ in 0..10 {
-                at = looks_after(at, Nanos::from(at) * look_ns);
-            }
-            assert_eq!(at, looks, "{look_ns} ns");
-            // It comes to rest there.
-            let next = looks_after(at, Nanos::from(at) * look_ns);
-            assert_eq!(next, looks, "{look_ns} ns");
-        }
-        assert_eq!(looks_after(256, 20_000), 128);
     }
 }

@@ -83,11 +83,16 @@ impl World {
 
     fn turn(&mut self) {
         let mtu = self.ends[0].mtu;
-        self.ends[0].link.scratch[..4].fill(0);
+        self.ends[0].link.scratch[..6].fill(0);
         for end in &mut self.ends {
             end.turn(self.now);
         }
-        self.longs += u32::from(usize::from(word(&self.ends[0].link.scratch, 2)) > mtu);
+        let scratch = &self.ends[0].link.scratch;
+        let bytes = match scratch[0] >> 4 {
+            6 => ip::V6_BYTES + usize::from(word(scratch, 4)),
+            _ => usize::from(word(scratch, 2)),
+        };
+        self.longs += u32::from(bytes > mtu);
         let departures = &mut self.departures;
         let missed = self.ends[0].departures(|departure| departures.push(departure.number));
         assert_eq!(missed, 0);

@@ -431,6 +431,12 @@ impl Tcp {
         }
     }
 
+    /// It is so late now, whether or not there is work.
+    #[inline]
+    pub(crate) fn pass(&mut self, now: Nanos) {
+        self.now = now;
+    }
+
     /// Sends what connections have to send, as far as there is room; runs what is due.
     pub(crate) fn work(&mut self, link: &mut Link) {
         self.now = link.now;
