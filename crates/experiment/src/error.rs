@@ -59,6 +59,12 @@ pub enum ExperimentError {
         /// What stands behind it.
         port: String,
     },
+    /// `--on` names no host.
+    #[error("--on {host} names no host")]
+    NoHost {
+        /// As it was named.
+        host: String,
+    },
     /// Knobs that only hands can set have several values left.
     #[error(
         "{knobs} cannot be set on real hosts: add the points one by one, --point {example} --label NAME"
@@ -148,6 +154,11 @@ impl ExperimentError {
                     "say --on {name}, or put the port of `linerate server` behind it: 1 to 65535"
                 ),
             ),
+            Self::NoHost { host } => Problem::new(
+                "names no host",
+                format!("--on {host}"),
+                "say --on HOST or --on HOST:PORT, with a name or an address",
+            ),
             Self::NeedsHands { knobs, example } => Problem::new(
                 "cannot be set on real hosts by a program",
                 knobs.clone(),
@@ -191,6 +202,7 @@ impl ExperimentError {
             | Self::StaysHere
             | Self::NoSuchPoint { .. }
             | Self::PortOfHost { .. }
+            | Self::NoHost { .. }
             | Self::NeedsHands { .. } => exit::USAGE,
             Self::Stays { code, .. } | Self::Nothing { code, .. } => *code,
             Self::Lab(error) if error.is_missing_privilege() => exit::MISSING,

@@ -151,7 +151,7 @@ fn with_port(mut words: Vec<String>, host: &str, port: u16) -> Vec<String> {
     };
     let after = match words.first().map(String::as_str) {
         Some("server") => Some(0),
-        Some("throughput" | "latency" | "ttcp") => words.iter().position(|word| word == host),
+        Some("throughput" | "latency") => words.iter().position(|word| word == host),
         _ => None,
     };
     if let Some(after) = after.filter(|_| !words.iter().any(of_its_own)) {
@@ -211,6 +211,7 @@ mod tests {
             ("server --port 7", "server --port 7"),
             // Of another program, or another host.
             ("latency far --peer echo", "latency far --peer echo"),
+            ("ttcp -t far", "ttcp -t far"),
             ("latency 10.77.0.9 -u", "latency 10.77.0.9 -u"),
             ("forward --dev null:", "forward --dev null:"),
         ] {

@@ -272,6 +272,8 @@ pub fn run(
                 point.left = Some(left);
                 for &other in alike.iter().flat_map(|alike| &alike.points) {
                     kept[other].skipped = Some(because.clone());
+                    // Whatever it was left for before and may pass: this stays.
+                    kept[other].left = None;
                 }
                 let _ = progress(&Progress::Skipped { words, because });
                 if let Some(alike) = alike {

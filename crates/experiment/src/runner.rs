@@ -136,9 +136,7 @@ impl Experiment {
         quick: bool,
         only: &Setting,
     ) -> Result<Vec<Vec<String>>, ExperimentError> {
-        let hosts = self.hosts().into_iter();
-        let hosts: Vec<(String, String)> =
-            hosts.map(|name| (name, STANDS_FOR.to_string())).collect();
+        let hosts = self.stand_ins();
         let mut lines: Vec<Vec<String>> = Vec::new();
         for setting in settings(self, quick, only)? {
             let names = Names::at(self, &setting, quick, &hosts, "1");
@@ -176,9 +174,9 @@ impl Experiment {
     /// Whether it can be run there: before anything is begun.
     ///
     /// # Errors
-    /// [`ExperimentError::StaysHere`], [`ExperimentError::PortOfHost`], [`ExperimentError::NeedsHands`] where several
-    /// values are left of what the network is built from and nobody sits at the terminal, and
-    /// [`ExperimentError::NoSuchPoint`].
+    /// [`ExperimentError::StaysHere`], [`ExperimentError::NoHost`], [`ExperimentError::PortOfHost`],
+    /// [`ExperimentError::NeedsHands`] where several values are left of what the network is built from and nobody sits
+    /// at the terminal, and [`ExperimentError::NoSuchPoint`].
     pub fn check_place(
         &self,
         place: &Place,
@@ -202,6 +200,9 @@ impl Experiment {
         if !self.goes_out() {
             return Err(ExperimentError::StaysHere);
         }
+        if parted(host).0.is_empty() {
+            return Err(ExperimentError::NoHost { host: host.clone() });
+        }
         if let (name, Some(port)) = parted(host)
             && !port.parse().is_ok_and(|port: u16| port > 0)
         {
@@ -222,6 +223,12 @@ impl Experiment {
             }),
             _ => Ok(()),
         }
+    }
+
+    /// Its hosts, each with an address that stands for its own.
+    fn stand_ins(&self) -> Vec<(String, String)> {
+        let hosts = self.hosts().into_iter();
+        hosts.map(|name| (name, STANDS_FOR.to_string())).collect()
     }
 
     /// What the network is built from at a point: on real hosts hands set it.
@@ -400,9 +407,7 @@ impl<'a> Runner<'a> {
                 .iter()
                 .map(|host| (host.name().to_owned(), host.address().to_string()))
                 .collect(),
-            _ => ["client", "server"]
-                .map(|name| (name.to_owned(), "127.0.0.1".to_owned()))
-                .into(),
+            _ => self.experiment.stand_ins(),
         };
         let names = Names::at(self.experiment, setting, self.options.quick, &hosts, id);
         match far {
@@ -485,21 +490,22 @@ impl<'a> Runner<'a> {
         points: &[Kept],
         at: usize,
     ) -> Result<Option<Alike>, ExperimentError> {
-        let place = |point: &Kept| -> Result<Option<String>, ExperimentError> {
+        // Where one is in use, whoever asks for it all the same may have it.
+        let place = |point: &Kept| -> Result<Option<(String, bool)>, ExperimentError> {
             let network = match &self.options.place {
                 Place::Lab => self.network(&point.setting, "1")?.map(|(key, _)| key),
                 Place::Host(_) => None,
             };
             let names = self.names(&point.setting, None, "1");
-            for command in &self.experiment.measure {
-                if applies(command, &point.setting)
-                    && (names.words(command, &self.dir())?.iter())
-                        .any(|word| names_it(word, object))
-                {
-                    return Ok(Some(network.unwrap_or_default()));
-                }
+            let mut forced = Vec::new();
+            let measures = self.experiment.measure.iter();
+            for command in measures.filter(|command| applies(command, &point.setting)) {
+                // The folder of the results may be called anything.
+                let words = names.words(command, ".")?;
+                forced.extend(forced_in(&words, object));
             }
-            Ok(None)
+            let all_forced = !forced.contains(&false);
+            Ok((!forced.is_empty()).then(|| (network.unwrap_or_default(), all_forced)))
         };
         let places: Result<Vec<_>, _> = points.iter().map(place).collect();
         let places = places?;
@@ -791,6 +797,14 @@ fn names_it(word: &str, object: &str) -> bool {
     })
 }
 
+/// For each of the words that name something, whether they ask for it even where it is in use.
+fn forced_in(words: &[String], object: &str) -> Vec<bool> {
+    let all = words.iter().any(|word| word == "--force");
+    let naming = words.iter().filter(|word| names_it(word, object));
+    let forced = |word: &String| word.split(',').skip(1).any(|option| option == "force");
+    naming.map(|word| all || forced(word)).collect()
+}
+
 /// The name and the port of `NAME`, `NAME:PORT`, `[ADDRESS]` or `[ADDRESS]:PORT`; a bare IPv6 address has none.
 fn parted(host: &str) -> (&str, Option<&str>) {
     let bracketed = host.strip_prefix('[').and_then(|rest| rest.split_once(']'));
@@ -808,7 +822,10 @@ fn parted(host: &str) -> (&str, Option<&str>) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
+    use crate::file::LabOf;
 
     #[test]
     fn what_cannot_go_out_is_told_before_anything_is_begun() {
@@ -847,6 +864,13 @@ mod tests {
                 &[("hops", "1")],
                 "say --on fd77::1, or",
             ),
+            (
+                "udp-hops",
+                ":5302",
+                true,
+                &[("hops", "1")],
+                "--on :5302: names no host; say --on HOST",
+            ),
         ] {
             let told = check(name, host, asked, only).unwrap_err();
             assert!(told.contains(says), "{name} on {host}: {told}");
@@ -861,6 +885,42 @@ mod tests {
             let told = check("udp-hops", host, asked, only);
             assert!(told.is_ok(), "{host}: {told:?}");
         }
+    }
+
+    #[test]
+    fn every_host_of_a_network_has_an_address_before_it_is_up() {
+        let text = crate::shipped::shipped("udp-hops").unwrap();
+        let mut experiment = Experiment::from_toml(text).unwrap();
+        let mut topology = Topology::hops(1);
+        topology
+            .hosts
+            .push(("router".to_owned(), Default::default()));
+        experiment.lab = Some(LabOf {
+            hops: None,
+            topology: Some(topology),
+        });
+        let options = Options {
+            id: "1".to_owned(),
+            file: "small.toml".to_owned(),
+            started: jiff::Timestamp::UNIX_EPOCH,
+            done: &[],
+            quick: true,
+            place: Place::Lab,
+            only: Setting::new(),
+            repeats: None,
+            label: None,
+            before: &|| None,
+            dir: PathBuf::from("results"),
+            program: PathBuf::from("linerate"),
+            cores: 1,
+            distance: || None,
+            stop: &AtomicBool::new(false),
+            listener: None,
+        };
+        let runner = Runner::new(&experiment, &options, true).unwrap();
+        let names = runner.names(&Setting::new(), None, "1");
+        let filled = names.fill("{client} {server} {router}").unwrap();
+        assert_eq!(filled, "127.0.0.1 127.0.0.1 127.0.0.1");
     }
 
     #[test]
@@ -890,6 +950,21 @@ mod tests {
             ("-u", "", false),
         ] {
             assert_eq!(names_it(word, object), names, "{word} {object}");
+        }
+    }
+
+    #[test]
+    fn what_is_asked_for_in_use_or_not_is_told_apart() {
+        for (line, forced) in [
+            ("generate packet:eth0", &[false][..]),
+            ("generate packet:eth0,force", &[true]),
+            ("generate packet:eth0,queues=2,force", &[true]),
+            ("generate packet:eth0 --force", &[true]),
+            ("forward packet:eth0,force packet:eth0", &[true, false]),
+            ("generate packet:eth1,force", &[]),
+        ] {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            assert_eq!(forced_in(&words, "eth0"), forced, "{line}");
         }
     }
 

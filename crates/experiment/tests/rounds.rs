@@ -296,3 +296,28 @@ fn points_that_name_what_is_not_to_be_had_are_left_out_together() {
     let (result, _, calls) = told(&[("far", "there")]);
     assert_eq!((result.unwrap_err().exit_code(), calls), (1, 1));
 }
+
+/// What a point was left for that may pass is forgotten when it is left out with others.
+#[test]
+fn a_point_that_was_left_out_with_others_is_not_tried_again() {
+    let file = FILE.replace(
+        "[[measure]]",
+        "[[knobs]]\nname = \"size\"\nvalues = [\"1\", \"2\"]\n\n[[measure]]",
+    );
+    let file = file.replace("latency {far}", "latency {far} -l {size}");
+    let program = "#!/bin/sh\ncd \"${0%/*}\" || exit 1\necho \"$2 $4\" >> calls\n[ \"$2\" = late ] && exec cat record\n[ \"$4\" = 1 ] && again=may-pass || again=stays-for-object\necho \"{\\\"error\\\": {\\\"situation\\\": \\\"no\\\", \\\"object\\\": \\\"there\\\", \\\"next_step\\\": \\\"mend it\\\", \\\"again\\\": \\\"$again\\\"}}\"\nexit 1\n";
+    let room = Room::new();
+    std::fs::write(room.folder.path().join("program"), program).unwrap();
+    let mut others = Vec::new();
+    let result = room.attempt_of(&file, &|| None, &[], &[], |progress| {
+        if let Progress::Alike { points, .. } = progress {
+            others.push(*points);
+        }
+    });
+    assert_eq!(others, [1]);
+    // The one four times in the first round, the other once, and four rounds over the rest.
+    assert_eq!(room.calls(), 4 + 1 + 4 * 2);
+    let points = result.unwrap().result.experiment.unwrap().points;
+    let skipped = points.iter().filter(|point| point.skipped.is_some());
+    assert_eq!(skipped.count(), 2);
+}
