@@ -414,6 +414,15 @@ fn a_rate_that_was_kept_was_not_stolen() {
         ];
         assert!(of(cause, name, &[]).is_some(), "{cause}");
         assert_eq!(of(cause, name, &kept), None, "{cause}");
+        // Of a rate of which one burst is most of the run nobody can say how far off it was.
+        let doubt = json!([{ "doubt": "rate-too-coarse", "why": "one datagram takes 8 s" }]);
+        let coarse = [
+            ("/plan/rate_bps", json!(1_000)),
+            ("/directions/0/rate_error", Value::Null),
+            ("/validity", doubt),
+        ];
+        assert!(of(cause, name, &coarse[..2]).is_some(), "{cause}");
+        assert_eq!(of(cause, name, &coarse), None, "{cause}");
     }
 }
 

@@ -135,15 +135,15 @@ pub fn missed(plan: &Plan, directions: &[DirectionFigures]) -> Vec<Doubt> {
 
 /// That one burst is more than the rate allows in half of the run.
 fn coarse(plan: &Plan, rate: u64, seconds: f64) -> Option<Doubt> {
-    let what = match (plan.pace.has_bursts(plan.payload_bytes), plan.protocol) {
-        (true, _) => "burst",
-        (false, Protocol::Udp) => "datagram",
-        (false, Protocol::Tcp) => "write",
+    let (what, smaller) = match (plan.pace.has_bursts(plan.payload_bytes), plan.protocol) {
+        (true, _) => ("burst", "shorter bursts (-b RATE/BURST)"),
+        (false, Protocol::Udp) => ("datagram", "smaller ones (-l)"),
+        (false, Protocol::Tcp) => ("write", "smaller ones (-l)"),
     };
     Some(Doubt::new(
         "rate-too-coarse",
         format!(
-            "one {what} of {} takes {} at {}, and the run lasted {}: it cannot tell whether that rate was kept; use smaller ones (-l) or a longer run (-t)",
+            "one {what} of {} takes {} at {}, and the run lasted {}: it cannot tell whether that rate was kept; use {smaller} or a longer run (-t)",
             format_exact_bytes(plan.pace.burst_bytes(plan.payload_bytes)),
             format_nanos(burst_seconds(plan)? * 1e9),
             format_bit_rate(rate as f64),
@@ -303,6 +303,14 @@ mod tests {
         };
         let says = "one datagram of 65507 B takes 524 s at 1.00 kb/s, and the run lasted 1.00 s";
         assert!(doubt.why.starts_with(says), "{}", doubt.why);
+        let does = "use smaller ones (-l) or a longer run (-t)";
+        assert!(doubt.why.ends_with(does), "{}", doubt.why);
+        // What makes a burst long is how many there are in it.
+        let mut bursts = plan.clone();
+        (bursts.payload_bytes, bursts.pace.burst) = (1_000, Some("60".parse().unwrap()));
+        let doubts = missed(&bursts, &[figures(1)]);
+        let does = "use shorter bursts (-b RATE/BURST) or a longer run (-t)";
+        assert!(doubts[0].why.ends_with(does), "{doubts:?}");
         // In twice the time there are two of them at the least.
         let mut of = [figures(1049)];
         complete(&plan, &mut of, &[]);

@@ -2,7 +2,7 @@
 
 use linerate_host::sys::cpu;
 use linerate_metric::facts::Role;
-use linerate_metric::plan::{Cpus, Direction, Kind, Plan, Wait};
+use linerate_metric::plan::{Cpus, Direction, Ends, Kind, Plan, Wait};
 
 use super::setup::part;
 use crate::choose::{self, Situation};
@@ -168,9 +168,12 @@ pub fn may_run(plan: &Plan, role: Role) -> Result<Vec<u32>, MeasureError> {
     };
     let first = usable.first().copied().unwrap_or_default();
     let known = cpu::online().unwrap_or_default();
-    let (whose, example) = match role {
-        Role::Client => ("this machine", format!("{first}/{}", plan.cpu.far)),
-        Role::Server => ("its machine", format!("{}/{first}", plan.cpu.near)),
+    let Ends { near, far } = &plan.cpu;
+    // One list was meant for both ends, or nothing can be told to the far one.
+    let is_one = far == near || far.0.is_empty() || plan.dialect.is_some();
+    let whose = match role {
+        Role::Client => "this machine",
+        Role::Server => "its machine",
     };
     let why = match known.is_empty() || known.contains(cpu) {
         true => format!("the process may not run on processor {cpu} of {whose}"),
@@ -181,10 +184,11 @@ pub fn may_run(plan: &Plan, role: Role) -> Result<Vec<u32>, MeasureError> {
         option: format!("--cpu {}", plan.cpu),
         why,
         next_step: match role {
+            Role::Client if is_one => format!("choose among {which}: --cpu {first}"),
             Role::Client => format!(
-                "choose among {which}; what stands behind a slash is the far end's: --cpu {example}"
+                "choose among {which}; what stands behind a slash is the far end's: --cpu {first}/{far}"
             ),
-            Role::Server => format!("choose among {which} for the far end: --cpu {example}"),
+            Role::Server => format!("choose among {which} for the far end: --cpu {near}/{first}"),
         },
     })
 }
@@ -200,7 +204,7 @@ fn sleeps_in_calls(wait: Wait) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_metric::plan::{Ends, Protocol};
+    use linerate_metric::plan::Protocol;
 
     #[test]
     fn a_processor_that_an_end_does_not_have_is_told_of_that_end() {
@@ -225,7 +229,25 @@ mod tests {
         let (option, why, next) = near.unwrap();
         assert_eq!(option, "--cpu 8000");
         assert_eq!(why, "this machine has no processor 8000");
-        assert!(next.ends_with(&format!("--cpu {first}/8000")), "{next}");
+        assert_eq!(next, format!("choose among {all}: --cpu {first}"));
+        let next_of = |far: &[u32], dialect: Option<&str>| {
+            let mut plan = Plan::new(Kind::Throughput, Protocol::Udp, "host");
+            (plan.cpu.near, plan.cpu.far) = (Cpus(vec![8000]), Cpus(far.to_vec()));
+            plan.dialect = dialect.map(str::to_owned);
+            may_run(&plan, Role::Client)
+                .unwrap_err()
+                .problem()
+                .next_step
+        };
+        for (far, dialect, ends) in [
+            (&[8001][..], None, format!(": --cpu {first}/8001")),
+            // `any` cannot be typed, and no other program is told where to run.
+            (&[], None, format!(": --cpu {first}")),
+            (&[8001], Some("iperf3"), format!(": --cpu {first}")),
+        ] {
+            let next = next_of(far, dialect);
+            assert!(next.ends_with(&ends), "{next}");
+        }
     }
 
     #[test]
