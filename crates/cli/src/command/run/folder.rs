@@ -32,12 +32,18 @@ pub struct Folder {
 
 impl Folder {
     /// Finds out before anything is measured whether the results of this table may be written there. Only a table that
-    /// grows (`label`) may have several processes that measure for it at a time.
+    /// grows (`label`) may have several processes that measure for it at a time. What is gone on with (`resumes`) has
+    /// its folder already.
     ///
     /// # Errors
     /// It cannot be made or written to, holds something else, or another process measures into it.
-    pub fn prepare(dir: &Path, name: &str, label: Option<&str>) -> Result<Self, Failure> {
-        check(dir, name, label)?;
+    pub fn prepare(
+        dir: &Path,
+        name: &str,
+        label: Option<&str>,
+        resumes: bool,
+    ) -> Result<Self, Failure> {
+        check(dir, name, label, resumes)?;
         let parts = dir.ancestors().filter(|part| !part.as_os_str().is_empty());
         let made = parts.take_while(|part| !part.exists());
         let mut folder = Self {
@@ -45,15 +51,26 @@ impl Folder {
             held: None,
         };
         prepare_folder(dir)?;
-        let held = lock(dir, BEGIN).map_err(|InUse| {
-            Failure::failed(Problem::new(
+        folder.take(dir, label.is_none(), resumes)?;
+        Ok(folder)
+    }
+
+    /// Waits until nobody else has it, and keeps it to itself if it is to be `alone`.
+    fn take(&mut self, dir: &Path, alone: bool, resumes: bool) -> Result<(), Failure> {
+        let Ok(held) = lock(dir, BEGIN) else {
+            // Whoever was faster has nothing in it yet, and needs it.
+            self.made.clear();
+            return Err(Failure::failed(Problem::new(
                 "in use: another process measures into it",
                 dir.display().to_string(),
-                "wait for that one, or name another folder with --dir",
-            ))
-        })?;
-        folder.held = held.filter(|_| label.is_none());
-        Ok(folder)
+                match resumes {
+                    true => "wait for that one, and go on with --resume",
+                    false => "wait for that one, or name another folder with --dir",
+                },
+            )));
+        };
+        self.held = held.filter(|_| alone);
+        Ok(())
     }
 }
 
@@ -93,11 +110,11 @@ fn lock(dir: &Path, within: Duration) -> Result<Option<File>, InUse> {
 }
 
 /// Whether results of this table may take the place of what is in a folder: of the same experiment under the same
-/// label, or of nothing.
+/// label, or of nothing. Where it is gone on with (`resumes`) no other folder can be named.
 ///
 /// # Errors
 /// There is something else.
-pub fn check(dir: &Path, name: &str, label: Option<&str>) -> Result<(), Failure> {
+pub fn check(dir: &Path, name: &str, label: Option<&str>, resumes: bool) -> Result<(), Failure> {
     let there = ["result.json", "report.html"]
         .map(|file| dir.join(file))
         .into_iter()
@@ -120,7 +137,10 @@ pub fn check(dir: &Path, name: &str, label: Option<&str>) -> Result<(), Failure>
     Err(Failure::usage(Problem::new(
         format!("{what}, which these would be written over"),
         there.display().to_string(),
-        "name another folder with --dir, or move that away",
+        match resumes {
+            true => "move that away, and go on with --resume",
+            false => "name another folder with --dir, or move that away",
+        },
     )))
 }
 
@@ -170,13 +190,13 @@ mod tests {
     fn a_folder_that_nothing_was_put_into_goes_with_whatever_was_made_for_it() {
         let room = tempfile::tempdir().unwrap();
         let (outer, dir) = (room.path().join("a"), room.path().join("a/b"));
-        drop(Folder::prepare(&dir, "small", None).unwrap());
+        drop(Folder::prepare(&dir, "small", None, false).unwrap());
         assert!(!outer.exists());
         // What was there before stays, and so does what something was put into.
         std::fs::create_dir(&outer).unwrap();
-        drop(Folder::prepare(&dir, "small", None).unwrap());
+        drop(Folder::prepare(&dir, "small", None, false).unwrap());
         assert!(outer.exists() && !dir.exists());
-        let folder = Folder::prepare(&dir, "small", None).unwrap();
+        let folder = Folder::prepare(&dir, "small", None, false).unwrap();
         std::fs::write(dir.join("result.json"), result("small", None)).unwrap();
         drop(folder);
         assert!(dir.join("result.json").exists());
@@ -187,7 +207,7 @@ mod tests {
         let room = tempfile::tempdir().unwrap();
         let dir = room.path();
         let told = |label| {
-            let folder = Folder::prepare(dir, "small", label).map(drop);
+            let folder = Folder::prepare(dir, "small", label, false).map(drop);
             folder.map_err(|failure| (failure.code, failure.problem.to_string()))
         };
         assert_eq!(told(None), Ok(()));
@@ -221,12 +241,37 @@ mod tests {
         assert_eq!(told(Some("bench")), Ok(()));
         write("result.json", &result("small", None));
         assert_eq!(told(None), Ok(()));
+        for (resumes, next_step) in [
+            (false, "name another folder with --dir, or move that away"),
+            // Which refuses --dir.
+            (true, "move that away, and go on with --resume"),
+        ] {
+            let failure = check(dir, "other", None, resumes).unwrap_err();
+            assert_eq!(failure.problem.next_step, next_step);
+        }
+    }
+
+    #[test]
+    fn an_empty_folder_that_another_process_was_faster_to_take_stays() {
+        let room = tempfile::tempdir().unwrap();
+        let dir = room.path().join("a");
+        let first = Folder::prepare(&dir, "small", None, false).unwrap();
+        // It was not there when this one looked.
+        let mut second = Folder {
+            made: vec![dir.clone()],
+            held: None,
+        };
+        assert!(second.take(&dir, true, false).is_err());
+        drop(second);
+        assert!(dir.exists());
+        drop(first);
+        assert!(!dir.exists());
     }
 
     #[test]
     fn two_at_a_time_measure_for_a_table_that_grows_alone() {
         let room = tempfile::tempdir().unwrap();
-        let prepare = |label| Folder::prepare(room.path(), "small", label);
+        let prepare = |label| Folder::prepare(room.path(), "small", label, false);
         let grows = [prepare(Some("bench")), prepare(Some("bench"))];
         assert!(grows.iter().all(Result::is_ok));
         let one = prepare(None).unwrap();

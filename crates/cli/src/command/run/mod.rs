@@ -102,7 +102,7 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
     let dir = &asked.dir;
     let label = asked.label.as_deref();
     // Dropped after all that is written there.
-    let _folder = Folder::prepare(dir, &experiment.name, label)?;
+    let _folder = Folder::prepare(dir, &experiment.name, label, args.resume.is_some())?;
     // Before the first thread: only a process with one can enter a user namespace.
     if experiment.lab.is_some() && asked.on.is_none() && !linerate_lab::privileged() {
         linerate_lab::enter_user_namespace()?;
@@ -212,7 +212,7 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
         // A page of nothing would stand in place of one that says something.
         let written = match set.runs.is_empty() {
             true => Ok(None),
-            false => write_folder(dir, &set, &experiment.name),
+            false => write_folder(dir, &set, &experiment.name, keeper.is_kept()),
         };
         // Whoever reads what is told now may take his time; others wait for the table alone.
         drop(held.take());
@@ -401,11 +401,11 @@ fn tell(output: &Output, stop: &AtomicBool, progress: &Progress) {
             next_step,
         } => {
             let others = match points {
-                0 => return,
-                1 => "neither is another point that names".to_owned(),
-                n => format!("neither are {n} other points that name"),
+                0 => String::new(),
+                1 => "neither is another point that names ".to_owned(),
+                n => format!("neither are {n} other points that name "),
             };
-            output.remark(&format!("{others} {object}: {next_step}"));
+            output.remark(&format!("{others}{object}: {next_step}"));
         }
         Progress::Serve { command } => {
             output.remark(&format!("the far host runs `{command}`"));
@@ -462,12 +462,17 @@ fn distance() -> Option<Distance> {
 }
 
 /// Writes the table, its page and its records, in place of those that an earlier table of its name left there. Gives the
-/// id of that one, where it is stored and not part of this one.
-fn write_folder(dir: &Path, set: &RunSet, name: &str) -> Result<Option<String>, Failure> {
+/// id of that one, where it is stored and not part of this one. `resumes`: where it fails, this is gone on with.
+fn write_folder(
+    dir: &Path,
+    set: &RunSet,
+    name: &str,
+    resumes: bool,
+) -> Result<Option<String>, Failure> {
     let result = set.result.experiment.as_ref();
     let label = result.and_then(|result| result.label.as_deref());
     // Another process may have put something there meanwhile, or taken an empty folder away.
-    check(dir, name, label)?;
+    check(dir, name, label, resumes)?;
     let _ = create_dir_all(dir);
     let earlier = table_in(dir);
     for run in &set.runs {
