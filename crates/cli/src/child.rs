@@ -127,7 +127,8 @@ pub fn point(words: &[String], stop: &Stop) -> Result<Record, Ended> {
         .arg0("linerate")
         .args(words)
         .arg("--dir")
-        .arg(&folder.path)
+        // Of its own, which it locks as this process has the one around it.
+        .arg(folder.path.join("results"))
         .args(["--json", "--no-store"]);
     for variable in OUTER {
         command.env_remove(variable);
