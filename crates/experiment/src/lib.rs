@@ -14,6 +14,7 @@ pub mod rule;
 
 mod judge;
 mod outcome;
+mod place;
 mod point;
 mod process;
 mod run;
@@ -23,5 +24,6 @@ pub mod shipped;
 pub use check::{MOST_REPEATS, is_name};
 pub use error::ExperimentError;
 pub use file::Experiment;
+pub use place::{FarHost, Place};
 pub use process::{PARENT_VARIABLE, die_with_parent};
-pub use run::{Listener, Measured, Options, Place, Progress, run};
+pub use run::{Listener, Measured, Options, Progress, run};

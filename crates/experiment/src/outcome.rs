@@ -6,8 +6,9 @@ use linerate_metric::set::{RunSet, SET_SCHEMA, SetResult};
 
 use crate::file::Experiment;
 use crate::judge::{judge, knobs_of};
+use crate::place::Place;
 use crate::point::fits;
-use crate::run::{INTERRUPTED, Kept, Options, Place};
+use crate::run::{INTERRUPTED, Kept, Options};
 
 /// The figures, each once.
 fn figures_of(experiment: &Experiment) -> Vec<FigureOf> {
@@ -62,7 +63,7 @@ pub(crate) fn set(
         quick: options.quick,
         place: match &options.place {
             Place::Lab => "lab".to_owned(),
-            Place::Host(host) => host.clone(),
+            Place::Host(far) => far.to_string(),
         },
         between,
         rootless,

@@ -6,6 +6,7 @@ use linerate_metric::experiment::Setting;
 
 use crate::ExperimentError;
 use crate::file::{CommandOf, Experiment};
+use crate::place::FarHost;
 
 /// Every combination of the knobs' values that is asked for, the first knob the slowest.
 pub(crate) fn settings(
@@ -64,8 +65,8 @@ const DIR: char = '\u{1}';
 /// What `{names}` stand for at a point.
 pub(crate) struct Names {
     known: BTreeMap<String, String>,
-    /// The far host and the port of our server there, where that is not the usual one.
-    port: Option<(String, u16)>,
+    /// The far host.
+    far: Option<FarHost>,
 }
 
 impl Names {
@@ -93,13 +94,15 @@ impl Names {
                 .and_then(|words| words.get(value));
             known.insert(name.clone(), words.unwrap_or(value).clone());
         }
-        Self { known, port: None }
+        Self { known, far: None }
     }
 
-    /// The same where our server on that host has a port of its own.
-    pub(crate) fn at_port(mut self, host: &str, port: Option<u16>) -> Self {
-        self.port = port.map(|port| (host.to_owned(), port));
-        self
+    /// The same where our commands are for a far host.
+    pub(crate) fn towards(self, far: &FarHost) -> Self {
+        Self {
+            far: Some(far.clone()),
+            ..self
+        }
     }
 
     /// The text with all names replaced; words of knobs may have names in them, once.
@@ -134,8 +137,11 @@ impl Names {
         let filled = self.fill(text.map_or("", String::as_str))?;
         let words = filled.split_whitespace();
         let words: Vec<String> = words.map(|word| word.replace(DIR, dir)).collect();
-        Ok(match &self.port {
-            Some((host, port)) if command.run.is_some() => with_port(words, host, *port),
+        Ok(match &self.far {
+            Some(FarHost {
+                name,
+                port: Some(port),
+            }) if command.run.is_some() => with_port(words, name, *port),
             _ => words,
         })
     }

@@ -19,8 +19,9 @@ use crate::ExperimentError;
 use crate::again::{Failures, PAUSE, Then};
 use crate::file::{Experiment, KnobOf};
 use crate::outcome::set;
+use crate::place::Place;
 use crate::point::{settings, words_of};
-use crate::runner::{LeftOut, Runner};
+use crate::runner::{Alike, LeftOut, Runner};
 
 /// How an experiment is run.
 pub struct Options<'a> {
@@ -61,15 +62,6 @@ pub struct Options<'a> {
 
 /// Hears what a command tells while it measures, on a thread of its own.
 pub type Listener = Arc<dyn Fn(Event) + Send + Sync>;
-
-/// Where an experiment is run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// In networks of its own on this machine.
-    Lab,
-    /// From here to a host, on which `linerate server` runs.
-    Host(String),
-}
 
 /// A point that was measured once: all that is needed to go on without measuring it again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -476,17 +468,6 @@ struct Left {
     alike: Option<Alike>,
     /// When that was.
     at: Instant,
-}
-
-/// What points have in common that keeps them from being measured.
-#[derive(Clone)]
-pub(crate) struct Alike {
-    /// What they name.
-    pub(crate) object: String,
-    /// Those that are still to come, each a place in the list of points.
-    pub(crate) points: Vec<usize>,
-    /// Whether that leaves none.
-    pub(crate) is_all: bool,
 }
 
 /// A point while it is measured.

@@ -17,9 +17,14 @@ use serde_json::Value;
 use crate::ExperimentError;
 use crate::again::Failed;
 use crate::file::{CommandOf, Experiment, FigureFrom, SkipOf};
+use crate::place::{Place, can_ask};
 use crate::point::{Names, applies, fits, settings, words_of};
 use crate::process::{Ended, Programs, finish, first_line, signal_words, start};
-use crate::run::{Alike, COMMAND_LIMIT, Kept, Measured, Options, Place};
+use crate::run::{COMMAND_LIMIT, Kept, Measured, Options};
+
+mod alike;
+
+pub(crate) use alike::Alike;
 
 /// Stands for the address of a host while commands are only looked at.
 const STANDS_FOR: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -171,80 +176,11 @@ impl Experiment {
         Ok(own.collect::<BTreeSet<_>>().into_iter().collect())
     }
 
-    /// Whether it can be run there: before anything is begun.
-    ///
-    /// # Errors
-    /// [`ExperimentError::StaysHere`], [`ExperimentError::NoHost`], [`ExperimentError::PortOfHost`],
-    /// [`ExperimentError::NeedsHands`] where several values are left of what the network is built from and nobody sits
-    /// at the terminal, and [`ExperimentError::NoSuchPoint`].
-    pub fn check_place(
-        &self,
-        place: &Place,
-        quick: bool,
-        only: &Setting,
-    ) -> Result<(), ExperimentError> {
-        self.fits(place, can_ask(), quick, only)
-    }
-
-    /// The same, with or without somebody who can be asked to set what hands must.
-    fn fits(
-        &self,
-        place: &Place,
-        has_hands: bool,
-        quick: bool,
-        only: &Setting,
-    ) -> Result<(), ExperimentError> {
-        let Place::Host(host) = place else {
-            return Ok(());
-        };
-        if !self.goes_out() {
-            return Err(ExperimentError::StaysHere);
-        }
-        if parted(host).0.is_empty() {
-            return Err(ExperimentError::NoHost { host: host.clone() });
-        }
-        if let (name, Some(port)) = parted(host)
-            && !port.parse().is_ok_and(|port: u16| port > 0)
-        {
-            return Err(ExperimentError::PortOfHost {
-                host: host.clone(),
-                name: name.to_owned(),
-                port: port.to_owned(),
-            });
-        }
-        let settings = settings(self, quick, only)?;
-        let set: BTreeSet<String> = (settings.iter())
-            .map(|setting| self.set_by_hand(setting).join(" "))
-            .collect();
-        match set.first() {
-            Some(example) if set.len() > 1 && !has_hands => Err(ExperimentError::NeedsHands {
-                knobs: self.knobs_of_the_network().join(", "),
-                example: example.clone(),
-            }),
-            _ => Ok(()),
-        }
-    }
-
     /// Its hosts, each with an address that stands for its own.
     fn stand_ins(&self) -> Vec<(String, String)> {
         let hosts = self.hosts().into_iter();
         hosts.map(|name| (name, STANDS_FOR.to_string())).collect()
     }
-
-    /// What the network is built from at a point: on real hosts hands set it.
-    fn set_by_hand(&self, setting: &Setting) -> Vec<String> {
-        let knobs = self.knobs_of_the_network().into_iter();
-        let set = knobs.filter_map(|knob| {
-            let value = setting.get(knob)?;
-            Some(format!("{knob}={value}"))
-        });
-        set.collect()
-    }
-}
-
-/// Whether somebody sits there who can set and start things between two points.
-fn can_ask() -> bool {
-    std::io::IsTerminal::is_terminal(&std::io::stdin())
 }
 
 impl<'a> Runner<'a> {
@@ -302,7 +238,7 @@ impl<'a> Runner<'a> {
 
     /// What hands do for a point; in a lab nothing.
     pub(crate) fn hands(&self, setting: &Setting) -> Result<Hands, ExperimentError> {
-        let Place::Host(host) = &self.options.place else {
+        let Place::Host(far) = &self.options.place else {
             return Ok(Hands {
                 set: Vec::new(),
                 start: Vec::new(),
@@ -310,13 +246,13 @@ impl<'a> Runner<'a> {
             });
         };
         let names = self.names(setting, None, "1");
-        let far = self.far_commands(setting, &names)?.into_iter();
+        let commands = self.far_commands(setting, &names)?.into_iter();
         Ok(Hands {
             set: self.experiment.set_by_hand(setting),
-            start: (far.filter(|(_, serves)| !serves))
+            start: (commands.filter(|(_, serves)| !serves))
                 .map(|(command, _)| command)
                 .collect(),
-            host: parted(host).0.to_owned(),
+            host: far.name.clone(),
         })
     }
 
@@ -348,9 +284,9 @@ impl<'a> Runner<'a> {
 
     /// The server that all points on a real host share, with every grant that one of them needs.
     pub(crate) fn server_of(&self, points: &[Kept]) -> Option<String> {
-        if self.options.place == Place::Lab {
+        let Place::Host(far) = &self.options.place else {
             return None;
-        }
+        };
         let mut grants: Vec<String> = Vec::new();
         let mut serves = false;
         for point in points.iter().filter(|point| point.skipped.is_none()) {
@@ -370,7 +306,7 @@ impl<'a> Runner<'a> {
         }
         serves.then(|| {
             let mut command = "linerate server".to_owned();
-            if let Some(port) = self.far().and_then(|(_, port)| port) {
+            if let Some(port) = far.port {
                 command.push_str(&format!(" -p {port}"));
             }
             if !grants.is_empty() {
@@ -385,21 +321,11 @@ impl<'a> Runner<'a> {
         self.options.dir.display().to_string()
     }
 
-    /// The far host with the port of our server there, where one was named.
-    fn far(&self) -> Option<(&str, Option<u16>)> {
-        let Place::Host(host) = &self.options.place else {
-            return None;
-        };
-        let (name, port) = parted(host);
-        Some((name, port.and_then(|port| port.parse().ok())))
-    }
-
     /// What `{names}` stand for at a point.
     fn names(&self, setting: &Setting, lab: Option<&Lab>, id: &str) -> Names {
-        let far = self.far();
-        let hosts: Vec<(String, String)> = match (far, lab) {
-            (Some((host, _)), _) => vec![
-                ("server".to_owned(), host.to_owned()),
+        let hosts: Vec<(String, String)> = match (&self.options.place, lab) {
+            (Place::Host(far), _) => vec![
+                ("server".to_owned(), far.name.clone()),
                 ("client".to_owned(), "127.0.0.1".to_owned()),
             ],
             (_, Some(lab)) => lab
@@ -410,9 +336,9 @@ impl<'a> Runner<'a> {
             _ => self.experiment.stand_ins(),
         };
         let names = Names::at(self.experiment, setting, self.options.quick, &hosts, id);
-        match far {
-            Some((host, port)) => names.at_port(host, port),
-            None => names,
+        match &self.options.place {
+            Place::Host(far) => names.towards(far),
+            Place::Lab => names,
         }
     }
 
@@ -438,9 +364,9 @@ impl<'a> Runner<'a> {
                 ""
             };
             let line = format!("{program}{words}");
-            around.push(match self.far() {
-                Some((host, _)) => format!("on {host}: {line}"),
-                None => format!("{} &", self.on_host(&command.host, &line)),
+            around.push(match &self.options.place {
+                Place::Host(far) => format!("on {}: {line}", far.name),
+                Place::Lab => format!("{} &", self.on_host(&command.host, &line)),
             });
         }
         Ok(around)
@@ -480,45 +406,6 @@ impl<'a> Runner<'a> {
             lines.push(words);
         }
         Ok(lines.windows(2).all(|pair| pair[0] == pair[1]))
-    }
-
-    /// The points that would fail as one of them did over an object: their commands name it, in the same network. `None`
-    /// where that one does not name it itself, or one that does was measured.
-    pub(crate) fn alike(
-        &self,
-        object: &str,
-        points: &[Kept],
-        at: usize,
-    ) -> Result<Option<Alike>, ExperimentError> {
-        // Where one is in use, whoever asks for it all the same may have it.
-        let place = |point: &Kept| -> Result<Option<(String, bool)>, ExperimentError> {
-            let network = match &self.options.place {
-                Place::Lab => self.network(&point.setting, "1")?.map(|(key, _)| key),
-                Place::Host(_) => None,
-            };
-            let names = self.names(&point.setting, None, "1");
-            let mut forced = Vec::new();
-            let measures = self.experiment.measure.iter();
-            for command in measures.filter(|command| applies(command, &point.setting)) {
-                // The folder of the results may be called anything.
-                let words = names.words(command, ".")?;
-                forced.extend(forced_in(&words, object));
-            }
-            let all_forced = !forced.contains(&false);
-            Ok((!forced.is_empty()).then(|| (network.unwrap_or_default(), all_forced)))
-        };
-        let places: Result<Vec<_>, _> = points.iter().map(place).collect();
-        let places = places?;
-        let (name_it, others): (Vec<usize>, Vec<usize>) = (0..points.len())
-            .filter(|&other| !points[other].is_out())
-            .partition(|&other| places[other].is_some() && places[other] == places[at]);
-        let is_there = |&other: &usize| !points[other].runs.is_empty();
-        let stays = places[at].is_some() && !name_it.iter().any(is_there);
-        Ok(stays.then(|| Alike {
-            object: object.to_owned(),
-            points: name_it.into_iter().filter(|&other| other != at).collect(),
-            is_all: others.is_empty(),
-        }))
     }
 
     /// The figures of a point that was measured, each with its unit.
@@ -788,295 +675,5 @@ fn why(document: &Value, ended: &Ended, command: &str) -> Problem {
     }
 }
 
-/// Whether a word of a command names something: `packet:eth0,force` does so with `eth0`, and not with `eth`.
-fn names_it(word: &str, object: &str) -> bool {
-    let goes_on = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
-    word.match_indices(object).any(|(at, _)| {
-        let (before, after) = (&word[..at], &word[at + object.len()..]);
-        !object.is_empty() && !before.ends_with(goes_on) && !after.starts_with(goes_on)
-    })
-}
-
-/// For each of the words that name something, whether they ask for it even where it is in use.
-fn forced_in(words: &[String], object: &str) -> Vec<bool> {
-    let all = words.iter().any(|word| word == "--force");
-    let naming = words.iter().filter(|word| names_it(word, object));
-    let forced = |word: &String| word.split(',').skip(1).any(|option| option == "force");
-    naming.map(|word| all || forced(word)).collect()
-}
-
-/// The name and the port of `NAME`, `NAME:PORT`, `[ADDRESS]` or `[ADDRESS]:PORT`; a bare IPv6 address has none.
-fn parted(host: &str) -> (&str, Option<&str>) {
-    let bracketed = host.strip_prefix('[').and_then(|rest| rest.split_once(']'));
-    if let Some((address, rest)) = bracketed {
-        return (
-            address,
-            (!rest.is_empty()).then(|| rest.trim_start_matches(':')),
-        );
-    }
-    match host.split_once(':') {
-        Some((name, port)) if !port.contains(':') => (name, Some(port)),
-        _ => (host, None),
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicBool;
-
-    use super::*;
-    use crate::file::LabOf;
-
-    #[test]
-    fn what_cannot_go_out_is_told_before_anything_is_begun() {
-        let check = |name: &str, host: &str, asked: bool, only: &[(&str, &str)]| {
-            let text = crate::shipped::shipped(name).unwrap();
-            let experiment = Experiment::from_toml(text).unwrap();
-            let only = only
-                .iter()
-                .map(|(knob, value)| ((*knob).into(), (*value).into()));
-            let told = experiment.fits(&Place::Host(host.into()), asked, true, &only.collect());
-            told.map_err(|error| {
-                let problem = error.problem();
-                format!("{problem}; {}", problem.next_step)
-            })
-        };
-        for (name, host, asked, only, says) in [
-            (
-                "pmd-threads",
-                "far",
-                true,
-                &[][..],
-                "measures within one machine",
-            ),
-            ("udp-hops", "far", false, &[], "cannot be set on real hosts"),
-            (
-                "udp-hops",
-                "far:70000",
-                true,
-                &[("hops", "1")],
-                "`70000` is no port; say --on far, or",
-            ),
-            (
-                "udp-hops",
-                "[fd77::1]:0",
-                true,
-                &[("hops", "1")],
-                "say --on fd77::1, or",
-            ),
-            (
-                "udp-hops",
-                ":5302",
-                true,
-                &[("hops", "1")],
-                "--on :5302: names no host; say --on HOST",
-            ),
-        ] {
-            let told = check(name, host, asked, only).unwrap_err();
-            assert!(told.contains(says), "{name} on {host}: {told}");
-        }
-        for (host, asked, only) in [
-            ("far", true, &[][..]),
-            ("far", false, &[("hops", "1")]),
-            ("fd77::1", false, &[("hops", "1")]),
-            ("far:5302", false, &[("hops", "1")]),
-            ("[fd77::1]:5302", false, &[("hops", "1")]),
-        ] {
-            let told = check("udp-hops", host, asked, only);
-            assert!(told.is_ok(), "{host}: {told:?}");
-        }
-    }
-
-    #[test]
-    fn every_host_of_a_network_has_an_address_before_it_is_up() {
-        let text = crate::shipped::shipped("udp-hops").unwrap();
-        let mut experiment = Experiment::from_toml(text).unwrap();
-        let mut topology = Topology::hops(1);
-        topology
-            .hosts
-            .push(("router".to_owned(), Default::default()));
-        experiment.lab = Some(LabOf {
-            hops: None,
-            topology: Some(topology),
-        });
-        let options = Options {
-            id: "1".to_owned(),
-            file: "small.toml".to_owned(),
-            started: jiff::Timestamp::UNIX_EPOCH,
-            done: &[],
-            quick: true,
-            place: Place::Lab,
-            only: Setting::new(),
-            repeats: None,
-            label: None,
-            before: &|| None,
-            dir: PathBuf::from("results"),
-            program: PathBuf::from("linerate"),
-            cores: 1,
-            distance: || None,
-            stop: &AtomicBool::new(false),
-            listener: None,
-        };
-        let runner = Runner::new(&experiment, &options, true).unwrap();
-        let names = runner.names(&Setting::new(), None, "1");
-        let filled = names.fill("{client} {server} {router}").unwrap();
-        assert_eq!(filled, "127.0.0.1 127.0.0.1 127.0.0.1");
-    }
-
-    #[test]
-    fn a_host_may_have_a_port() {
-        for (host, name, port) in [
-            ("far", "far", None),
-            ("far:5302", "far", Some("5302")),
-            ("far:", "far", Some("")),
-            ("192.0.2.7:5302", "192.0.2.7", Some("5302")),
-            ("fd77::1", "fd77::1", None),
-            ("[fd77::1]", "fd77::1", None),
-            ("[fd77::1]:5302", "fd77::1", Some("5302")),
-        ] {
-            assert_eq!(parted(host), (name, port), "{host}");
-        }
-    }
-
-    #[test]
-    fn a_word_names_what_stands_in_it_whole() {
-        for (word, object, names) in [
-            ("packet:eth0", "eth0", true),
-            ("packet:eth0,force", "packet:eth0", true),
-            ("eth0", "eth0", true),
-            ("packet:eth01", "eth0", false),
-            ("packet:eth0.7", "eth0", false),
-            ("10.0.0.10", "10.0.0.1", false),
-            ("-u", "", false),
-        ] {
-            assert_eq!(names_it(word, object), names, "{word} {object}");
-        }
-    }
-
-    #[test]
-    fn what_is_asked_for_in_use_or_not_is_told_apart() {
-        for (line, forced) in [
-            ("generate packet:eth0", &[false][..]),
-            ("generate packet:eth0,force", &[true]),
-            ("generate packet:eth0,queues=2,force", &[true]),
-            ("generate packet:eth0 --force", &[true]),
-            ("forward packet:eth0,force packet:eth0", &[true, false]),
-            ("generate packet:eth1,force", &[]),
-        ] {
-            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
-            assert_eq!(forced_in(&words, "eth0"), forced, "{line}");
-        }
-    }
-
-    #[test]
-    fn what_ended_a_command_is_told_with_what_to_do() {
-        let said = serde_json::json!({"error": {
-            "situation": "refused",
-            "object": "far",
-            "next_step": format!("start it{WAIT_FOR_IT}"),
-        }});
-        assert_eq!(why(&said, &Ended::default(), "x").next_step, "start it");
-        let told = |ended: Ended| why(&Value::Null, &ended, "linerate x").to_string();
-        for (ended, words) in [
-            (
-                Ended {
-                    signal: Some(9),
-                    ..Ended::default()
-                },
-                "`linerate x`: it was killed by SIGKILL",
-            ),
-            (
-                Ended {
-                    signal: Some(34),
-                    ..Ended::default()
-                },
-                "killed by signal 34",
-            ),
-            (
-                Ended {
-                    code: Some(130),
-                    late: true,
-                    ..Ended::default()
-                },
-                "took more than 180 s",
-            ),
-            (
-                Ended {
-                    code: Some(1),
-                    stderr: "\nno room\nat all".to_owned(),
-                    ..Ended::default()
-                },
-                "no room",
-            ),
-        ] {
-            let said = told(ended);
-            assert!(said.contains(words), "{said}");
-        }
-    }
-
-    #[test]
-    fn what_a_point_lacks_is_told_with_what_to_do_and_the_exit_code_of_its_kind() {
-        let point = |knobs: &[(&str, &str)]| -> Setting {
-            let knobs = knobs.iter();
-            let named = knobs.map(|(knob, value)| ((*knob).to_owned(), (*value).to_owned()));
-            named.collect()
-        };
-        let left_out = |name: &str, knobs: &[(&str, &str)], cores: usize, rootless: bool| {
-            let text = crate::shipped::shipped(name).unwrap();
-            let skips = Experiment::from_toml(text).unwrap().skip;
-            LeftOut::of(&skips, &point(knobs), cores, rootless)
-        };
-        let real_time = [("answer", "kernel-rr"), ("load", "idle")];
-        assert_eq!(left_out("udp-response", &real_time, 2, false), None);
-        let out = left_out("udp-response", &real_time, 2, true).unwrap();
-        assert_eq!(out.code, exit::MISSING);
-        assert_eq!(out.because, "real-time scheduling (it takes root)");
-        assert!(out.next_step.starts_with("run it as root"), "{out:?}");
-        let four = [("place", "processes"), ("threads", "2"), ("tx_first", "1")];
-        let out = left_out("pmd-threads", &four, 2, false).unwrap();
-        assert_eq!(out.code, exit::MISSING);
-        assert!(
-            out.because
-                .contains("takes 4 processors, this machine has 2")
-        );
-        // What is never measured is no matter of the machine.
-        let never = [
-            ("workload", "udp-send-fragments"),
-            ("setup", "no-fragments"),
-        ];
-        let out = left_out("stack-tuning", &never, 64, false).unwrap();
-        assert_eq!(out.code, exit::USAGE);
-    }
-
-    #[test]
-    fn addresses_of_its_own_network_are_found_in_commands() {
-        let own = |name: &str, only: &[(&str, &str)]| {
-            let text = crate::shipped::shipped(name).unwrap();
-            let only = only.iter();
-            let only = only.map(|(knob, value)| ((*knob).to_owned(), (*value).to_owned()));
-            let experiment = Experiment::from_toml(text).unwrap();
-            let found = experiment.own_addresses(true, &only.collect()).unwrap();
-            found.iter().map(ToString::to_string).collect::<Vec<_>>()
-        };
-        assert_eq!(own("udp-hops", &[]), [""; 0]);
-        assert_eq!(own("stack-tuning", &[]), ["10.77.0.9"]);
-        assert_eq!(own("stack-tuning", &[("setup", "kernel")]), [""; 0]);
-        assert_eq!(
-            own("udp-response", &[("answer", "our-stack")]),
-            ["10.77.0.9"]
-        );
-        assert_eq!(own("udp-response", &[("answer", "kernel")]), [""; 0]);
-    }
-
-    #[test]
-    fn switches_stand_in_the_order_of_the_way() {
-        let topology = Topology::hops(3);
-        let between = switches_between(&topology, "client", "server");
-        assert_eq!(between.len(), 3, "{between:?}");
-        let mut back = switches_between(&topology, "server", "client");
-        back.reverse();
-        assert_eq!(back, between);
-        assert!(switches_between(&topology, "client", "nobody").is_empty());
-        assert!(switches_between(&Topology::hops(0), "client", "server").is_empty());
-    }
-}
+mod tests;

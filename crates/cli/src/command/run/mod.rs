@@ -92,7 +92,10 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
         print(lab_of(&experiment)?.trim_end());
         return Ok(exit::OK);
     }
-    let place = asked.on.clone().map_or(Place::Lab, Place::Host);
+    let place = match &asked.on {
+        Some(host) => Place::Host(host.parse()?),
+        None => Place::Lab,
+    };
     // Before anything is begun: what cannot be measured leaves no folder and no journal.
     experiment.command_lines(asked.quick, &asked.point)?;
     experiment.check_place(&place, asked.quick, &asked.point)?;
