@@ -39,6 +39,10 @@
 
 #![forbid(unsafe_code)]
 
+// What tests of the whole crate and of one of its rooms share names it as the former do.
+#[cfg(test)]
+extern crate self as linerate_stack;
+
 pub mod config;
 pub use config::{Config, MemoryAccount, MemoryItem, PROFILES};
 

@@ -208,22 +208,16 @@ impl Link {
     /// Whether a frame that can wait may be made now.
     #[inline]
     pub(crate) fn has_room(&mut self) -> bool {
-        if self.burst.is_full() {
-            self.flush();
-        }
-        !self.burst.is_full() && self.budget > 0
+        self.has_room_for(1)
     }
 
-    /// Whether so many may, one behind the other.
+    /// The same of so many, one behind the other.
     #[inline]
     pub(crate) fn has_room_for(&mut self, frames: usize) -> bool {
-        if self.budget < frames {
-            return false;
-        }
         if self.burst.room() < frames {
             self.flush();
         }
-        self.burst.room() >= frames
+        self.burst.room() >= frames && self.budget >= frames
     }
 
     /// Has departures watched by this clock.

@@ -117,7 +117,6 @@ impl Stack {
     #[inline]
     pub fn turn(&mut self, now: Nanos) -> Turn {
         self.link.begin(now);
-        self.tcp.pass(now);
         if std::mem::take(&mut self.postponed) {
             self.look_after();
         }

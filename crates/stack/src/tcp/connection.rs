@@ -8,7 +8,7 @@ use smoltcp::socket::tcp::{self, SocketBuffer, State};
 
 use super::device::Sent;
 use super::edge::{self, Bare};
-use super::recovery::{Nudge, Recovery};
+use super::recovery::{Nudge, Recovery, ahead};
 use crate::Nanos;
 use crate::counters::Counters;
 use crate::error::StackError;
@@ -295,9 +295,8 @@ impl Connection {
     #[inline]
     pub(super) fn note_held(&mut self) {
         let end = self.sent.first.wrapping_add(self.written);
-        let unsent = |up_to: u32| end.wrapping_sub(up_to) as i32;
         let least = self.sent.largest.max(1) as i32;
-        self.held = self.sent.up_to.is_some_and(|up_to| unsent(up_to) >= least);
+        self.held = (self.sent.up_to).is_some_and(|up_to| ahead(end, up_to) >= least);
     }
 
     /// Whether nothing is lost that is known of.
@@ -325,8 +324,8 @@ impl Connection {
         let Some(up_to) = self.sent.up_to else {
             return 0;
         };
-        let ahead = |end: u32| (end.wrapping_sub(up_to) as i32).max(0) as u32;
-        let written = ahead(self.sent.first.wrapping_add(self.written));
+        let until = |end: u32| ahead(end, up_to).max(0) as u32;
+        let written = until(self.sent.first.wrapping_add(self.written));
         if written < least {
             return 0;
         }
@@ -342,7 +341,7 @@ impl Connection {
         else {
             return 0;
         };
-        let room = written.min(ahead(window));
+        let room = written.min(until(window));
         let carried = self.carried.saturating_sub(flight);
         let most = if controls { carried } else { u32::MAX };
         room.min(most) as usize

@@ -134,7 +134,7 @@ impl Tcp {
         for index in 0..self.connections.len() {
             let connection = &mut self.connections[index];
             if connection.owner == Owner::Listener(at as u32) {
-                connection.disown(self.now);
+                connection.disown(link.now);
                 connection.break_off(&mut link.counters);
                 self.dirty.push(index as u32);
             }
@@ -170,7 +170,7 @@ impl Tcp {
         debug_assert!(listens.is_ok(), "a free connection is closed");
         let local = SocketAddr::new(header.to, port);
         let remote = SocketAddr::new(header.from, remote_port);
-        connection.begin(local, remote, Owner::Listener(at as u32), self.now);
+        connection.begin(local, remote, Owner::Listener(at as u32), link.now);
         // What the engine makes of a good request; with a bad one it goes on listening.
         connection.state = State::SynReceived;
         self.listeners[at].pending += 1;

@@ -71,8 +71,6 @@ pub(crate) struct Tcp {
     /// A set without sockets: what is given to it is answered by a reset.
     nobody: SocketSet<'static>,
     clock: Clock,
-    /// The time of the last turn.
-    now: Nanos,
     next_port: u16,
     settings: Settings,
 }
@@ -258,7 +256,6 @@ impl Tcp {
             ready: IndexQueue::new(count + LISTENERS),
             nobody: SocketSet::new(Vec::new()),
             clock,
-            now: 0,
             next_port: FIRST_FREE_PORT + ((own.seed >> 16) as u16 & 0x3fff),
             settings: Settings {
                 delayed_ack: config.tcp.delayed_ack,
@@ -377,7 +374,7 @@ impl Tcp {
             self.free.push(index);
             return Err(StackError::NoRoute { address });
         }
-        connection.begin(local, remote, Owner::Application, self.now);
+        connection.begin(local, remote, Owner::Application, link.now);
         connection.state = tcp::State::SynSent;
         let generation = connection.generation;
         self.table.insert(self.hash(local, remote), index);
@@ -570,7 +567,7 @@ impl Tcp {
         let index = self.index(id, "close")?;
         self.swept = None;
         let connection = &mut self.connections[index];
-        connection.disown(self.now);
+        connection.disown(link.now);
         // Payload that nobody will read was not delivered: RFC 2525, section 2.17 asks for a reset.
         let opens = connection.socket().state() == tcp::State::SynSent;
         if abort || opens || connection.socket().can_recv() {

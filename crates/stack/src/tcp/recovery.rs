@@ -330,7 +330,7 @@ impl Recovery {
 }
 
 /// How far a number lies ahead of another one.
-fn ahead(number: u32, of: u32) -> i32 {
+pub(super) fn ahead(number: u32, of: u32) -> i32 {
     number.wrapping_sub(of) as i32
 }
 

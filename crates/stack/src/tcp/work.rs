@@ -418,7 +418,7 @@ impl Tcp {
                 if let Owner::Listener(at) = owner {
                     self.not_lined_up(index, at);
                     let connection = &mut self.connections[index as usize];
-                    connection.disown(self.now);
+                    connection.disown(link.now);
                     connection.socket().abort();
                     return;
                 }
@@ -431,15 +431,8 @@ impl Tcp {
         }
     }
 
-    /// It is so late now, whether or not there is work.
-    #[inline]
-    pub(crate) fn pass(&mut self, now: Nanos) {
-        self.now = now;
-    }
-
     /// Sends what connections have to send, as far as there is room; runs what is due.
     pub(crate) fn work(&mut self, link: &mut Link) {
-        self.now = link.now;
         while let Some(index) = self.timers.expired(link.now) {
             self.dirty.push(index);
         }
@@ -631,7 +624,7 @@ impl Tcp {
     fn end_if_due(&mut self, link: &mut Link, index: u32) -> bool {
         if let Some(at) = self.half_open_of(index) {
             let due = self.connections[index as usize].since + HALF_OPEN;
-            if self.now >= due {
+            if link.now >= due {
                 self.drop_half_open(link, index, at);
                 return true;
             }
@@ -639,7 +632,7 @@ impl Tcp {
             return false;
         }
         let connection = &mut self.connections[index as usize];
-        if connection.owner == Owner::Nobody && self.now >= connection.since + PATIENCE {
+        if connection.owner == Owner::Nobody && link.now >= connection.since + PATIENCE {
             connection.break_off(&mut link.counters);
         }
         false

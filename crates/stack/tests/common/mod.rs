@@ -270,6 +270,14 @@ impl World {
         Self::new(&config, &config, link)
     }
 
+    /// The same over ports with so many descriptors.
+    pub fn on_rings(settings: &[&str], link: Link, descriptors: u32) -> Self {
+        let config = config(settings);
+        let own = addressing(FAR, FAR_V6);
+        let shape = (config.mtu, descriptors, 20_000);
+        Self::over(&config, &config, link, &own, shape)
+    }
+
     /// How many frames have not come home when everybody is gone.
     pub fn lost_frames(self) -> usize {
         let Wire { ends, mut pool, .. } = self.wire;
@@ -371,6 +379,8 @@ pub fn byte(place: usize) -> u8 {
 pub struct Bulk {
     pub socket: SocketId,
     pub send: usize,
+    /// Bytes that are written in one step at most.
+    pub most: usize,
     pub sent: usize,
     pub received: usize,
     pub ended: bool,
@@ -382,6 +392,7 @@ impl Bulk {
         Self {
             socket,
             send,
+            most: usize::MAX,
             sent: 0,
             received: 0,
             ended: false,
@@ -391,8 +402,9 @@ impl Bulk {
 
     /// Sends and receives what it can; finishes sending after its last byte.
     pub fn step(&mut self, stack: &mut Stack) {
-        while self.sent < self.send {
-            let (from, most) = (self.sent, self.send - self.sent);
+        let end = self.send.min(self.sent.saturating_add(self.most));
+        while self.sent < end {
+            let (from, most) = (self.sent, end - self.sent);
             let sent = stack.tcp_send(self.socket, |room| {
                 let room_bytes = room.len().min(most);
                 for (number, place) in room[..room_bytes].iter_mut().enumerate() {
