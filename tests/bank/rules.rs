@@ -426,6 +426,15 @@ fn a_rate_that_was_kept_was_not_stolen() {
     }
 }
 
+/// That all of it arrived tells nothing where one burst was more than the rate allows.
+#[test]
+fn a_rate_that_one_burst_fills_is_no_limit() {
+    let (cause, name) = ("slow-sender-application", "slow-sender-asked-udp");
+    let doubt = json!([{ "doubt": "rate-too-coarse", "why": "one datagram takes 8 s" }]);
+    assert!(of(cause, name, &[]).is_some());
+    assert_eq!(of(cause, name, &[("/validity", doubt)]), None);
+}
+
 /// One in a hundred is lost at random, and the payload leaves in bursts.
 #[test]
 fn random_loss_comes_before_the_bursts() {

@@ -53,21 +53,31 @@ impl<'a> Case<'a> {
         self.ways.iter().filter(move |_| is)
     }
 
+    /// Whether one of these was said against the record's figures.
+    #[must_use]
+    pub fn is_doubted(&self, doubts: &[&str]) -> bool {
+        let mut said = self.record.validity.iter();
+        said.any(|said| doubts.contains(&&*said.doubt))
+    }
+
     /// Whether a port had nothing at the other end of its wire: then it is no sign of anything how fast it took
     /// frames, or how often it took none.
     #[must_use]
     pub fn lacks_carrier(&self) -> bool {
-        let mut doubts = self.record.validity.iter();
-        doubts.any(|doubt| doubt.doubt == "no-carrier")
+        self.is_doubted(&["no-carrier"])
     }
 
     /// The same, or nobody was at the other end of a port, ever or for a while, or the port itself stopped: frames
     /// went nowhere, and neither whoever sent them nor a ring is the limit.
     #[must_use]
     pub fn leads_nowhere(&self) -> bool {
-        const NOWHERE: [&str; 3] = ["no-peer", "peer-left", "port-stopped"];
-        let mut doubts = self.record.validity.iter();
-        self.lacks_carrier() || doubts.any(|doubt| NOWHERE.contains(&&*doubt.doubt))
+        self.lacks_carrier() || self.is_doubted(&["no-peer", "peer-left", "port-stopped"])
+    }
+
+    /// Whether the rate that was asked for is so low that one burst is most of the run: what is measured tells nothing of it.
+    #[must_use]
+    pub fn is_coarse(&self) -> bool {
+        self.is_doubted(&["rate-too-coarse"])
     }
 
     /// Whether there was no way between the ends for a while: a link was down, or a route was gone. Then what

@@ -223,12 +223,10 @@ pub(crate) fn sent_again(draft: Draft, role: Role, tcp: &Tcp) -> Draft {
 
 /// Whether what was asked for was moved all the same: then nobody was late enough to matter.
 pub(crate) fn kept_its_rate(case: &Case<'_>) -> bool {
-    // A rate of which one burst is most of the run has no error: that burst left, and the next one's time did not come.
-    let mut doubts = case.record.validity.iter();
-    let is_coarse = doubts.any(|doubt| doubt.doubt == "rate-too-coarse");
     let kept = |way: &Way<'_>| {
         let summary = way.summary();
-        summary.rate_error.map_or(is_coarse, |error| error > -0.02)
+        // A coarse one has no error: its burst left, and the next one's time did not come.
+        (summary.rate_error).map_or(case.is_coarse(), |error| error > -0.02)
             && summary.loss_fraction.is_none_or(|loss| loss < 0.001)
     };
     is_paced(case) && case.ways.iter().all(kept)

@@ -63,7 +63,7 @@ impl SlowSenderApplication {
             Protocol::Udp => loss.is_none_or(|loss| loss > 0.005),
             Protocol::Tcp => loss.is_some_and(|loss| loss > 0.005),
         };
-        if goodput < 0.95 * rate || lost || way.fills_path() {
+        if goodput < 0.95 * rate || lost || way.fills_path() || case.is_coarse() {
             return None;
         }
         Draft::limit(self.id(), way.sender)

@@ -91,8 +91,7 @@ impl ToolLimit {
         if (missing < MISSING && figures.unsent == 0) || figures.duration_ns < LEAST_NS {
             return None;
         }
-        let doubts = &case.record.validity;
-        let disturbed = doubts.iter().any(|doubt| doubt.doubt == "core-disturbed");
+        let disturbed = case.is_doubted(&["core-disturbed"]);
         // A second thread takes what arrives off the first: there must be something that arrives.
         let threads = case.plan.generate.as_ref()?.threads;
         let second = figures.receive.is_some() && threads < 2;
