@@ -67,10 +67,8 @@ impl fmt::Display for FarHost {
 fn parted(host: &str) -> (&str, Option<&str>) {
     if let Some(rest) = host.strip_prefix('[') {
         let (address, rest) = rest.split_once(']').unwrap_or_default();
-        let port = rest
-            .strip_prefix(':')
-            .or((!rest.is_empty()).then_some(rest));
-        return (address, port);
+        let port = || rest.strip_prefix(':').unwrap_or_default();
+        return (address, (!rest.is_empty()).then(port));
     }
     match host.split_once(':') {
         Some((name, port)) if !port.contains(':') => (name, Some(port)),
@@ -158,7 +156,7 @@ mod tests {
             ("far:70000", "`70000` is no port; say --on far, or"),
             ("far:", "`` is no port"),
             ("[fd77::1]:0", "say --on fd77::1, or"),
-            ("[fd77::1]5302", "`5302` is no port"),
+            ("[fd77::1]5302", "`` is no port; say --on fd77::1, or"),
             (":5302", "--on :5302: names no host; say --on HOST"),
             ("", "names no host"),
             ("[::1", "--on [::1: names no host"),

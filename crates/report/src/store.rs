@@ -5,10 +5,12 @@
 //! wait would disturb the next run.
 
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder, Permissions};
+use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use linerate_metric::record::Record;
 use linerate_metric::set::RunSet;
@@ -46,6 +48,12 @@ impl Store {
         &self.folder
     }
 
+    /// The file of a document, whether or not it is there.
+    #[must_use]
+    pub fn file(&self, id: &str) -> PathBuf {
+        self.folder.join(format!("{id}.json"))
+    }
+
     /// Keeps a record as `ID.json`; returns the file.
     ///
     /// # Errors
@@ -68,7 +76,7 @@ impl Store {
         if !is_plain(id) {
             return Err(ReportError::BadId { id: id.to_owned() });
         }
-        let path = self.folder.join(format!("{id}.json"));
+        let path = self.file(id);
         // 0700: what the XDG base directory specification asks for.
         let created = DirBuilder::new()
             .recursive(true)
@@ -92,6 +100,24 @@ fn data_folder(data_home: Option<OsString>, home: Option<OsString>) -> Option<Pa
     let absolute =
         |path: Option<OsString>| path.map(PathBuf::from).filter(|path| path.is_absolute());
     absolute(data_home).or_else(|| Some(absolute(home)?.join(".local").join("share")))
+}
+
+/// Waits so long until nobody else has a file's or a folder's lock, and takes it; whether it has.
+///
+/// # Errors
+/// What the system says, as where files cannot be locked.
+pub fn locked_within(lock: &File, patience: Duration) -> io::Result<bool> {
+    // How often it is looked meanwhile.
+    const LOOK: Duration = Duration::from_millis(20);
+    let until = Instant::now() + patience;
+    loop {
+        match lock.try_lock() {
+            Ok(()) => return Ok(true),
+            Err(TryLockError::Error(error)) => return Err(error),
+            Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(LOOK),
+            Err(TryLockError::WouldBlock) => return Ok(false),
+        }
+    }
 }
 
 /// Writes a text to the file that `-o` named; `-` is standard output.

@@ -4,18 +4,18 @@
 //! brought up to date before each use: measuring never waits for it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior, params};
 
 use super::entry::{Entry, Note};
 use super::marks;
 use crate::document::Document;
+use crate::store::locked_within;
 
 /// Layout of the tables. Each step takes a database from its number to the next; `user_version` says
 /// which have been taken.
@@ -82,9 +82,6 @@ DELETE FROM file;
 
 /// How long one process waits for another that is bringing the index up to date.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// How often it is looked meanwhile.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// An open index.
 pub(super) struct Index {
@@ -270,19 +267,6 @@ pub(super) fn lock_of(path: &Path) -> io::Result<File> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     marks::open_lock(Path::new(&name))
-}
-
-/// Waits so long until nobody else has a lock: a list in a pager keeps its index for as long as somebody reads it.
-pub(super) fn locked_within(lock: &File, patience: Duration) -> io::Result<bool> {
-    let until = Instant::now() + patience;
-    loop {
-        match lock.try_lock() {
-            Ok(()) => return Ok(true),
-            Err(TryLockError::Error(error)) => return Err(error),
-            Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(LOOK),
-            Err(TryLockError::WouldBlock) => return Ok(false),
-        }
-    }
 }
 
 fn open_file(path: &Path) -> Result<Connection, rusqlite::Error> {

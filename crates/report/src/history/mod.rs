@@ -174,7 +174,7 @@ impl History {
     /// The file of a document.
     #[must_use]
     pub fn file(&self, id: &str) -> PathBuf {
-        self.store.folder().join(format!("{id}.json"))
+        self.store.file(id)
     }
 
     /// Reads a document.

@@ -441,9 +441,9 @@ fn a_damaged_index_that_somebody_uses_is_not_waited_for_without_end() {
     let used = index::lock_of(&path).unwrap();
     used.lock_shared().unwrap();
     let other = index::lock_of(&path).unwrap();
-    assert!(!index::locked_within(&other, std::time::Duration::ZERO).unwrap());
+    assert!(!crate::store::locked_within(&other, std::time::Duration::ZERO).unwrap());
     drop(used);
-    assert!(index::locked_within(&other, std::time::Duration::ZERO).unwrap());
+    assert!(crate::store::locked_within(&other, std::time::Duration::ZERO).unwrap());
 }
 
 #[test]

@@ -1,14 +1,14 @@
 //! The folder of an experiment's results: whose it is, and that nothing of it stays where nothing came of it.
 
-use std::fs::{File, TryLockError, create_dir_all, read_to_string, remove_dir};
+use std::fs::{File, create_dir_all, read_to_string, remove_dir};
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use linerate_metric::event::Problem;
 use linerate_metric::experiment::ExperimentResult;
 use linerate_metric::set::RunSet;
 use linerate_report::document::Document;
+use linerate_report::store::locked_within;
 
 use crate::command::demo::prepare_folder;
 use crate::failure::Failure;
@@ -18,9 +18,6 @@ const BEGIN: Duration = Duration::from_secs(2);
 
 /// The same for who has measured: better a table that another may write over than none.
 const END: Duration = Duration::from_secs(20);
-
-/// How soon a folder that was let go of is noticed.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// A folder for the results of one table. Those of its parts that were made for it and hold nothing go when it is
 /// dropped.
@@ -78,7 +75,7 @@ impl Drop for Folder {
     fn drop(&mut self) {
         // One that has something in it cannot be removed, and its parents neither.
         let _ = self.made.iter().try_for_each(remove_dir);
-        self.held = None;
+        // Let go of last: whoever waits for it finds it gone.
     }
 }
 
@@ -98,14 +95,10 @@ fn lock(dir: &Path, within: Duration) -> Result<Option<File>, InUse> {
     let Ok(folder) = File::open(dir) else {
         return Ok(None);
     };
-    let until = Instant::now() + within;
-    loop {
-        match folder.try_lock() {
-            Ok(()) => return Ok(Some(folder)),
-            Err(TryLockError::Error(_)) => return Ok(None),
-            Err(TryLockError::WouldBlock) if Instant::now() >= until => return Err(InUse),
-            Err(TryLockError::WouldBlock) => sleep(LOOK),
-        }
+    match locked_within(&folder, within) {
+        Ok(true) => Ok(Some(folder)),
+        Ok(false) => Err(InUse),
+        Err(_) => Ok(None),
     }
 }
 

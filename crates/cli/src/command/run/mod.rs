@@ -498,11 +498,13 @@ fn write_folder(
         }
     }
     let replaced = earlier.filter(|earlier| label.is_none() && earlier.id != set.id);
-    Ok(replaced.map(|earlier| earlier.id).filter(is_stored))
+    Ok(replaced
+        .map(|earlier| earlier.id)
+        .filter(|id| is_stored(id)))
 }
 
 /// Whether a set of this id is in the store.
-fn is_stored(id: &String) -> bool {
+fn is_stored(id: &str) -> bool {
     let store = Store::open_default();
-    store.is_ok_and(|store| store.folder().join(format!("{id}.json")).is_file())
+    store.is_ok_and(|store| store.file(id).is_file())
 }
