@@ -2,12 +2,12 @@
 //! kernel's receive work.
 
 use std::collections::BTreeMap;
+use std::io;
 
-use linerate_host::snapshot::Files;
 use linerate_host::sys::clock::Nanos;
 use linerate_host::sys::perf::{RING_BYTES, Switches, Tracepoint, Tracepoints, tracepoint_ids};
-use linerate_host::sys::thread;
-use linerate_metric::plan::{Cpus, Stamping};
+use linerate_host::sys::{cpu, thread};
+use linerate_metric::plan::Stamping;
 
 use super::log::{Log, Work};
 
@@ -45,7 +45,7 @@ pub fn needs(level: Stamping, processors: usize) -> Needs {
 /// Processors that are watched.
 #[must_use]
 pub fn processors() -> usize {
-    online().map_or(1, |cpus| cpus.len())
+    cpu::online().map_or(1, |cpus| cpus.len())
 }
 
 /// What tells when a thread was woken and when it was switched in.
@@ -109,7 +109,7 @@ impl Instruments {
         own
     }
 
-    fn watch_kernel(level: Stamping) -> std::io::Result<Tracepoints> {
+    fn watch_kernel(level: Stamping) -> io::Result<Tracepoints> {
         // The kernel's numbers of threads are not ours in a namespace: it is found by a name of its
         // own.
         let name = format!("lr-{:08x}", fastrand::u32(..));
@@ -126,7 +126,11 @@ impl Instruments {
         let wanted: Vec<_> = (ids.into_iter().zip(filters))
             .map(|(id, filter)| Tracepoint { id, filter })
             .collect();
-        let tracepoints = Tracepoints::open(&wanted, &online()?)?;
+        // Receive work may be done on any processor.
+        let processors = cpu::online();
+        let processors =
+            processors.ok_or_else(|| io::Error::other("the processors are not known"))?;
+        let tracepoints = Tracepoints::open(&wanted, &processors)?;
         thread::rename(&name)?;
         Ok(tracepoints)
     }
@@ -180,12 +184,4 @@ impl Instruments {
             ));
         }
     }
-}
-
-/// Every processor of the machine that runs: receive work may be done on any.
-fn online() -> std::io::Result<Vec<u32>> {
-    let list = Files::machine().text("/sys/devices/system/cpu/online");
-    let list = list.ok_or_else(|| std::io::Error::other("the processors are not known"))?;
-    let cpus: Cpus = list.trim().parse().map_err(std::io::Error::other)?;
-    Ok(cpus.0)
 }

@@ -126,7 +126,7 @@ impl Datagrams {
                 Poll::Ready(Err(_)) | Poll::Pending => figures.answers_lost += 1,
             }
             if matches!(stack.udp_waiting(self.socket), Ok(0)) {
-                // It waits for nothing else that is done in a round.
+                // Nobody else waits here, so the answer waits for nothing that a round does besides.
                 stack.send_made();
                 return false;
             }
