@@ -19,6 +19,17 @@ const BEGIN: Duration = Duration::from_secs(2);
 /// The same for who has measured: better a table that another may write over than none.
 const END: Duration = Duration::from_secs(20);
 
+/// Whose results go into a folder.
+#[derive(Clone, Copy)]
+pub struct Table<'a> {
+    /// The experiment.
+    pub name: &'a str,
+    /// What a table that grows is called.
+    pub label: Option<&'a str>,
+    /// It is gone on with: it has its folder, and no other one can be named.
+    pub resumes: bool,
+}
+
 /// A folder for the results of one table. Those of its parts that were made for it and hold nothing go when it is
 /// dropped.
 pub struct Folder {
@@ -28,19 +39,15 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Finds out before anything is measured whether the results of this table may be written there. Only a table that
-    /// grows (`label`) may have several processes that measure for it at a time. What is gone on with (`resumes`) has
-    /// its folder already.
+    /// Finds out before anything is measured whether the results of this table, and the files of these names that its
+    /// commands leave, may be written there. Only a table that grows may have several processes that measure for it at a
+    /// time.
     ///
     /// # Errors
     /// It cannot be made or written to, holds something else, or another process measures into it.
-    pub fn prepare(
-        dir: &Path,
-        name: &str,
-        label: Option<&str>,
-        resumes: bool,
-    ) -> Result<Self, Failure> {
-        check(dir, name, label, resumes)?;
+    pub fn prepare(dir: &Path, table: Table, left: &[String]) -> Result<Self, Failure> {
+        // What a run that was ended left half-way is its own.
+        check(dir, table, if table.resumes { &[] } else { left })?;
         let parts = dir.ancestors().filter(|part| !part.as_os_str().is_empty());
         let made = parts.take_while(|part| !part.exists());
         let mut folder = Self {
@@ -48,25 +55,25 @@ impl Folder {
             held: None,
         };
         prepare_folder(dir)?;
-        folder.take(dir, label.is_none(), resumes)?;
+        folder.take(dir, table)?;
         Ok(folder)
     }
 
-    /// Waits until nobody else has it, and keeps it to itself if it is to be `alone`.
-    fn take(&mut self, dir: &Path, alone: bool, resumes: bool) -> Result<(), Failure> {
+    /// Waits until nobody else has it, and keeps it to itself unless others may add to its table.
+    fn take(&mut self, dir: &Path, table: Table) -> Result<(), Failure> {
         let Ok(held) = lock(dir, BEGIN) else {
             // Whoever was faster has nothing in it yet, and needs it.
             self.made.clear();
             return Err(Failure::failed(Problem::new(
                 "in use: another process measures into it",
                 dir.display().to_string(),
-                match resumes {
+                match table.resumes {
                     true => "wait for that one, and go on with --resume",
                     false => "wait for that one, or name another folder with --dir",
                 },
             )));
         };
-        self.held = held.filter(|_| alone);
+        self.held = held.filter(|_| table.label.is_none());
         Ok(())
     }
 }
@@ -103,21 +110,25 @@ fn lock(dir: &Path, within: Duration) -> Result<Option<File>, InUse> {
 }
 
 /// Whether results of this table may take the place of what is in a folder: of the same experiment under the same
-/// label, or of nothing. Where it is gone on with (`resumes`) no other folder can be named.
+/// label, or of nothing.
 ///
 /// # Errors
 /// There is something else.
-pub fn check(dir: &Path, name: &str, label: Option<&str>, resumes: bool) -> Result<(), Failure> {
-    let there = ["result.json", "report.html"]
+pub fn check(dir: &Path, table: Table, left: &[String]) -> Result<(), Failure> {
+    let results = ["result.json", "report.html"].into_iter();
+    let there = results
+        .chain(left.iter().map(String::as_str))
         .map(|file| dir.join(file))
-        .into_iter()
         .find(|file| file.exists());
     let Some(there) = there else {
         return Ok(());
     };
     let before = table_in(dir);
     let result = before.as_ref().and_then(result_of);
-    if result.is_some_and(|found| found.name == name && found.label.as_deref() == label) {
+    let is_own = |found: &ExperimentResult| {
+        found.name == table.name && found.label.as_deref() == table.label
+    };
+    if result.is_some_and(is_own) {
         return Ok(());
     }
     let what = match result {
@@ -130,7 +141,7 @@ pub fn check(dir: &Path, name: &str, label: Option<&str>, resumes: bool) -> Resu
     Err(Failure::usage(Problem::new(
         format!("{what}, which these would be written over"),
         there.display().to_string(),
-        match resumes {
+        match table.resumes {
             true => "move that away, and go on with --resume",
             false => "name another folder with --dir, or move that away",
         },
@@ -156,6 +167,12 @@ mod tests {
     use jiff::Timestamp;
     use linerate_metric::exit;
     use linerate_metric::set::{SET_SCHEMA, SetResult};
+
+    const SMALL: Table = Table {
+        name: "small",
+        label: None,
+        resumes: false,
+    };
 
     /// What a table of that name leaves.
     fn result(name: &str, label: Option<&str>) -> String {
@@ -183,13 +200,13 @@ mod tests {
     fn a_folder_that_nothing_was_put_into_goes_with_whatever_was_made_for_it() {
         let room = tempfile::tempdir().unwrap();
         let (outer, dir) = (room.path().join("a"), room.path().join("a/b"));
-        drop(Folder::prepare(&dir, "small", None, false).unwrap());
+        drop(Folder::prepare(&dir, SMALL, &[]).unwrap());
         assert!(!outer.exists());
         // What was there before stays, and so does what something was put into.
         std::fs::create_dir(&outer).unwrap();
-        drop(Folder::prepare(&dir, "small", None, false).unwrap());
+        drop(Folder::prepare(&dir, SMALL, &[]).unwrap());
         assert!(outer.exists() && !dir.exists());
-        let folder = Folder::prepare(&dir, "small", None, false).unwrap();
+        let folder = Folder::prepare(&dir, SMALL, &[]).unwrap();
         std::fs::write(dir.join("result.json"), result("small", None)).unwrap();
         drop(folder);
         assert!(dir.join("result.json").exists());
@@ -200,7 +217,7 @@ mod tests {
         let room = tempfile::tempdir().unwrap();
         let dir = room.path();
         let told = |label| {
-            let folder = Folder::prepare(dir, "small", label, false).map(drop);
+            let folder = Folder::prepare(dir, Table { label, ..SMALL }, &[]).map(drop);
             folder.map_err(|failure| (failure.code, failure.problem.to_string()))
         };
         assert_eq!(told(None), Ok(()));
@@ -239,22 +256,47 @@ mod tests {
             // Which refuses --dir.
             (true, "move that away, and go on with --resume"),
         ] {
-            let failure = check(dir, "other", None, resumes).unwrap_err();
+            let other = Table {
+                name: "other",
+                resumes,
+                ..SMALL
+            };
+            let failure = check(dir, other, &[]).unwrap_err();
             assert_eq!(failure.problem.next_step, next_step);
         }
+    }
+
+    #[test]
+    fn a_file_that_a_command_would_write_over_is_its_owners() {
+        let room = tempfile::tempdir().unwrap();
+        let dir = room.path();
+        let left = ["send.pftrace".to_owned()];
+        let told = |resumes| {
+            let folder = Folder::prepare(dir, Table { resumes, ..SMALL }, &left).map(drop);
+            folder.map_err(|failure| failure.problem.object)
+        };
+        std::fs::write(dir.join("notes.txt"), "mine").unwrap();
+        assert_eq!(told(false), Ok(()));
+        let file = dir.join("send.pftrace");
+        std::fs::write(&file, "mine").unwrap();
+        assert_eq!(told(false), Err(file.display().to_string()));
+        // One that is gone on with left it there, and so did one whose results are there.
+        assert_eq!(told(true), Ok(()));
+        std::fs::write(dir.join("result.json"), result("small", None)).unwrap();
+        assert_eq!(told(false), Ok(()));
     }
 
     #[test]
     fn an_empty_folder_that_another_process_was_faster_to_take_stays() {
         let room = tempfile::tempdir().unwrap();
         let dir = room.path().join("a");
-        let first = Folder::prepare(&dir, "small", None, false).unwrap();
+        let first = Folder::prepare(&dir, SMALL, &[]).unwrap();
         // It was not there when this one looked.
         let mut second = Folder {
             made: vec![dir.clone()],
             held: None,
         };
-        assert!(second.take(&dir, true, false).is_err());
+        assert!(second.take(&dir, SMALL).is_err());
         drop(second);
         assert!(dir.exists());
         drop(first);
@@ -264,7 +306,7 @@ mod tests {
     #[test]
     fn two_at_a_time_measure_for_a_table_that_grows_alone() {
         let room = tempfile::tempdir().unwrap();
-        let prepare = |label| Folder::prepare(room.path(), "small", label, false);
+        let prepare = |label| Folder::prepare(room.path(), Table { label, ..SMALL }, &[]);
         let grows = [prepare(Some("bench")), prepare(Some("bench"))];
         assert!(grows.iter().all(Result::is_ok));
         let one = prepare(None).unwrap();

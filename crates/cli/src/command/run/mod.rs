@@ -27,7 +27,7 @@ use linerate_report::html;
 use linerate_report::store::{Store, write_file};
 use linerate_tune::knob::{Knob, Set};
 
-use self::folder::{Folder, check, hold, table_in};
+use self::folder::{Folder, Table, check, hold, table_in};
 use self::journal::{Asked, Keeper, resumed};
 use self::table::{check_table, table_of};
 use super::measure::stop_on_signals;
@@ -97,7 +97,7 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
         None => Place::Lab,
     };
     // Before anything is begun: what cannot be measured leaves no folder and no journal.
-    experiment.command_lines(asked.quick, &asked.point)?;
+    let lines = experiment.command_lines(asked.quick, &asked.point)?;
     experiment.check_place(&place, asked.quick, &asked.point)?;
     check_commands(&experiment, asked.quick, &asked.file)?;
     output.check_file()?;
@@ -105,7 +105,12 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
     let dir = &asked.dir;
     let label = asked.label.as_deref();
     // Dropped after all that is written there.
-    let _folder = Folder::prepare(dir, &experiment.name, label, args.resume.is_some())?;
+    let table = Table {
+        name: &experiment.name,
+        label,
+        resumes: args.resume.is_some(),
+    };
+    let _folder = Folder::prepare(dir, table, &left_by(&lines))?;
     // Before the first thread: only a process with one can enter a user namespace.
     if experiment.lab.is_some() && asked.on.is_none() && !linerate_lab::privileged() {
         linerate_lab::enter_user_namespace()?;
@@ -215,7 +220,7 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
         // A page of nothing would stand in place of one that says something.
         let written = match set.runs.is_empty() {
             true => Ok(None),
-            false => write_folder(dir, &set, &experiment.name, keeper.is_kept()),
+            false => write_folder(dir, &set, keeper.is_kept()),
         };
         // Whoever reads what is told now may take his time; others wait for the table alone.
         drop(held.take());
@@ -464,18 +469,32 @@ fn distance() -> Option<Distance> {
     })
 }
 
+/// What command lines leave in the folder of the results, which stands for a dot in them.
+fn left_by(lines: &[Vec<String>]) -> Vec<String> {
+    let words = lines
+        .iter()
+        .flatten()
+        .map(|word| match word.split_once('=') {
+            Some((option, file)) if option.starts_with("--") => file,
+            _ => word,
+        });
+    let files = words.filter_map(|word| word.strip_prefix("./"));
+    files.map(str::to_owned).collect()
+}
+
 /// Writes the table, its page and its records, in place of those that an earlier table of its name left there. Gives the
 /// id of that one, where it is stored and not part of this one. `resumes`: where it fails, this is gone on with.
-fn write_folder(
-    dir: &Path,
-    set: &RunSet,
-    name: &str,
-    resumes: bool,
-) -> Result<Option<String>, Failure> {
-    let result = set.result.experiment.as_ref();
-    let label = result.and_then(|result| result.label.as_deref());
+fn write_folder(dir: &Path, set: &RunSet, resumes: bool) -> Result<Option<String>, Failure> {
+    let result = set.result.experiment.as_deref();
+    let result = result.expect("the set of an experiment has its result");
+    let label = result.label.as_deref();
     // Another process may have put something there meanwhile, or taken an empty folder away.
-    check(dir, name, label, resumes)?;
+    let table = Table {
+        name: &result.name,
+        label,
+        resumes,
+    };
+    check(dir, table, &[])?;
     let _ = create_dir_all(dir);
     let earlier = table_in(dir);
     for run in &set.runs {
@@ -483,8 +502,7 @@ fn write_folder(
     }
     let json = serde_json::to_string(set).expect("a set holds only what JSON can say");
     write_file(dir.join("result.json"), &(json + "\n"))?;
-    let title = result.map_or("linerate", |result| &result.title);
-    write_file(dir.join("report.html"), &html::of_set(title, set))?;
+    write_file(dir.join("report.html"), &html::of_set(&result.title, set))?;
     let is_kept = |id: &str| set.runs.iter().any(|run| run.id == id);
     for run in earlier.iter().flat_map(|earlier| &earlier.runs) {
         // An id is a file's name and no path, whatever a file that is not ours says.
