@@ -66,6 +66,19 @@ pub struct Meta {
     pub tos: u8,
 }
 
+/// What became of a datagram that was to go back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Echoed {
+    /// So many bytes of payload leave.
+    Sent(usize),
+    /// It is no question, and was taken away.
+    Ignored,
+    /// It is still there, and cannot leave in the frame that it came in: it came in pieces or with others, the port has no
+    /// room, its sender's Ethernet address is not known, or the last datagram went elsewhere. To receive it and send it
+    /// does the same.
+    Elsewhere,
+}
+
 /// What cannot be reached, as ICMP tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreachable {

@@ -245,6 +245,33 @@ pub enum Echoed {
     Ignored,
 }
 
+/// Receives one datagram and sends it back by way of the caller's room.
+fn echo_through<T: Transport + ?Sized>(
+    transport: &mut T,
+    socket: T::Socket,
+    room: &mut [u8],
+    is_question: impl FnOnce(&[u8]) -> bool,
+) -> Poll<io::Result<Echoed>> {
+    let received = transport.udp_receive(socket, |payload, _| {
+        let bytes = payload.len().min(room.len());
+        room[..bytes].copy_from_slice(&payload[..bytes]);
+        bytes
+    });
+    let bytes = match received {
+        Poll::Ready(Ok(bytes)) => bytes,
+        Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+        Poll::Pending => return Poll::Pending,
+    };
+    let question = &room[..bytes];
+    if !is_question(question) {
+        return Poll::Ready(Ok(Echoed::Ignored));
+    }
+    match transport.udp_send(socket, bytes, |payload| payload.copy_from_slice(question)) {
+        Poll::Ready(sent) => Poll::Ready(sent.map(Echoed::Sent)),
+        Poll::Pending => Poll::Ready(Ok(Echoed::Full(bytes))),
+    }
+}
+
 /// A network stack as workloads use it.
 ///
 /// Payload goes through closures over the transport's own buffer: a stack that owns its frames
@@ -349,24 +376,7 @@ pub trait Transport {
         room: &mut [u8],
         is_question: impl FnOnce(&[u8]) -> bool,
     ) -> Poll<io::Result<Echoed>> {
-        let received = self.udp_receive(socket, |payload, _| {
-            let bytes = payload.len().min(room.len());
-            room[..bytes].copy_from_slice(&payload[..bytes]);
-            bytes
-        });
-        let bytes = match received {
-            Poll::Ready(Ok(bytes)) => bytes,
-            Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-            Poll::Pending => return Poll::Pending,
-        };
-        let question = &room[..bytes];
-        if !is_question(question) {
-            return Poll::Ready(Ok(Echoed::Ignored));
-        }
-        match self.udp_send(socket, bytes, |payload| payload.copy_from_slice(question)) {
-            Poll::Ready(sent) => Poll::Ready(sent.map(Echoed::Sent)),
-            Poll::Pending => Poll::Ready(Ok(Echoed::Full(bytes))),
-        }
+        echo_through(self, socket, room, is_question)
     }
 
     /// How many datagrams of `bytes` one [`Self::udp_send_burst`] takes at most.

@@ -5,7 +5,7 @@ use std::task::Poll;
 
 use super::Stack;
 use crate::error::StackError;
-use crate::socket::{Meta, SocketId};
+use crate::socket::{Echoed, Meta, SocketId};
 
 /// UDP.
 impl Stack {
@@ -135,6 +135,25 @@ impl Stack {
             }
         }
         Poll::Ready(Ok(most))
+    }
+
+    /// Sends the datagram that is in front back in the frame that it came in: as many bytes of it as `answer` says, which
+    /// may write into them. Where that says nothing, it is no question, and is taken away. With `to` or a socket that is
+    /// connected only what came from there goes back.
+    ///
+    /// Payload is neither copied nor moved: what is written are headers. It leaves as what [`Stack::udp_send`] sends.
+    /// Pending when nothing is there.
+    ///
+    /// # Errors
+    /// As [`Stack::udp_receive`].
+    #[inline]
+    pub fn udp_echo(
+        &mut self,
+        socket: SocketId,
+        to: Option<SocketAddr>,
+        answer: impl FnOnce(&mut [u8], Meta) -> Option<usize>,
+    ) -> Poll<Result<Echoed, StackError>> {
+        self.udp.echo(&mut self.link, socket, to, answer)
     }
 
     /// Shows the datagram that [`Stack::udp_receive`] would give next, with who sent it, and leaves it

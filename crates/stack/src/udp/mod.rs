@@ -1,5 +1,6 @@
 //! UDP: a table of ports, queues of packets, headers made once for each peer.
 
+mod echo;
 pub(crate) mod fragment;
 mod ports;
 pub(crate) mod reassembly;
@@ -102,6 +103,32 @@ enum Body {
     Frame(Frame),
     /// A buffer of the reassembly: where its payload begins and ends.
     Buffer(u32, u32, u32),
+}
+
+impl Packet {
+    fn meta(&self, queue_drops: u32) -> Meta {
+        Meta {
+            from: self.from,
+            to: self.to,
+            arrived_ns: self.arrived,
+            queued_ns: self.queued,
+            queue_drops,
+            tos: self.tos,
+        }
+    }
+}
+
+impl Socket {
+    /// What whoever asks an empty queue is told.
+    fn nothing_came<R>(&mut self) -> Poll<Result<R, StackError>> {
+        match self.fault.take() {
+            Some(Fault::Refused(remote)) => Poll::Ready(Err(StackError::Refused { remote })),
+            Some(Fault::Unreached(neighbor)) => {
+                Poll::Ready(Err(StackError::NeighborSilent { neighbor }))
+            }
+            None => Poll::Pending,
+        }
+    }
 }
 
 /// What became of a packet's frame.
@@ -527,22 +554,9 @@ impl Udp {
             Err(error) => return Poll::Ready(Err(error)),
         };
         let Some(packet) = socket.queue.front_mut() else {
-            return match socket.fault.take() {
-                Some(Fault::Refused(remote)) => Poll::Ready(Err(StackError::Refused { remote })),
-                Some(Fault::Unreached(neighbor)) => {
-                    Poll::Ready(Err(StackError::NeighborSilent { neighbor }))
-                }
-                None => Poll::Pending,
-            };
+            return socket.nothing_came();
         };
-        let meta = Meta {
-            from: packet.from,
-            to: packet.to,
-            arrived_ns: packet.arrived,
-            queued_ns: packet.queued,
-            queue_drops: socket.drops,
-            tos: packet.tos,
-        };
+        let meta = packet.meta(socket.drops);
         socket.asked = socket.answers.then_some(packet.arrived);
         if several && link.own.is_own(packet.to) {
             socket.heard = Some((packet.from, packet.to));

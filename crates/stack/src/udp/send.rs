@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::task::Poll;
 
+use linerate_port::Frame;
 use linerate_port::vnet::VnetHeader;
 
 use super::fragment::longest;
@@ -74,6 +75,18 @@ impl Template {
         head_of(&mut packet[head..], port, to, 0);
         self.pseudo_sum = ip::pseudo_sum(from, to.ip(), UDP, 0);
         self.ports_sum = Sum::word(port) + Sum::word(to.port());
+    }
+
+    /// Whether a datagram from one end to the other needs nothing else in its headers, and leaves whole where its packet
+    /// is no longer than this.
+    #[inline]
+    pub(super) fn suits(
+        &self,
+        (from, to): (IpAddr, SocketAddr),
+        epoch: u32,
+        packet: usize,
+    ) -> bool {
+        self.to == to && self.from == from && self.epoch == epoch && packet <= self.whole
     }
 
     /// A datagram leaves of which routers may say that it is too long.
@@ -183,7 +196,7 @@ impl Udp {
 
     /// Behind a datagram in fragments everybody waits, so that none overtakes it.
     #[inline]
-    fn may_begin(&mut self, link: &mut Link) -> bool {
+    pub(super) fn may_begin(&mut self, link: &mut Link) -> bool {
         if !self.fragmenter.is_idle() {
             self.fragmenter.work(link);
         }
@@ -232,13 +245,28 @@ impl Udp {
         bytes: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> bool {
-        let head = ip::header_bytes(to.ip());
         if !link.has_room() {
             return false;
         }
-        let Some(mut frame) = link.make(head + UDP_BYTES + bytes) else {
+        let Some(frame) = link.make(ip::header_bytes(to.ip()) + UDP_BYTES + bytes) else {
             return false;
         };
+        self.send_frame(link, id, to, frame, fill);
+        true
+    }
+
+    /// Sends a frame of the right length with whatever `fill` leaves of its payload, by its socket's headers.
+    #[inline(always)]
+    pub(super) fn send_frame(
+        &mut self,
+        link: &mut Link,
+        id: SocketId,
+        to: SocketAddr,
+        mut frame: Frame,
+        fill: impl FnOnce(&mut [u8]),
+    ) {
+        let head = ip::header_bytes(to.ip());
+        let bytes = usize::from(frame.len()) - link.head() - head - UDP_BYTES;
         let (vnet, offload) = (link.vnet, self.checksum == Checksum::Offload);
         let template = &self.sockets[id.index as usize].template;
         let known = template.epoch != 0;
@@ -305,7 +333,6 @@ impl Udp {
         } else {
             link.send(frame, to.ip(), vnet_header);
         }
-        true
     }
 
     /// Makes a socket's template, and remembers the neighbour's address if it is known.

@@ -6,7 +6,7 @@ use linerate_dialect::sockperf::{self, Took};
 use linerate_dialect::{chargen, echo};
 use linerate_host::sys::clock::Nanos;
 use linerate_metric::stack::ServiceFigures;
-use linerate_stack::{Meta, SocketId, Stack};
+use linerate_stack::{Echoed, Meta, SocketId, Stack, StackError};
 
 use super::connection::Next;
 use super::flows::{Flows, Place};
@@ -97,6 +97,18 @@ impl Datagrams {
                     .udp_waiting(self.socket)
                     .is_ok_and(|waiting| waiting > 0);
             }
+            match self.echo(stack, hall, figures) {
+                Poll::Ready(Ok(Echoed::Sent(_))) => {
+                    if self.sends_the_last(stack) {
+                        return false;
+                    }
+                    continue;
+                }
+                Poll::Ready(Ok(Echoed::Elsewhere)) => {}
+                // What this socket sent was refused somewhere: nothing that ends a service.
+                Poll::Ready(Ok(Echoed::Ignored) | Err(_)) => continue,
+                Poll::Pending => return false,
+            }
             let received = stack.udp_receive(self.socket, |payload, meta| {
                 let bytes = payload.len().min(room.len());
                 room[..bytes].copy_from_slice(&payload[..bytes]);
@@ -125,13 +137,45 @@ impl Datagrams {
                 // Too long for the stack, or nobody to be reached, or no buffer.
                 Poll::Ready(Err(_)) | Poll::Pending => figures.answers_lost += 1,
             }
-            if matches!(stack.udp_waiting(self.socket), Ok(0)) {
-                // Nobody else waits here, so the answer waits for nothing that a round does besides.
-                stack.send_made();
+            if self.sends_the_last(stack) {
                 return false;
             }
         }
         true
+    }
+
+    /// Answers a question where it lies, if its answer is no longer than it is.
+    #[inline]
+    fn echo(
+        &mut self,
+        stack: &mut Stack,
+        hall: &Hall,
+        figures: &mut ServiceFigures,
+    ) -> Poll<Result<Echoed, StackError>> {
+        let dialect = &mut self.dialect;
+        if !matches!(dialect, Dialect::Echo | Dialect::Sockperf(_)) {
+            return Poll::Ready(Ok(Echoed::Elsewhere));
+        }
+        let echoed = stack.udp_echo(self.socket, None, |datagram, meta| {
+            figures.datagrams += 1;
+            figures.bytes_received += datagram.len() as u64;
+            let answer = dialect.in_place(datagram);
+            answer.filter(|_| echo::answers_to(meta.from.port(), hall.ports()))
+        });
+        if let Poll::Ready(Ok(Echoed::Sent(bytes))) = &echoed {
+            figures.bytes_sent += *bytes as u64;
+        }
+        echoed
+    }
+
+    /// Sends what was answered, where nobody else waits here: it waits for nothing that a round does besides.
+    #[inline]
+    fn sends_the_last(&self, stack: &mut Stack) -> bool {
+        let last = matches!(stack.udp_waiting(self.socket), Ok(0));
+        if last {
+            stack.send_made();
+        }
+        last
     }
 
     /// Forgets flows that are over; whether one began for it, which goes on by the time.
@@ -160,18 +204,27 @@ impl Dialect {
         datagram: &mut [u8],
     ) -> Option<usize> {
         match self {
-            Self::Echo => Some(datagram.len()),
+            Self::Echo | Self::Sockperf(_) => self.in_place(datagram),
             Self::Discard => None,
             Self::Chargen { line } => {
                 let bytes = chargen::answer(datagram.len(), *line, datagram);
                 *line += 1;
                 Some(bytes)
             }
+            Self::Iperf2(flows) => flows.take(stack, place, now, meta, datagram),
+        }
+    }
+
+    /// The same of a service whose answers are no longer than questions.
+    #[inline]
+    fn in_place(&mut self, datagram: &mut [u8]) -> Option<usize> {
+        match self {
+            Self::Echo => Some(datagram.len()),
             Self::Sockperf(server) => match server.datagram(datagram) {
                 Took::Answer(_) => Some(datagram.len()),
                 Took::Counted(_) | Took::Ignored => None,
             },
-            Self::Iperf2(flows) => flows.take(stack, place, now, meta, datagram),
+            Self::Discard | Self::Chargen { .. } | Self::Iperf2(_) => None,
         }
     }
 }

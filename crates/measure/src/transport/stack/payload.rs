@@ -10,11 +10,13 @@ use linerate_metric::cost::EMPTY_CALL_NS;
 use linerate_metric::plan::Protocol;
 use linerate_metric::record::Socket as SocketFacts;
 use linerate_port::copy;
-use linerate_stack::SocketKind;
+use linerate_stack::{self as stack, SocketKind};
 
 use super::entries::Place;
 use super::{OnStack, meta_of, outcome, system};
-use crate::transport::{Attempts, Capabilities, Departure, FlowOptions, Meta, Ready, Transport};
+use crate::transport::{
+    Attempts, Capabilities, Departure, Echoed, FlowOptions, Meta, Ready, Transport, echo_through,
+};
 
 /// A call that needs a socket gives this where there is none.
 macro_rules! socket {
@@ -150,6 +152,47 @@ impl Transport for OnStack {
         let received = outcome(received);
         self.note_at(place, &received);
         received
+    }
+
+    #[inline]
+    fn udp_echo(
+        &mut self,
+        place: Place,
+        room: &mut [u8],
+        is_question: impl FnOnce(&[u8]) -> bool,
+    ) -> Poll<io::Result<Echoed>> {
+        let socket = socket!(self, place);
+        self.turn_away(place, socket);
+        let entry = self.entries.get_mut(place);
+        let to = entry.addressee.or(entry.asker.and(entry.from));
+        let moved = &mut self.payload;
+        entry.reads = true;
+        let (mut is_question, most) = (Some(is_question), room.len());
+        let echoed = self.stack.udp_echo(socket, to, |payload, meta| {
+            entry.queue_drops = meta.queue_drops;
+            entry.from = Some(meta.from);
+            moved.datagrams += 1;
+            moved.received += payload.len() as u64;
+            let asks = is_question.take().is_some_and(|asks| asks(payload));
+            asks.then_some(most)
+        });
+        let echoed = match outcome(echoed) {
+            Poll::Ready(Ok(stack::Echoed::Elsewhere)) => {
+                // Nobody was asked yet.
+                let asks = |payload: &[u8]| is_question.is_some_and(|asks| asks(payload));
+                return echo_through(self, place, room, asks);
+            }
+            echoed => echoed,
+        };
+        if let Poll::Ready(Ok(stack::Echoed::Sent(bytes))) = &echoed {
+            self.payload.sent += *bytes as u64;
+            self.unsent = true;
+        }
+        self.note_at(place, &echoed);
+        echoed.map_ok(|echoed| match echoed {
+            stack::Echoed::Sent(bytes) => Echoed::Sent(bytes),
+            _ => Echoed::Ignored,
+        })
     }
 
     fn burst(&self, place: Place, _: usize) -> usize {

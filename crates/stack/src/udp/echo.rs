@@ -1,0 +1,64 @@
+//! Datagrams that go back in the frames that they came in.
+
+use std::net::SocketAddr;
+use std::task::Poll;
+
+use super::{Body, Udp};
+use crate::error::StackError;
+use crate::link::Link;
+use crate::socket::{Echoed, Meta, SocketId};
+use crate::wire::UDP_BYTES;
+use crate::wire::ip;
+
+impl Udp {
+    /// Sends so much of the datagram in front back as `answer` says, once that has written into it, if it is `to` who asked,
+    /// or whom the socket is connected to.
+    #[inline]
+    pub(crate) fn echo(
+        &mut self,
+        link: &mut Link,
+        id: SocketId,
+        to: Option<SocketAddr>,
+        answer: impl FnOnce(&mut [u8], Meta) -> Option<usize>,
+    ) -> Poll<Result<Echoed, StackError>> {
+        let may_leave = self.may_begin(link) && link.has_room();
+        let socket = match self.socket(id, "udp_echo") {
+            Ok(socket) => socket,
+            Err(error) => return Poll::Ready(Err(error)),
+        };
+        let Some(packet) = socket.queue.front_mut() else {
+            return socket.nothing_came();
+        };
+        let (from, meta) = (packet.from, packet.meta(socket.drops));
+        let headers = link.head() + ip::header_bytes(from.ip()) + UDP_BYTES;
+        let asked = to.or(socket.peer).is_none_or(|to| to == from);
+        let Body::Frame(frame) = &mut packet.body else {
+            return Poll::Ready(Ok(Echoed::Elsewhere));
+        };
+        let bytes = usize::from(frame.len());
+        let begins = usize::from(frame.offset()).checked_sub(headers);
+        let ends = (packet.to, from);
+        let longest = headers - link.head() + bytes;
+        let suits = (socket.template).suits(ends, link.neighbors.epoch(), longest);
+        let Some(begins) = begins.filter(|_| may_leave && asked && suits && packet.segment == 0)
+        else {
+            return Poll::Ready(Ok(Echoed::Elsewhere));
+        };
+        socket.asked = socket.answers.then_some(packet.arrived);
+        let answered = answer(link.memory.bytes_mut(frame), meta);
+        let packet = socket.queue.pop_front().expect("there is one in front");
+        self.held -= 1;
+        let Body::Frame(mut frame) = packet.body else {
+            unreachable!("it was a frame in front");
+        };
+        let Some(answered) = answered else {
+            link.pool.free(frame);
+            return Poll::Ready(Ok(Echoed::Ignored));
+        };
+        let answered = answered.min(bytes);
+        frame.set_offset(begins as u16);
+        frame.set_len((headers + answered) as u16);
+        self.send_frame(link, id, from, frame, |_| ());
+        Poll::Ready(Ok(Echoed::Sent(answered)))
+    }
+}

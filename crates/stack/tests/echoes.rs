@@ -1,0 +1,255 @@
+//! Datagrams that go back in the frames that they came in.
+
+mod common;
+
+use std::net::SocketAddr;
+use std::task::Poll;
+
+use common::{FAR, FAR_V6, Link, NEAR, World, addressing, any, at, byte, config, ready};
+use linerate_stack::{Addressing, Echoed, SocketId, StackError};
+
+/// A client of the near stack and a server of the far one, who know each other.
+fn pair(world: &mut World, far: &str) -> (SocketId, SocketId) {
+    let server = world.far.udp_bind(any(7)).unwrap();
+    let client = world.near.udp_bind(any(0)).unwrap();
+    ask(world, (client, server), at(far, 7), 1);
+    let from = ready(world.far.udp_receive(server, |_, meta| meta.from));
+    ready(world.far.udp_send(server, Some(from), 1, |_| ()));
+    world.until(3, |world| world.near.udp_waiting(client).unwrap() == 1);
+    ready(world.near.udp_receive(client, |_, _| ()));
+    (client, server)
+}
+
+/// A question of so many bytes comes to the server.
+fn ask(
+    world: &mut World,
+    (client, server): (SocketId, SocketId),
+    to: SocketAddr,
+    bytes: usize,
+) -> SocketAddr {
+    let before = world.far.udp_waiting(server).unwrap();
+    ready(world.near.udp_send(client, Some(to), bytes, |payload| {
+        payload.copy_from_slice(&content(bytes));
+    }));
+    world.until(3, |world| world.far.udp_waiting(server).unwrap() > before);
+    at(NEAR, world.near.local(client).unwrap().port())
+}
+
+fn content(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(byte).collect()
+}
+
+/// Sends back whatever is in front, as it is.
+fn echo(world: &mut World, server: SocketId) -> Echoed {
+    ready((world.far).udp_echo(server, None, |payload, _| Some(payload.len())))
+}
+
+/// What comes back, and from where.
+fn answer(world: &mut World, client: SocketId) -> (Vec<u8>, SocketAddr) {
+    world.until(3, |world| world.near.udp_waiting(client).unwrap() > 0);
+    ready((world.near).udp_receive(client, |payload, meta| (payload.to_vec(), meta.from)))
+}
+
+/// Receives and sends, as whoever cannot do it in place.
+fn answer_elsewhere(world: &mut World, server: SocketId) {
+    let (payload, from) =
+        ready((world.far).udp_receive(server, |payload, meta| (payload.to_vec(), meta.from)));
+    ready(
+        (world.far).udp_send(server, Some(from), payload.len(), |out| {
+            out.copy_from_slice(&payload);
+        }),
+    );
+}
+
+#[test]
+fn questions_of_any_length_come_back_as_they_were() {
+    type Made = fn() -> World;
+    let worlds: [(Made, [usize; 2]); 3] = [
+        (|| World::alike(&[], Link::CLEAN), [1_472, 1_452]),
+        (
+            || World::alike(&["mtu=576", "ip.tos=184"], Link::CLEAN),
+            [548, 528],
+        ),
+        (|| World::with_devices(&[], Link::CLEAN), [1_472, 1_452]),
+    ];
+    for (made, most) in worlds {
+        for (far, most) in [FAR, FAR_V6].into_iter().zip(most) {
+            let mut world = made();
+            let (client, server) = pair(&mut world, far);
+            for bytes in [0, 1, 2, 63, 64, 65, most - 1, most] {
+                ask(&mut world, (client, server), at(far, 7), bytes);
+                let echoed = echo(&mut world, server);
+                assert_eq!(echoed, Echoed::Sent(bytes), "{bytes} B to {far}");
+                assert_eq!(
+                    answer(&mut world, client),
+                    (content(bytes), at(far, 7)),
+                    "{bytes} B to {far}"
+                );
+            }
+            let counters = world.far.counters();
+            assert_eq!(counters.udp.out_datagrams, 9);
+            assert_eq!(world.near.counters().udp.in_checksum_errors, 0);
+            assert_eq!(world.near.counters().ip.in_header_errors, 0);
+            assert_eq!(world.lost_frames(), 0);
+        }
+    }
+}
+
+#[test]
+fn an_answer_may_be_another_one_or_none() {
+    let mut world = World::alike(&[], Link::CLEAN);
+    let (client, server) = pair(&mut world, FAR);
+    let own = ask(&mut world, (client, server), at(FAR, 7), 64);
+    let echoed = world.far.udp_echo(server, None, |payload, meta| {
+        assert_eq!((&*payload, meta.from), (&content(64)[..], own));
+        payload[..20].fill(9);
+        Some(20)
+    });
+    assert_eq!(ready(echoed), Echoed::Sent(20));
+    assert_eq!(answer(&mut world, client).0, [9; 20]);
+    // No more of it than there is.
+    ask(&mut world, (client, server), at(FAR, 7), 64);
+    let echoed = world.far.udp_echo(server, None, |_, _| Some(9_000));
+    assert_eq!(ready(echoed), Echoed::Sent(64));
+    assert_eq!(answer(&mut world, client).0, content(64));
+    ask(&mut world, (client, server), at(FAR, 7), 64);
+    let echoed = world.far.udp_echo(server, None, |_, _| None);
+    assert_eq!(ready(echoed), Echoed::Ignored);
+    assert!(world.far.udp_echo(server, None, |_, _| None).is_pending());
+    world.run(100);
+    assert_eq!(world.near.udp_waiting(client).unwrap(), 0);
+    assert_eq!(world.near.counters().udp.in_checksum_errors, 0);
+    assert_eq!(world.lost_frames(), 0);
+}
+
+/// What cannot go back in its frame stays where it is, and goes back by way of a copy.
+#[test]
+fn what_does_not_suit_the_last_answer_goes_elsewhere() {
+    let own = Addressing::new(&["10.0.0.2/24", "10.0.0.3/24", "fd00::2/64"]).unwrap();
+    let (near, far) = (config(&[]), config(&["tx_descriptors=2"]));
+    let mut world = World::between(&near, &far, Link::CLEAN, &own);
+    let server = world.far.udp_bind(any(7)).unwrap();
+    let clients = [(); 2].map(|()| world.near.udp_bind(any(0)).unwrap());
+    let other = "10.0.0.3";
+    for (who, to, bytes, in_place) in [
+        // Nothing was sent before, and no Ethernet address is known.
+        (0, FAR, 64, false),
+        (0, FAR, 64, true),
+        (1, FAR, 64, false),
+        (1, FAR, 64, true),
+        // From the address that was asked.
+        (1, other, 64, false),
+        (1, other, 64, true),
+        (1, FAR, 64, false),
+        // In fragments.
+        (1, FAR, 3_000, false),
+        (1, FAR, 64, true),
+        (1, FAR_V6, 64, false),
+        (1, FAR_V6, 64, true),
+    ] {
+        let client = clients[who];
+        ask(&mut world, (client, server), at(to, 7), bytes);
+        match echo(&mut world, server) {
+            Echoed::Sent(sent) => assert!(in_place && sent == bytes, "{who} {to}"),
+            Echoed::Elsewhere => {
+                assert!(!in_place, "{who} {to}");
+                assert_eq!(world.far.udp_waiting(server).unwrap(), 1);
+                answer_elsewhere(&mut world, server);
+            }
+            Echoed::Ignored => panic!("nobody ignores"),
+        }
+        assert_eq!(answer(&mut world, client), (content(bytes), at(to, 7)));
+    }
+    // Of whom it is said where it goes nobody else is answered.
+    let [first, second] = clients;
+    let from = ask(&mut world, (second, server), at(FAR_V6, 7), 64);
+    let somebody = Some(at(NEAR, 9));
+    assert_ne!(somebody, Some(from));
+    let echoed = (world.far).udp_echo(server, somebody, |_, _| Some(64));
+    assert_eq!(ready(echoed), Echoed::Elsewhere);
+    answer_elsewhere(&mut world, server);
+    answer(&mut world, second);
+    // Two may leave before the next turn.
+    for _ in 0..3 {
+        ask(&mut world, (first, server), at(FAR, 7), 64);
+    }
+    answer_elsewhere(&mut world, server);
+    assert_eq!(echo(&mut world, server), Echoed::Sent(64));
+    assert_eq!(echo(&mut world, server), Echoed::Elsewhere);
+    world.turn();
+    assert_eq!(echo(&mut world, server), Echoed::Sent(64));
+    world.run(200);
+    assert_eq!(world.near.udp_waiting(first).unwrap(), 3);
+    assert_eq!(world.lost_frames(), 0);
+}
+
+#[test]
+fn what_a_socket_is_told_of_is_told_here_too() {
+    let mut world = World::alike(&[], Link::CLEAN);
+    let client = world.near.udp_bind(any(0)).unwrap();
+    // Nobody has that port.
+    world.near.udp_connect(client, at(FAR, 9)).unwrap();
+    ready(world.near.udp_send(client, None, 1, |_| ()));
+    world.run(300);
+    let echoed = world.near.udp_echo(client, None, |_, _| None);
+    assert!(matches!(
+        echoed,
+        Poll::Ready(Err(StackError::Refused { remote })) if remote == at(FAR, 9)
+    ));
+    assert!(world.near.udp_echo(client, None, |_, _| None).is_pending());
+    world.near.close(client).unwrap();
+    let echoed = world.near.udp_echo(client, None, |_, _| None);
+    assert!(matches!(echoed, Poll::Ready(Err(StackError::Stale))));
+}
+
+thread_local! {
+    static CLOCK: std::cell::Cell<u64> = const { std::cell::Cell::new(1_000) };
+}
+
+fn clock() -> u64 {
+    CLOCK.with(|clock| {
+        clock.set(clock.get() + 1_000);
+        clock.get()
+    })
+}
+
+#[test]
+fn answers_in_place_carry_times_too() {
+    for (far, text) in [
+        (FAR, "16,width=8,order=be"),
+        (FAR_V6, "17,width=4,order=le,hz=1M"),
+    ] {
+        let mut world = World::between(
+            &config(&[]),
+            &config(&[]),
+            Link::CLEAN,
+            &addressing(FAR, FAR_V6),
+        );
+        let stamps: linerate_metric::device_stamps::DeviceStamps = text.parse().unwrap();
+        world.far.stamp_payload(stamps, clock);
+        world.far.watch_stages(clock, 16);
+        let (client, server) = pair(&mut world, far);
+        world.far.departures(|_| ());
+        for round in 1..20 {
+            ask(&mut world, (client, server), at(far, 7), 64);
+            let mut came = 0;
+            let echoed = world.far.udp_echo(server, None, |payload, meta| {
+                came = meta.arrived_ns;
+                Some(payload.len())
+            });
+            assert_eq!(ready(echoed), Echoed::Sent(64));
+            let (mut got, _) = answer(&mut world, client);
+            let mut left = None;
+            world.far.departures(|departure| left = Some(departure));
+            let left = left.unwrap();
+            assert_eq!((left.socket, left.number), (server, round));
+            let counts = stamps.read(&got).unwrap();
+            assert_eq!(stamps.between_ns(counts), left.left_ns - came);
+            let mut sent = content(64);
+            sent.drain(stamps.range());
+            got.drain(stamps.range());
+            assert_eq!(got, sent);
+        }
+        assert_eq!(world.near.counters().udp.in_checksum_errors, 0);
+    }
+}
