@@ -38,6 +38,8 @@ pub(crate) struct Udp {
     sockets: Vec<Socket>,
     free: Vec<u32>,
     ports: Ports,
+    /// The socket beside the owner of its port at which something came last.
+    latest: u32,
     /// Packets in all queues, and how many there may be.
     held: u32,
     limit: u32,
@@ -175,6 +177,7 @@ impl Udp {
             sockets,
             free,
             ports: Ports::new(count, own.seed),
+            latest: 0,
             held: 0,
             limit,
             ready: IndexQueue::new(count),
@@ -259,11 +262,18 @@ impl Udp {
 
     /// The socket between two ends, where one stands beside the owner of its port.
     fn paired(&self, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
-        self.ports.pair(local, remote, |index| {
-            let socket = &self.sockets[index as usize];
-            let own = socket.address.map(|own| SocketAddr::new(own, socket.port));
-            own == Some(local) && socket.peer == Some(remote)
-        })
+        self.ports
+            .pair(local, remote, |index| self.is_pair(index, local, remote))
+    }
+
+    /// Whether a socket is the one between two ends.
+    #[inline]
+    fn is_pair(&self, index: u32, local: SocketAddr, remote: SocketAddr) -> bool {
+        let socket = &self.sockets[index as usize];
+        socket.paired
+            && socket.port == local.port()
+            && socket.address == Some(local.ip())
+            && socket.peer == Some(remote)
     }
 
     #[inline]
@@ -475,11 +485,16 @@ impl Udp {
     }
 
     #[inline(always)]
-    fn find(&self, header: &Header, (from, to): (u16, u16)) -> Option<u32> {
+    fn find(&mut self, header: &Header, (from, to): (u16, u16)) -> Option<u32> {
         let sender = SocketAddr::new(header.from, from);
         if self.ports.has_pairs() {
             let own = SocketAddr::new(header.to, to);
+            // Most come where the last one did.
+            if self.is_pair(self.latest, own, sender) {
+                return Some(self.latest);
+            }
             if let Some(index) = self.paired(own, sender) {
+                self.latest = index;
                 return Some(index);
             }
         }

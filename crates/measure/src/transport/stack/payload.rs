@@ -186,7 +186,13 @@ impl Transport for OnStack {
         };
         if let Poll::Ready(Ok(stack::Echoed::Sent(bytes))) = &echoed {
             self.payload.sent += *bytes as u64;
-            self.unsent = true;
+            // The last answer waits for nothing that a turn does besides.
+            let last = matches!(self.stack.udp_waiting(socket), Ok(0));
+            if last && self.interval.is_none() {
+                self.stack.send_made();
+            } else {
+                self.unsent = true;
+            }
         }
         self.note_at(place, &echoed);
         echoed.map_ok(|echoed| match echoed {
@@ -433,6 +439,7 @@ mod tests {
     use crate::flow::Part;
     use crate::pattern::Pattern;
     use crate::session::setup::flow_options;
+    use crate::transport::Correspondent;
     use linerate_metric::plan::{Kind, Plan, ReceiveCopy, SendCopy};
 
     /// Payload that two stacks move whose buffers are no multiple of a call's length.
@@ -496,6 +503,76 @@ mod tests {
         let (head, rest) = came.split_at(4);
         assert_eq!((head, rest), (&[7; 4][..], &[FILLER; 60][..]));
         sent.recv_timeout(Duration::from_secs(60)).expect("an end");
+    }
+
+    /// The first one goes through the room: nobody knows yet who asks. What follows goes back where it lies.
+    #[test]
+    fn questions_go_back_as_far_as_there_is_room() {
+        // Without a pause, and with one.
+        for keys in [&[][..], &[("poll.interval", "100us")]] {
+            let link = format!("shm:echoed-{}-{}", std::process::id(), keys.len());
+            let far = started(&format!("{link},role=server"), "10.9.0.1/24", keys);
+            let near = started(&link, "10.9.0.2/24", &[]);
+            let there: SocketAddr = "10.9.0.1:7000".parse().expect("an address");
+            let (binds, bound) = std::sync::mpsc::channel();
+            let served = lent(&far, move |stack| {
+                let socket = stack.stack.udp_bind(there).expect("a free port");
+                let plan = Plan::new(Kind::Latency, Protocol::Udp, "10.9.0.2");
+                let mut options = flow_options(&plan, Part::Sink);
+                options.correspondent = Correspondent::Asker([10, 9, 0, 2].into());
+                let place = stack.keep(socket, &options);
+                binds.send(()).expect("somebody who waits");
+                let mut room = [0; 40];
+                let echoed = [(); 6].map(|()| {
+                    until(stack, |stack| {
+                        stack.udp_echo(place, &mut room, |question| question[0] != 3)
+                    })
+                });
+                // The last answer is to leave.
+                let end = clock::now() + 200_000_000;
+                while clock::now() < end {
+                    stack.turn();
+                    stack.idle(None);
+                }
+                (echoed, room, stack.payload)
+            });
+            bound.recv().expect("a socket");
+            let came = lent(&near, move |stack| {
+                let mut options = flow_options(
+                    &Plan::new(Kind::Latency, Protocol::Udp, "10.9.0.1"),
+                    Part::Source,
+                );
+                options.correspondent = Correspondent::Connected;
+                let place = stack.connect(there, &options).expect("a socket");
+                let mut ask = |number: u8, bytes: usize| {
+                    until(stack, |stack| {
+                        stack.udp_send(place, bytes, |payload| payload.fill(number))
+                    });
+                    if number == 3 {
+                        return Vec::new();
+                    }
+                    until(stack, |stack| {
+                        stack.udp_receive(place, |payload, _| payload.to_vec())
+                    })
+                };
+                [(1, 30), (2, 30), (3, 30), (4, 40), (5, 41), (6, 1)]
+                    .map(|(number, bytes)| ask(number, bytes))
+            });
+            let minute = Duration::from_secs(60);
+            let came = came.recv_timeout(minute).expect("answers");
+            let answers = [(1, 30), (2, 30), (3, 0), (4, 40), (5, 40), (6, 1)];
+            assert_eq!(came, answers.map(|(number, bytes)| vec![number; bytes]));
+            let (echoed, room, moved) = served.recv_timeout(minute).expect("an end");
+            let sent = answers.map(|(_, bytes)| match bytes {
+                0 => Echoed::Ignored,
+                bytes => Echoed::Sent(bytes),
+            });
+            assert_eq!(echoed, sent);
+            // The first one alone was there.
+            assert_eq!(room[..31], [[1; 30].as_slice(), &[0]].concat());
+            let figures = (moved.datagrams, moved.received, moved.sent);
+            assert_eq!(figures, (6, 172, 141));
+        }
     }
 
     #[test]
