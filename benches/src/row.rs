@@ -121,6 +121,8 @@ pub const ROWS: &[Row] = &[
     stack::ECHO_BLOCKING,
     stack::ECHO_LIMIT,
     stack::ECHO_SHM,
+    stack::ECHO_SHM_BARE,
+    stack::ECHO_SHM_LIMIT,
     stack::IN_BBR,
     stack::IN_PLACE,
     stack::IN_BARE,

@@ -10,7 +10,8 @@ use crate::ground::{Ground, version_of};
 use crate::process::Program;
 use crate::trouble::Trouble;
 
-const SOURCES: [(&str, &str); 6] = [
+const SOURCES: [(&str, &str); 7] = [
+    ("exchange", include_str!("../../bare/exchange.c")),
     ("memory", include_str!("../../bare/memory.c")),
     ("pingpong", include_str!("../../bare/pingpong.c")),
     ("stream", include_str!("../../bare/stream.c")),
@@ -73,6 +74,16 @@ impl Bare {
         command.arg(time.as_millis().to_string());
         let text = Program::start(ground.client()?, None, &mut command)?.finish(time + MOMENT)?;
         Ok(told("memory", "pps", &text)? / 1e6)
+    }
+
+    /// The median time from a question of so many bytes to its answer, between two processes that share memory, in µs.
+    pub fn exchange(&self, ground: &Ground, bytes: u32, time: Duration) -> Result<f64, Trouble> {
+        let [near, far] = ground.cpus;
+        let mut command = Command::new(self.folder.join("exchange"));
+        command.args([bytes, near, far].map(|number| number.to_string()));
+        command.arg(time.as_millis().to_string());
+        let text = Program::start(ground.client()?, None, &mut command)?.finish(time + MOMENT)?;
+        Ok(told("exchange", "p50_ns", &text)? / 1e3)
     }
 
     /// What many TCP streams of one thread an end carry, in Gb/s at the receiver.

@@ -77,6 +77,25 @@ pub const ECHO_SHM: Row = Row {
     ..ECHO_BLOCKING
 };
 
+/// The same two stacks against the least that two processes which share memory cost each other.
+pub const ECHO_SHM_BARE: Row = Row {
+    name: "stack/echo/shm/bare",
+    against: "bare loop of copies between two processes that share memory, p50",
+    mark: Mark::Shown,
+    held: true,
+    theirs: &[Peer::only(bare_exchange)],
+    ..ECHO_SHM
+};
+
+/// What no two hosts over shared memory can go below.
+pub const ECHO_SHM_LIMIT: Row = Row {
+    name: "stack/echo/shm/limit",
+    against: "kernel to kernel over veth, both blocking as found, p50; ours is the bare loop of copies",
+    mark: Mark::Shown,
+    ours: bare_exchange,
+    ..ECHO_SHM
+};
+
 /// The kernel sends with bbr.
 pub const IN_BBR: Row = Row {
     name: "stack/tcp/tap_tso/in/bbr",
@@ -291,6 +310,13 @@ fn over_shared_memory(ground: &Ground) -> Result<f64, Trouble> {
     let words = format!("latency -u -l 64 -t 500ms --peer echo --dev {device} --ip 10.66.1.1/24");
     let record = asked(ground, "10.66.1.2", &words)?;
     Ok(figure(&record, RTT)? / 1e3)
+}
+
+/// With frames as long as those of the stacks: 64 B behind the headers of Ethernet, IP and UDP.
+fn bare_exchange(ground: &Ground) -> Result<f64, Trouble> {
+    const FRAME_BYTES: u32 = 14 + 20 + 8 + 64;
+    let time = Duration::from_millis(500);
+    ground.bare()?.exchange(ground, FRAME_BYTES, time)
 }
 
 fn by_the_kernel(ground: &Ground, wait: &str) -> Result<f64, Trouble> {
