@@ -100,6 +100,20 @@ fn what_was_measured_is_found_again() {
 }
 
 #[test]
+fn what_stays_of_a_set_is_told() {
+    let room = Room::new();
+    let set = measure(&room, "--repeat 2");
+    let stored = room.stored().len();
+    let told = room.run(&format!("runs rm {set} --dry-run")).expect(0);
+    assert!(told.stdout.contains("2 runs stay"), "{}", told.stdout);
+    let told = room.run(&format!("runs rm {set}")).expect(0).stdout;
+    assert!(told.contains("; its 2 runs stay in the history"), "{told}");
+    assert_eq!(room.stored().len(), stored - 1);
+    let told = room.run("runs rm last").expect(0).stdout;
+    assert!(!told.contains("stay"), "{told}");
+}
+
+#[test]
 fn a_run_between_two_ends_of_one_machine_is_there_once() {
     let room = Room::new();
     let server = room.server("-q");
@@ -226,6 +240,14 @@ fn stored_records_are_shown_again_in_every_form() {
     );
     assert_eq!(sides["schema"], "linerate/side-by-side/1");
     assert_eq!(sides["sides"][1]["figures"]["p50"]["runs"], 3);
+    // A folder of results is its table, by path and by name.
+    std::fs::create_dir(room.path().join("results")).unwrap();
+    room.run(&format!("report {many} --json -o results/result.json"))
+        .expect(0);
+    for folder in ["results", "./results/"] {
+        let table = room.run(&format!("report {folder} --json")).expect(0);
+        assert_eq!(json(&table.stdout)["id"], many.as_str());
+    }
     let csv = room
         .run(&format!("report {one} {many} --format csv"))
         .expect(0)

@@ -35,6 +35,21 @@ fn is_demo(room: &Room, ran: &Finished, dir: &str) -> Value {
 }
 
 #[test]
+fn a_demo_leaves_a_page_of_something_else_alone() {
+    let room = Room::new();
+    let page = room.path().join("page/report.html");
+    fs::create_dir(page.parent().expect("a folder")).expect("a folder");
+    fs::write(&page, "mine").expect("a page");
+    let ran = room.run("demo -t 0.1 --loopback --dir page").expect(2);
+    assert!(ran.stderr.contains("page/report.html"), "{ran:?}");
+    assert_eq!(fs::read_to_string(&page).expect("a page"), "mine");
+    fs::remove_file(&page).expect("a page");
+    for _ in 0..2 {
+        room.run("demo -t 0.1 --loopback --dir page").expect(0);
+    }
+}
+
+#[test]
 fn demo() {
     let room = Room::new();
     let ran = room.run("demo -t 0.3 --json").expect(0);

@@ -17,7 +17,7 @@ Examples:
 
 A record is an id of `linerate runs list`, enough of its beginning or end, last, last~1, or a file.")]
 pub struct ReportArgs {
-    /// Records: ids or files
+    /// Records: ids, files, or folders of results
     #[arg(required = true, value_name = "RECORD")]
     pub records: Vec<String>,
     /// text, markdown, csv, json or html

@@ -124,6 +124,7 @@ fn demo(args: &DemoArgs, output: &mut Output) -> Result<u8, Failure> {
         )));
     }
     output.check_file()?;
+    check_page(&args.dir)?;
     prepare_folder(&args.dir)?;
     let mut notes = Vec::new();
     // Before the first thread: only a process with one can enter a user namespace.
@@ -185,6 +186,29 @@ fn demo(args: &DemoArgs, output: &mut Output) -> Result<u8, Failure> {
     })
 }
 
+/// What the page is called.
+const TITLE: &str = "linerate demo";
+
+/// Whether a page of ours may be written into a folder: over an earlier one, and over nothing else.
+fn check_page(dir: &Path) -> Result<(), Failure> {
+    let page = dir.join("report.html");
+    let is_own = |bytes: &[u8]| {
+        let title = format!("<title>{TITLE}</title>");
+        bytes
+            .windows(title.len())
+            .any(|part| part == title.as_bytes())
+    };
+    // One that cannot be read is told of when it is to be written.
+    match std::fs::read(&page) {
+        Ok(bytes) if !is_own(&bytes) => Err(Failure::usage(Problem::new(
+            "is there, and of something else, which the demo's page would be written over",
+            page.display().to_string(),
+            "name another folder with --dir, or move that away",
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// Found out before half a minute of measuring, not after.
 pub(super) fn prepare_folder(dir: &Path) -> Result<(), Failure> {
     let refused = |what: &str, error: std::io::Error| {
@@ -205,7 +229,7 @@ fn write_folder(dir: &Path, set: &RunSet, again: Option<String>) -> Result<(), F
         write_file(dir.join(format!("{}.json", run.id)), &run.to_json())?;
     }
     let notes: Vec<_> = set.result.notes.iter().cloned().chain(again).collect();
-    let page = html::report("linerate demo", &set.runs, &notes);
+    let page = html::report(TITLE, &set.runs, &notes);
     write_file(dir.join("report.html"), &page)?;
     Ok(())
 }

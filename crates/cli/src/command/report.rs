@@ -127,13 +127,17 @@ fn title(documents: &[Document]) -> String {
     }
 }
 
-/// Finds records by id or path. What looks like a path, or is a file here, is one.
+/// Finds records by id or path. What looks like a path, or is a file here, is one; of a folder of results it is the table.
 fn documents(names: &[String]) -> Result<Vec<Document>, Failure> {
     #[cfg(feature = "history")]
     let mut history = None;
     let mut documents = Vec::new();
     for name in names {
-        let path = Path::new(name);
+        let table = Path::new(name).join("result.json");
+        let path = match table.is_file() {
+            true => &table,
+            false => Path::new(name),
+        };
         let is_path = name.contains('/') || name.ends_with(".json") || path.is_file();
         #[cfg(feature = "history")]
         if !is_path {

@@ -324,11 +324,13 @@ fn remove(
         failure
     })?;
     let mut removed = Vec::new();
+    let mut members = Vec::new();
     for entry in entries {
         if !dry_run {
             let gone = history.remove(&entry.id);
             gone.map_err(|error| ended_after(error, &removed, "removed"))?;
         }
+        members.extend(entry.members);
         removed.push(entry.id);
     }
     if json {
@@ -340,11 +342,25 @@ fn remove(
         return Ok(exit::OK);
     }
     let what = if dry_run { "would remove" } else { "removed" };
+    members.retain(|id| !removed.contains(id) && history.find(id).is_ok());
     match removed.is_empty() {
         true => print("no record fits"),
-        false => print(&format!("{what} {}", removed.join(" "))),
+        false => print(&format!(
+            "{what} {}{}",
+            removed.join(" "),
+            stays(members.len())
+        )),
     }
     Ok(exit::OK)
+}
+
+/// That the runs of a set have documents of their own, which removing it leaves.
+fn stays(runs: usize) -> String {
+    match runs {
+        0 => String::new(),
+        1 => "; its run stays in the history".to_owned(),
+        runs => format!("; its {runs} runs stay in the history"),
+    }
 }
 
 /// What ended a change of many documents, with those that were changed by then.

@@ -36,10 +36,18 @@ fn verdict(shapes: &Shapes) -> String {
     }
 }
 
+/// `1 run`, `24 runs`.
+fn count_of(runs: u64) -> String {
+    match runs {
+        1 => "1 run".to_owned(),
+        runs => format!("{runs} runs"),
+    }
+}
+
 /// `goodput 37.1 Gb/s`, `p50 56.1 us (p99 90.4 us)`, `5 of 6 shapes hold (24 runs)`.
 fn figure(entry: &Entry) -> String {
     if let Some(shapes) = &entry.shapes {
-        return format!("{} ({} runs)", verdict(shapes), entry.runs);
+        return format!("{} ({})", verdict(shapes), count_of(entry.runs));
     }
     let shown = SHOWN
         .iter()
@@ -47,10 +55,10 @@ fn figure(entry: &Entry) -> String {
     let Some((name, value)) = shown else {
         return match (&entry.outcome, entry.runs) {
             (None, 0 | 1) => words::UNKNOWN.to_owned(),
-            (None, runs) => format!("{runs} runs"),
+            (None, runs) => count_of(runs),
             (Some(came), runs) => {
                 let said = linerate_metric::figure::format(&came.figure, came.value);
-                format!("{} {said} ({runs} runs)", clean(&came.figure))
+                format!("{} {said} ({})", clean(&came.figure), count_of(runs))
             }
         };
     };
@@ -59,7 +67,7 @@ fn figure(entry: &Entry) -> String {
         text.push_str(&format!(", p99 {}", Unit::Nanos.format(*tail)));
     }
     if entry.runs > 1 {
-        text.push_str(&format!(" ({} runs)", entry.runs));
+        text.push_str(&format!(" ({})", count_of(entry.runs)));
     }
     text
 }
@@ -313,6 +321,12 @@ mod tests {
             };
             let list = runs(&[entry(shapes)], &style);
             assert!(list.contains(told), "{list}");
+            let one = Entry {
+                runs: 1,
+                ..entry(shapes)
+            };
+            let list = runs(&[one], &style);
+            assert!(list.contains("(1 run)"), "{list}");
         }
     }
 
