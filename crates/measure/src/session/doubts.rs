@@ -14,14 +14,17 @@ pub(super) fn doubts_before(plan: &Plan, shares_cores: bool, logical: Option<u32
     let threads = plan.threads.as_ref();
     let threads = threads.map_or(2 * plan.streams, |threads| threads.near + threads.far) as usize;
     let busy = threads * plan.directions.len();
-    if shares_cores && busy > cores && plan.kind == Kind::Throughput {
+    let spins = |wait: Wait| wait == Wait::Spin;
+    // Between the departures of a rate threads sleep: whether they took turns is seen afterwards (`core-shared`).
+    let sleeps = plan.rate_bps.is_some()
+        && !(plan.wait.as_ref()).is_some_and(|wait| spins(wait.near) || spins(wait.far));
+    if shares_cores && busy > cores && plan.kind == Kind::Throughput && !sleeps {
         doubts.push(Doubt::new(
             "shared-cores",
             format!("both ends run on this machine: {busy} busy threads on {cores} cores"),
         ));
     }
     doubts.extend(awake(plan, usable, shares_cores));
-    let spins = |wait: Wait| wait == Wait::Spin;
     let throttled = plan.wait.as_ref().is_some_and(|wait| {
         (plan.sched.near.is_real_time() && spins(wait.near))
             || (plan.sched.far.is_real_time() && spins(wait.far))
@@ -90,15 +93,26 @@ mod tests {
 
     #[test]
     fn ends_on_processors_of_their_own_share_none() {
-        let shared = |streams: u32, logical: u32| {
+        let shared_with = |streams: u32, logical: u32, change: fn(&mut Plan)| {
             let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "far".to_owned());
             plan.streams = streams;
+            change(&mut plan);
             let doubts = doubts_before(&plan, true, Some(logical));
             doubts.iter().any(|doubt| doubt.doubt == "shared-cores")
         };
+        let shared = |streams, logical| shared_with(streams, logical, |_| ());
         // Two threads and as many processors as they need, however few of them this process may use.
         assert!(!shared(1, 1_024) && !shared(512, 1_024));
         assert!(shared(513, 1_024));
+        // With a rate they sleep, but where they spin.
+        assert!(!shared_with(513, 1_024, |plan| plan.rate_bps = Some(1_000_000)));
+        assert!(shared_with(513, 1_024, |plan| {
+            plan.rate_bps = Some(1_000_000);
+            plan.wait = Some(Ends {
+                near: Wait::Block,
+                far: Wait::Spin,
+            });
+        }));
     }
 
     #[test]
