@@ -3,7 +3,7 @@
 //! Names of calls are those of the kernel (`strace` shows the same): `sendto`, `sendmsg`, `sendmmsg`,
 //! `sendfile`, `splice`, `recvfrom`, `recvmsg`, `recvmmsg`, `poll` (ppoll), `select`, `epoll_wait`,
 //! `io_uring_enter`. Of our own stack they are those on it: `turn`, `flush`, `sleep`, `tcp_send`, `tcp_receive`,
-//! `udp_send`, `udp_receive`, `udp_send_burst`, `udp_receive_burst`.
+//! `udp_send`, `udp_receive`, `udp_send_burst`, `udp_receive_burst`, `udp_echo`.
 
 use std::collections::BTreeMap;
 

@@ -50,7 +50,7 @@ mod addressing;
 pub use addressing::{Addressing, Network};
 
 mod socket;
-pub use socket::{Echoed, Meta, SocketId, SocketKind, TcpState, Unreachable};
+pub use socket::{Echo, Meta, SocketId, SocketKind, TcpState, Unreachable};
 
 mod stack;
 pub use stack::{Stack, Turn, memory_plan, port_url, ring_url};

@@ -66,16 +66,16 @@ pub struct Meta {
     pub tos: u8,
 }
 
-/// What became of a datagram that was to go back.
+/// What became of a datagram that was to go back in its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Echoed {
+pub enum Echo {
     /// So many bytes of payload leave.
     Sent(usize),
     /// It is no question, and was taken away.
     Ignored,
-    /// It is still there, and cannot leave in the frame that it came in: it came in pieces or with others, the port has no
-    /// room, its sender's Ethernet address is not known, or the last datagram went elsewhere. To receive it and send it
-    /// does the same.
+    /// It is still there, and nobody was asked: it came in pieces or with others, the port has no room, it is longer than
+    /// what its way back takes, or the headers of what the socket sent last do not fit it, which went to somebody else or
+    /// from another address, or were made before a neighbour changed. Whoever receives it and sends it has them made.
     Elsewhere,
 }
 

@@ -5,8 +5,9 @@ mod common;
 use std::net::SocketAddr;
 use std::task::Poll;
 
-use common::{FAR, FAR_V6, Link, NEAR, World, addressing, any, at, byte, config, ready};
-use linerate_stack::{Addressing, Echoed, SocketId, StackError};
+use common::{FAR, FAR_V6, Link, NEAR, World, addressing, any, at, byte, config, packets, ready};
+use linerate_port::vnet::{Segmentation, VnetHeader};
+use linerate_stack::{Addressing, Echo, SocketId, StackError};
 
 /// A client of the near stack and a server of the far one, who know each other.
 fn pair(world: &mut World, far: &str) -> (SocketId, SocketId) {
@@ -40,7 +41,7 @@ fn content(bytes: usize) -> Vec<u8> {
 }
 
 /// Sends back whatever is in front, as it is.
-fn echo(world: &mut World, server: SocketId) -> Echoed {
+fn echo(world: &mut World, server: SocketId) -> Echo {
     ready((world.far).udp_echo(server, None, |payload, _| Some(payload.len())))
 }
 
@@ -79,7 +80,7 @@ fn questions_of_any_length_come_back_as_they_were() {
             for bytes in [0, 1, 2, 63, 64, 65, most - 1, most] {
                 ask(&mut world, (client, server), at(far, 7), bytes);
                 let echoed = echo(&mut world, server);
-                assert_eq!(echoed, Echoed::Sent(bytes), "{bytes} B to {far}");
+                assert_eq!(echoed, Echo::Sent(bytes), "{bytes} B to {far}");
                 assert_eq!(
                     answer(&mut world, client),
                     (content(bytes), at(far, 7)),
@@ -105,16 +106,16 @@ fn an_answer_may_be_another_one_or_none() {
         payload[..20].fill(9);
         Some(20)
     });
-    assert_eq!(ready(echoed), Echoed::Sent(20));
+    assert_eq!(ready(echoed), Echo::Sent(20));
     assert_eq!(answer(&mut world, client).0, [9; 20]);
     // No more of it than there is.
     ask(&mut world, (client, server), at(FAR, 7), 64);
     let echoed = world.far.udp_echo(server, None, |_, _| Some(9_000));
-    assert_eq!(ready(echoed), Echoed::Sent(64));
+    assert_eq!(ready(echoed), Echo::Sent(64));
     assert_eq!(answer(&mut world, client).0, content(64));
     ask(&mut world, (client, server), at(FAR, 7), 64);
     let echoed = world.far.udp_echo(server, None, |_, _| None);
-    assert_eq!(ready(echoed), Echoed::Ignored);
+    assert_eq!(ready(echoed), Echo::Ignored);
     assert!(world.far.udp_echo(server, None, |_, _| None).is_pending());
     world.run(100);
     assert_eq!(world.near.udp_waiting(client).unwrap(), 0);
@@ -132,7 +133,7 @@ fn what_does_not_suit_the_last_answer_goes_elsewhere() {
     let clients = [(); 2].map(|()| world.near.udp_bind(any(0)).unwrap());
     let other = "10.0.0.3";
     for (who, to, bytes, in_place) in [
-        // Nothing was sent before, and no Ethernet address is known.
+        // Nothing was sent before: there are no headers yet.
         (0, FAR, 64, false),
         (0, FAR, 64, true),
         (1, FAR, 64, false),
@@ -150,13 +151,13 @@ fn what_does_not_suit_the_last_answer_goes_elsewhere() {
         let client = clients[who];
         ask(&mut world, (client, server), at(to, 7), bytes);
         match echo(&mut world, server) {
-            Echoed::Sent(sent) => assert!(in_place && sent == bytes, "{who} {to}"),
-            Echoed::Elsewhere => {
+            Echo::Sent(sent) => assert!(in_place && sent == bytes, "{who} {to}"),
+            Echo::Elsewhere => {
                 assert!(!in_place, "{who} {to}");
                 assert_eq!(world.far.udp_waiting(server).unwrap(), 1);
                 answer_elsewhere(&mut world, server);
             }
-            Echoed::Ignored => panic!("nobody ignores"),
+            Echo::Ignored => panic!("nobody ignores"),
         }
         assert_eq!(answer(&mut world, client), (content(bytes), at(to, 7)));
     }
@@ -166,7 +167,7 @@ fn what_does_not_suit_the_last_answer_goes_elsewhere() {
     let somebody = Some(at(NEAR, 9));
     assert_ne!(somebody, Some(from));
     let echoed = (world.far).udp_echo(server, somebody, |_, _| Some(64));
-    assert_eq!(ready(echoed), Echoed::Elsewhere);
+    assert_eq!(ready(echoed), Echo::Elsewhere);
     answer_elsewhere(&mut world, server);
     answer(&mut world, second);
     // Two may leave before the next turn.
@@ -174,13 +175,85 @@ fn what_does_not_suit_the_last_answer_goes_elsewhere() {
         ask(&mut world, (first, server), at(FAR, 7), 64);
     }
     answer_elsewhere(&mut world, server);
-    assert_eq!(echo(&mut world, server), Echoed::Sent(64));
-    assert_eq!(echo(&mut world, server), Echoed::Elsewhere);
+    assert_eq!(echo(&mut world, server), Echo::Sent(64));
+    assert_eq!(echo(&mut world, server), Echo::Elsewhere);
     world.turn();
-    assert_eq!(echo(&mut world, server), Echoed::Sent(64));
+    assert_eq!(echo(&mut world, server), Echo::Sent(64));
     world.run(200);
     assert_eq!(world.near.udp_waiting(first).unwrap(), 3);
     assert_eq!(world.lost_frames(), 0);
+}
+
+/// What goes back makes room for what comes.
+#[test]
+fn buffers_are_free_again() {
+    let mut world = World::alike(&["udp.buffers=2"], Link::CLEAN);
+    let (client, server) = pair(&mut world, FAR);
+    for round in 0..6 {
+        ask(&mut world, (client, server), at(FAR, 7), 64);
+        let ignored = round % 2 == 0;
+        let echoed = (world.far).udp_echo(server, None, |_, _| (!ignored).then_some(64));
+        assert_eq!(ready(echoed) == Echo::Ignored, ignored);
+        assert!(world.far.udp_none_waits());
+    }
+    assert_eq!(world.far.counters().udp.no_buffer, 0);
+}
+
+/// A device that has put several together hands them over as one, and each has an answer of its own.
+#[test]
+fn datagrams_that_came_as_one_go_back_as_they_were() {
+    let mut world = World::with_devices(&[], Link::CLEAN);
+    let (client, server) = pair(&mut world, FAR);
+    let from = world.near.local(client).unwrap().port();
+    let ethernet = world.far.ethernet();
+    let datagram = packets::datagram(from, 7, &content(250));
+    let frame = packets::packet(ethernet, (NEAR, FAR), packets::UDP, &datagram);
+    let header = VnetHeader {
+        segmentation: Segmentation::Udp,
+        segment_bytes: 100,
+        ..VnetHeader::default()
+    };
+    let joined = [&header.bytes()[..], &frame].concat();
+    world.wire.put_as_is(1, &joined);
+    world.until(3, |world| world.far.udp_waiting(server).unwrap() == 1);
+    let mut answers = Vec::new();
+    for _ in 0..3 {
+        match echo(&mut world, server) {
+            Echo::Elsewhere => answer_elsewhere(&mut world, server),
+            echoed => assert_eq!(echoed, Echo::Sent(50)),
+        }
+        answers.push(answer(&mut world, client).0);
+    }
+    let sent = content(250);
+    assert_eq!(answers, [&sent[..100], &sent[100..200], &sent[200..]]);
+}
+
+/// What is sent next to somebody who asked comes from the address that he asked, however he was answered before.
+#[test]
+fn an_answer_in_place_is_heard_of() {
+    let own = Addressing::new(&["10.0.0.2/24", "10.0.0.3/24"]).unwrap();
+    let mut world = World::between(&config(&[]), &config(&[]), Link::CLEAN, &own);
+    let (client, server) = pair(&mut world, FAR);
+    let from = ask(&mut world, (client, server), at("10.0.0.3", 7), 64);
+    ready(world.far.udp_receive(server, |_, _| ()));
+    ask(&mut world, (client, server), at(FAR, 7), 64);
+    assert_eq!(echo(&mut world, server), Echo::Sent(64));
+    answer(&mut world, client);
+    ready(world.far.udp_send(server, Some(from), 1, |_| ()));
+    assert_eq!(answer(&mut world, client).1, at(FAR, 7));
+}
+
+/// Nobody answers from a group's address.
+#[test]
+fn what_was_for_all_is_answered_by_one() {
+    let mut world = World::alike(&[], Link::CLEAN);
+    let (client, server) = pair(&mut world, FAR);
+    for to in ["10.0.0.255", "224.0.0.1"] {
+        ask(&mut world, (client, server), at(to, 7), 64);
+        assert_eq!(echo(&mut world, server), Echo::Elsewhere);
+        answer_elsewhere(&mut world, server);
+        assert_eq!(answer(&mut world, client), (content(64), at(FAR, 7)));
+    }
 }
 
 #[test]
@@ -237,7 +310,7 @@ fn answers_in_place_carry_times_too() {
                 came = meta.arrived_ns;
                 Some(payload.len())
             });
-            assert_eq!(ready(echoed), Echoed::Sent(64));
+            assert_eq!(ready(echoed), Echo::Sent(64));
             let (mut got, _) = answer(&mut world, client);
             let mut left = None;
             world.far.departures(|departure| left = Some(departure));

@@ -59,6 +59,8 @@ pub enum Call {
     UdpReceive,
     /// All that are there are.
     UdpReceiveBurst,
+    /// A datagram goes back in the frame that it came in, or by way of a copy.
+    UdpEcho,
     /// Payload of a stream is handed over to it.
     TcpSend,
     /// Payload of a stream is fetched.
@@ -66,7 +68,7 @@ pub enum Call {
 }
 
 /// Every call with its name, and whether it sends.
-const CALLS: [(Call, &str, bool); 22] = [
+const CALLS: [(Call, &str, bool); 23] = [
     (Call::SendTo, "sendto", true),
     (Call::SendMsg, "sendmsg", true),
     (Call::SendMmsg, "sendmmsg", true),
@@ -87,6 +89,7 @@ const CALLS: [(Call, &str, bool); 22] = [
     (Call::UdpSendBurst, "udp_send_burst", true),
     (Call::UdpReceive, "udp_receive", false),
     (Call::UdpReceiveBurst, "udp_receive_burst", false),
+    (Call::UdpEcho, "udp_echo", false),
     (Call::TcpSend, "tcp_send", true),
     (Call::TcpReceive, "tcp_receive", false),
 ];

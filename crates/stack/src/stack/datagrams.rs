@@ -5,7 +5,7 @@ use std::task::Poll;
 
 use super::Stack;
 use crate::error::StackError;
-use crate::socket::{Echoed, Meta, SocketId};
+use crate::socket::{Echo, Meta, SocketId};
 
 /// UDP.
 impl Stack {
@@ -138,8 +138,8 @@ impl Stack {
     }
 
     /// Sends the datagram that is in front back in the frame that it came in: as many bytes of it as `answer` says, which
-    /// may write into them. Where that says nothing, it is no question, and is taken away. With `to` or a socket that is
-    /// connected only what came from there goes back.
+    /// may write into them. Where that says nothing, it is no question, and is taken away. What did not come from `to`, or
+    /// from whom the socket is connected to, stays ([`Echo::Elsewhere`]).
     ///
     /// Payload is neither copied nor moved: what is written are headers. It leaves as what [`Stack::udp_send`] sends.
     /// Pending when nothing is there.
@@ -152,7 +152,7 @@ impl Stack {
         socket: SocketId,
         to: Option<SocketAddr>,
         answer: impl FnOnce(&mut [u8], Meta) -> Option<usize>,
-    ) -> Poll<Result<Echoed, StackError>> {
+    ) -> Poll<Result<Echo, StackError>> {
         self.udp.echo(&mut self.link, socket, to, answer)
     }
 
@@ -167,6 +167,13 @@ impl Stack {
         look: impl FnOnce(&[u8], SocketAddr) -> R,
     ) -> Result<Option<R>, StackError> {
         self.udp.peek(&self.link, socket, look)
+    }
+
+    /// Whether no datagram waits in its frame at any socket.
+    #[inline]
+    #[must_use]
+    pub fn udp_none_waits(&self) -> bool {
+        self.udp.none_waits()
     }
 
     /// Packets that wait at a socket.

@@ -6,7 +6,7 @@ use std::task::Poll;
 use super::{Body, Udp};
 use crate::error::StackError;
 use crate::link::Link;
-use crate::socket::{Echoed, Meta, SocketId};
+use crate::socket::{Echo, Meta, SocketId};
 use crate::wire::UDP_BYTES;
 use crate::wire::ip;
 
@@ -20,7 +20,8 @@ impl Udp {
         id: SocketId,
         to: Option<SocketAddr>,
         answer: impl FnOnce(&mut [u8], Meta) -> Option<usize>,
-    ) -> Poll<Result<Echoed, StackError>> {
+    ) -> Poll<Result<Echo, StackError>> {
+        let several = self.several;
         let may_leave = self.may_begin(link) && link.has_room();
         let socket = match self.socket(id, "udp_echo") {
             Ok(socket) => socket,
@@ -33,7 +34,7 @@ impl Udp {
         let headers = link.head() + ip::header_bytes(from.ip()) + UDP_BYTES;
         let asked = to.or(socket.peer).is_none_or(|to| to == from);
         let Body::Frame(frame) = &mut packet.body else {
-            return Poll::Ready(Ok(Echoed::Elsewhere));
+            return Poll::Ready(Ok(Echo::Elsewhere));
         };
         let bytes = usize::from(frame.len());
         let begins = usize::from(frame.offset()).checked_sub(headers);
@@ -42,9 +43,12 @@ impl Udp {
         let suits = (socket.template).suits(ends, link.neighbors.epoch(), longest);
         let Some(begins) = begins.filter(|_| may_leave && asked && suits && packet.segment == 0)
         else {
-            return Poll::Ready(Ok(Echoed::Elsewhere));
+            return Poll::Ready(Ok(Echo::Elsewhere));
         };
         socket.asked = socket.answers.then_some(packet.arrived);
+        if several && link.own.is_own(meta.to) {
+            socket.heard = Some((from, meta.to));
+        }
         let answered = answer(link.memory.bytes_mut(frame), meta);
         let packet = socket.queue.pop_front().expect("there is one in front");
         self.held -= 1;
@@ -53,12 +57,12 @@ impl Udp {
         };
         let Some(answered) = answered else {
             link.pool.free(frame);
-            return Poll::Ready(Ok(Echoed::Ignored));
+            return Poll::Ready(Ok(Echo::Ignored));
         };
         let answered = answered.min(bytes);
         frame.set_offset(begins as u16);
         frame.set_len((headers + answered) as u16);
         self.send_frame(link, id, from, frame, |_| ());
-        Poll::Ready(Ok(Echoed::Sent(answered)))
+        Poll::Ready(Ok(Echo::Sent(answered)))
     }
 }

@@ -368,6 +368,12 @@ impl Udp {
         }
     }
 
+    /// Whether no queue holds a frame.
+    #[inline]
+    pub(crate) fn none_waits(&self) -> bool {
+        self.held == 0
+    }
+
     /// Packets that wait at a socket.
     pub(crate) fn waiting(&mut self, id: SocketId) -> Result<usize, StackError> {
         Ok(self.socket(id, "udp_waiting")?.queue.len())

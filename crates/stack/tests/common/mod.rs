@@ -118,7 +118,8 @@ impl Wire {
         self.put_as_is(end, bytes);
     }
 
-    fn put_as_is(&mut self, end: usize, bytes: &[u8]) {
+    /// The same, with whatever a device has in front of frames.
+    pub fn put_as_is(&mut self, end: usize, bytes: &[u8]) {
         let Some(mut frame) = self.pool.allocate() else {
             return;
         };

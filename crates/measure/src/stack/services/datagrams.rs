@@ -6,7 +6,7 @@ use linerate_dialect::sockperf::{self, Took};
 use linerate_dialect::{chargen, echo};
 use linerate_host::sys::clock::Nanos;
 use linerate_metric::stack::ServiceFigures;
-use linerate_stack::{Echoed, Meta, SocketId, Stack, StackError};
+use linerate_stack::{Echo, Meta, SocketId, Stack, StackError};
 
 use super::connection::Next;
 use super::flows::{Flows, Place};
@@ -98,15 +98,15 @@ impl Datagrams {
                     .is_ok_and(|waiting| waiting > 0);
             }
             match self.echo(stack, hall, figures) {
-                Poll::Ready(Ok(Echoed::Sent(_))) => {
+                Poll::Ready(Ok(Echo::Sent(_))) => {
                     if self.sends_the_last(stack) {
                         return false;
                     }
                     continue;
                 }
-                Poll::Ready(Ok(Echoed::Elsewhere)) => {}
+                Poll::Ready(Ok(Echo::Elsewhere)) => {}
                 // What this socket sent was refused somewhere: nothing that ends a service.
-                Poll::Ready(Ok(Echoed::Ignored) | Err(_)) => continue,
+                Poll::Ready(Ok(Echo::Ignored) | Err(_)) => continue,
                 Poll::Pending => return false,
             }
             let received = stack.udp_receive(self.socket, |payload, meta| {
@@ -151,10 +151,10 @@ impl Datagrams {
         stack: &mut Stack,
         hall: &Hall,
         figures: &mut ServiceFigures,
-    ) -> Poll<Result<Echoed, StackError>> {
+    ) -> Poll<Result<Echo, StackError>> {
         let dialect = &mut self.dialect;
-        if !matches!(dialect, Dialect::Echo | Dialect::Sockperf(_)) {
-            return Poll::Ready(Ok(Echoed::Elsewhere));
+        if !dialect.answers_in_place() {
+            return Poll::Ready(Ok(Echo::Elsewhere));
         }
         let echoed = stack.udp_echo(self.socket, None, |datagram, meta| {
             figures.datagrams += 1;
@@ -162,7 +162,7 @@ impl Datagrams {
             let answer = dialect.in_place(datagram);
             answer.filter(|_| echo::answers_to(meta.from.port(), hall.ports()))
         });
-        if let Poll::Ready(Ok(Echoed::Sent(bytes))) = &echoed {
+        if let Poll::Ready(Ok(Echo::Sent(bytes))) = &echoed {
             figures.bytes_sent += *bytes as u64;
         }
         echoed
@@ -193,6 +193,11 @@ impl Dialect {
         !matches!(self, Self::Discard)
     }
 
+    /// Whether an answer is made where its question lies, and is no longer.
+    fn answers_in_place(&self) -> bool {
+        matches!(self, Self::Echo | Self::Sockperf(_))
+    }
+
     /// Takes a datagram, and makes an answer of it: how long that is.
     #[inline]
     fn take(
@@ -204,8 +209,8 @@ impl Dialect {
         datagram: &mut [u8],
     ) -> Option<usize> {
         match self {
-            Self::Echo | Self::Sockperf(_) => self.in_place(datagram),
-            Self::Discard => None,
+            _ if self.answers_in_place() => self.in_place(datagram),
+            Self::Echo | Self::Sockperf(_) | Self::Discard => None,
             Self::Chargen { line } => {
                 let bytes = chargen::answer(datagram.len(), *line, datagram);
                 *line += 1;
@@ -215,7 +220,7 @@ impl Dialect {
         }
     }
 
-    /// The same of a service whose answers are no longer than questions.
+    /// The same of a service that answers in place.
     #[inline]
     fn in_place(&mut self, datagram: &mut [u8]) -> Option<usize> {
         match self {

@@ -40,6 +40,14 @@ pub(super) struct Entry {
     pub(super) told: Telling,
 }
 
+impl Entry {
+    /// Whom a datagram goes to by name: the addressee, or whoever asked last where one host may.
+    #[inline]
+    pub(super) fn to(&self) -> Option<SocketAddr> {
+        self.addressee.or(self.asker.and(self.from))
+    }
+}
+
 /// Payload that is not copied between the program's memory and the stack's buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct InPlace {

@@ -118,9 +118,7 @@ impl Transport for OnStack {
     ) -> Poll<io::Result<usize>> {
         let socket = socket!(self, place);
         let entry = self.entries.get(place);
-        let to = entry
-            .addressee
-            .or(entry.from.filter(|_| entry.asker.is_some()));
+        let to = entry.to();
         let sent = outcome(self.stack.udp_send(socket, to, bytes, fill));
         if let Poll::Ready(Ok(bytes)) = &sent {
             self.payload.sent += *bytes as u64;
@@ -164,7 +162,7 @@ impl Transport for OnStack {
         let socket = socket!(self, place);
         self.turn_away(place, socket);
         let entry = self.entries.get_mut(place);
-        let to = entry.addressee.or(entry.asker.and(entry.from));
+        let to = entry.to();
         let moved = &mut self.payload;
         entry.reads = true;
         let (mut is_question, most) = (Some(is_question), room.len());
@@ -173,22 +171,22 @@ impl Transport for OnStack {
             entry.from = Some(meta.from);
             moved.datagrams += 1;
             moved.received += payload.len() as u64;
-            let asks = is_question.take().is_some_and(|asks| asks(payload));
-            asks.then_some(most)
+            let shown = &payload[..payload.len().min(most)];
+            let asks = is_question.take().is_some_and(|asks| asks(shown));
+            asks.then_some(shown.len())
         });
         let echoed = match outcome(echoed) {
-            Poll::Ready(Ok(stack::Echoed::Elsewhere)) => {
+            Poll::Ready(Ok(stack::Echo::Elsewhere)) => {
                 // Nobody was asked yet.
                 let asks = |payload: &[u8]| is_question.is_some_and(|asks| asks(payload));
                 return echo_through(self, place, room, asks);
             }
             echoed => echoed,
         };
-        if let Poll::Ready(Ok(stack::Echoed::Sent(bytes))) = &echoed {
+        if let Poll::Ready(Ok(stack::Echo::Sent(bytes))) = &echoed {
             self.payload.sent += *bytes as u64;
-            // The last answer waits for nothing that a turn does besides.
-            let last = matches!(self.stack.udp_waiting(socket), Ok(0));
-            if last && self.interval.is_none() {
+            // The last answer of all waits for nothing that a turn does besides; those before it leave with it.
+            if self.interval.is_none() && self.stack.udp_none_waits() {
                 self.stack.send_made();
             } else {
                 self.unsent = true;
@@ -196,7 +194,7 @@ impl Transport for OnStack {
         }
         self.note_at(place, &echoed);
         echoed.map_ok(|echoed| match echoed {
-            stack::Echoed::Sent(bytes) => Echoed::Sent(bytes),
+            stack::Echo::Sent(bytes) => Echoed::Sent(bytes),
             _ => Echoed::Ignored,
         })
     }
@@ -214,9 +212,7 @@ impl Transport for OnStack {
     ) -> Poll<io::Result<usize>> {
         let socket = socket!(self, place);
         let entry = self.entries.get(place);
-        let to = entry
-            .addressee
-            .or(entry.from.filter(|_| entry.asker.is_some()));
+        let to = entry.to();
         // Payload comes out of the program's memory, as with the kernel's sockets, unless that is left out.
         let own = &mut self.outgoing;
         let in_place = entry.in_place.sent;

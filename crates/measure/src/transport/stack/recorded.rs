@@ -21,11 +21,11 @@ use crate::flow::Timeline;
 use crate::transport::calls::{Call, CallTally, Found, Recorder};
 use crate::transport::kernel::Watch;
 use crate::transport::{
-    Adapter, Attempts, Capabilities, Departure, FlowOptions, Meta, Ready, Setup, Transport,
+    Adapter, Attempts, Capabilities, Departure, Echoed, FlowOptions, Meta, Ready, Setup, Transport,
 };
 
 /// Every call that a workload makes.
-const CALLS: [Call; 9] = [
+const CALLS: [Call; 10] = [
     Call::Turn,
     Call::Flush,
     Call::Sleep,
@@ -33,6 +33,7 @@ const CALLS: [Call; 9] = [
     Call::UdpSendBurst,
     Call::UdpReceive,
     Call::UdpReceiveBurst,
+    Call::UdpEcho,
     Call::TcpSend,
     Call::TcpReceive,
 ];
@@ -160,6 +161,17 @@ impl<R: Recorder> Transport for Recorded<'_, R> {
         self.calls.begin();
         let received = self.stack.udp_receive(place, take);
         self.received(Call::UdpReceive, received)
+    }
+
+    fn udp_echo(
+        &mut self,
+        place: Place,
+        room: &mut [u8],
+        is_question: impl FnOnce(&[u8]) -> bool,
+    ) -> Poll<io::Result<Echoed>> {
+        self.calls.begin();
+        let echoed = self.stack.udp_echo(place, room, is_question);
+        self.received(Call::UdpEcho, echoed)
     }
 
     fn burst(&self, place: Place, bytes: usize) -> usize {
