@@ -156,6 +156,32 @@ impl Experiment {
         Ok(lines)
     }
 
+    /// The names of the files in the folder of the results that its commands name: what they leave there, or leave for one
+    /// another.
+    ///
+    /// # Errors
+    /// As [`Experiment::command_lines`].
+    pub fn files_left(&self, quick: bool, only: &Setting) -> Result<Vec<String>, ExperimentError> {
+        /// Stands for the folder, and for nothing else in a command.
+        const FOLDER: &str = "\u{1}/";
+        let hosts = self.stand_ins();
+        let mut files = BTreeSet::new();
+        for setting in settings(self, quick, only)? {
+            let names = Names::at(self, &setting, quick, &hosts, "1");
+            let commands = self.measure.iter().chain(&self.far);
+            for command in commands.filter(|command| applies(command, &setting)) {
+                for word in names.words(command, FOLDER.trim_end_matches('/'))? {
+                    // Within a port's address, too: `pcap:tx={dir}/sent.pcap,mtu=9000`.
+                    let parts = word.split(FOLDER).skip(1);
+                    let ends = |c: char| matches!(c, ',' | ';' | '\'' | '"');
+                    let named = parts.filter_map(|part| part.split(ends).next());
+                    files.extend(named.filter(|name| !name.is_empty()).map(str::to_owned));
+                }
+            }
+        }
+        Ok(files.into_iter().collect())
+    }
+
     /// Addresses that stand in these command lines themselves: of its own network, and of no other.
     ///
     /// # Errors

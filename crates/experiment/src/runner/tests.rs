@@ -140,6 +140,49 @@ fn addresses_of_its_own_network_are_found_in_commands() {
 }
 
 #[test]
+fn files_that_commands_leave_are_found_wherever_they_are_named() {
+    let text = crate::shipped::shipped("ttcp-calls").unwrap();
+    let mut experiment = Experiment::from_toml(text).unwrap();
+    let left = |experiment: &Experiment, only: &[(&str, &str)]| {
+        let only = only.iter();
+        let only = only.map(|(knob, value)| ((*knob).to_owned(), (*value).to_owned()));
+        experiment.files_left(true, &only.collect()).unwrap()
+    };
+    let all = left(&experiment, &[]);
+    assert!(all.len() > 1 && all.iter().all(|file| file.ends_with(".pftrace")));
+    let way = [("way", "receive")];
+    let one = left(&experiment, &way);
+    assert!(one.len() < all.len() && one.iter().all(|file| file.contains("receive")));
+    experiment.measure.truncate(1);
+    for (run, exec, files) in [
+        (Some("latency {server}"), None, &[][..]),
+        // What lies where it is run is nobody's.
+        (Some("latency {server} -o ./a.json"), None, &[]),
+        (
+            Some("latency {server} --trace={dir}/a.json"),
+            None,
+            &["a.json"],
+        ),
+        (
+            Some("generate --dev pcap:rx=/b.pcap,tx={dir}/a.pcap,mtu=9000 -o {dir}/a.json"),
+            None,
+            &["a.json", "a.pcap"],
+        ),
+        (
+            None,
+            Some("sh -c 'tcpdump -w {dir}/a.pcap; true'"),
+            &["a.pcap"],
+        ),
+        (Some("run {dir}"), None, &[]),
+    ] {
+        let command = &mut experiment.measure[0];
+        command.run = run.map(str::to_owned);
+        command.exec = exec.map(str::to_owned);
+        assert_eq!(left(&experiment, &way), files, "{run:?} {exec:?}");
+    }
+}
+
+#[test]
 fn switches_stand_in_the_order_of_the_way() {
     let topology = Topology::hops(3);
     let between = switches_between(&topology, "client", "server");

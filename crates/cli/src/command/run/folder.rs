@@ -1,6 +1,6 @@
 //! The folder of an experiment's results: whose it is, and that nothing of it stays where nothing came of it.
 
-use std::fs::{File, create_dir_all, read_to_string, remove_dir};
+use std::fs::{File, create_dir_all, read_dir, read_to_string, remove_dir, remove_file, write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -30,11 +30,26 @@ pub struct Table<'a> {
     pub resumes: bool,
 }
 
+/// Stands in a folder until there are results, with whose they will be: what a run that was ended left is its own.
+const UNFINISHED: &str = ".unfinished";
+
+impl Table<'_> {
+    /// The words that name it.
+    fn whose(self) -> String {
+        match self.label {
+            Some(label) => format!("{} --label {label}", self.name),
+            None => self.name.to_owned(),
+        }
+    }
+}
+
 /// A folder for the results of one table. Those of its parts that were made for it and hold nothing go when it is
 /// dropped.
 pub struct Folder {
     /// The innermost first.
     made: Vec<PathBuf>,
+    /// Says whose results will be there.
+    marked: Option<PathBuf>,
     held: Option<File>,
 }
 
@@ -46,17 +61,36 @@ impl Folder {
     /// # Errors
     /// It cannot be made or written to, holds something else, or another process measures into it.
     pub fn prepare(dir: &Path, table: Table, left: &[String]) -> Result<Self, Failure> {
-        // What a run that was ended left half-way is its own.
-        check(dir, table, if table.resumes { &[] } else { left })?;
+        check(dir, table)?;
         let parts = dir.ancestors().filter(|part| !part.as_os_str().is_empty());
         let made = parts.take_while(|part| !part.exists());
         let mut folder = Self {
             made: made.map(Path::to_owned).collect(),
+            marked: None,
             held: None,
         };
         prepare_folder(dir)?;
         folder.take(dir, table)?;
+        folder.mark(dir, table, left)?;
         Ok(folder)
+    }
+
+    /// Says that what is left there from now on is this table's. Nobody else measures into it meanwhile but who adds to the
+    /// same one.
+    fn mark(&mut self, dir: &Path, table: Table, left: &[String]) -> Result<(), Failure> {
+        let mark = dir.join(UNFINISHED);
+        let own = table.whose();
+        let is_own = table.resumes
+            || table_in(dir).is_some()
+            || read_to_string(&mark).is_ok_and(|text| text.trim_end() == own);
+        let mut left = left.iter().map(|file| dir.join(file));
+        if let Some(there) = left.find(|file| !is_own && file.exists()) {
+            return Err(in_the_way("is there, and of something else", &there, table));
+        }
+        // Where it cannot be written nothing else can, which is told then.
+        let _ = write(&mark, own + "\n");
+        self.marked = Some(mark);
+        Ok(())
     }
 
     /// Waits until nobody else has it, and keeps it to itself unless others may add to its table.
@@ -80,10 +114,21 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
+        if let Some(mark) = &self.marked
+            && let Some(dir) = mark.parent()
+            && (dir.join("result.json").exists() || is_alone(dir))
+        {
+            let _ = remove_file(mark);
+        }
         // One that has something in it cannot be removed, and its parents neither.
         let _ = self.made.iter().try_for_each(remove_dir);
         // Let go of last: whoever waits for it finds it gone.
     }
+}
+
+/// Whether nothing but the mark is in a folder.
+fn is_alone(dir: &Path) -> bool {
+    read_dir(dir).is_ok_and(|files| files.count() == 1)
 }
 
 /// Holds the folder of a table that grows until the file that this gives is closed: two processes that read it, add
@@ -114,13 +159,9 @@ fn lock(dir: &Path, within: Duration) -> Result<Option<File>, InUse> {
 ///
 /// # Errors
 /// There is something else.
-pub fn check(dir: &Path, table: Table, left: &[String]) -> Result<(), Failure> {
-    let results = ["result.json", "report.html"].into_iter();
-    let there = results
-        .chain(left.iter().map(String::as_str))
-        .map(|file| dir.join(file))
-        .find(|file| file.exists());
-    let Some(there) = there else {
+pub fn check(dir: &Path, table: Table) -> Result<(), Failure> {
+    let results = ["result.json", "report.html"].map(|file| dir.join(file));
+    let Some(there) = results.iter().find(|file| file.exists()) else {
         return Ok(());
     };
     let before = table_in(dir);
@@ -138,14 +179,19 @@ pub fn check(dir: &Path, table: Table, left: &[String]) -> Result<(), Failure> {
         },
         None => "is there, and of something else".to_owned(),
     };
-    Err(Failure::usage(Problem::new(
+    Err(in_the_way(&what, there, table))
+}
+
+/// That results would be written over a file.
+fn in_the_way(what: &str, there: &Path, table: Table) -> Failure {
+    Failure::usage(Problem::new(
         format!("{what}, which these would be written over"),
         there.display().to_string(),
         match table.resumes {
             true => "move that away, and go on with --resume",
             false => "name another folder with --dir, or move that away",
         },
-    )))
+    ))
 }
 
 /// The table that is in a folder.
@@ -261,7 +307,7 @@ mod tests {
                 resumes,
                 ..SMALL
             };
-            let failure = check(dir, other, &[]).unwrap_err();
+            let failure = check(dir, other).unwrap_err();
             assert_eq!(failure.problem.next_step, next_step);
         }
     }
@@ -271,19 +317,60 @@ mod tests {
         let room = tempfile::tempdir().unwrap();
         let dir = room.path();
         let left = ["send.pftrace".to_owned()];
-        let told = |resumes| {
-            let folder = Folder::prepare(dir, Table { resumes, ..SMALL }, &left).map(drop);
+        let told = |table| {
+            let folder = Folder::prepare(dir, table, &left).map(drop);
             folder.map_err(|failure| failure.problem.object)
         };
         std::fs::write(dir.join("notes.txt"), "mine").unwrap();
-        assert_eq!(told(false), Ok(()));
+        assert_eq!(told(SMALL), Ok(()));
+        std::fs::remove_file(dir.join(UNFINISHED)).unwrap();
         let file = dir.join("send.pftrace");
         std::fs::write(&file, "mine").unwrap();
-        assert_eq!(told(false), Err(file.display().to_string()));
+        let refused = Err(file.display().to_string());
+        assert_eq!(told(SMALL), refused);
         // One that is gone on with left it there, and so did one whose results are there.
-        assert_eq!(told(true), Ok(()));
+        let resumed = Table {
+            resumes: true,
+            ..SMALL
+        };
+        assert_eq!(told(resumed), Ok(()));
+        std::fs::remove_file(dir.join(UNFINISHED)).unwrap();
         std::fs::write(dir.join("result.json"), result("small", None)).unwrap();
-        assert_eq!(told(false), Ok(()));
+        assert_eq!(told(SMALL), Ok(()));
+        assert!(!dir.join(UNFINISHED).exists());
+    }
+
+    /// It was ended before a point was measured, or without a word.
+    #[test]
+    fn what_an_ended_run_left_is_its_own() {
+        let room = tempfile::tempdir().unwrap();
+        let dir = room.path().join("a");
+        let left = ["send.pftrace".to_owned()];
+        let file = dir.join("send.pftrace");
+        let other = Table {
+            label: Some("other"),
+            ..SMALL
+        };
+        let first = Folder::prepare(&dir, SMALL, &left).unwrap();
+        std::fs::write(&file, "left").unwrap();
+        // Whoever comes meanwhile is told that it is in use, and nothing of files.
+        let failure = Folder::prepare(&dir, SMALL, &left).err().unwrap();
+        assert!(failure.problem.situation.contains("in use"));
+        drop(first);
+        assert!(dir.join(UNFINISHED).exists());
+        drop(Folder::prepare(&dir, SMALL, &left).unwrap());
+        assert!(Folder::prepare(&dir, other, &left).is_err());
+        // Two that add to the same table leave the same files.
+        std::fs::remove_dir_all(&dir).unwrap();
+        let both = [(); 2].map(|()| {
+            let folder = Folder::prepare(&dir, other, &left).unwrap();
+            std::fs::write(&file, "left").unwrap();
+            folder
+        });
+        drop(both);
+        std::fs::remove_file(&file).unwrap();
+        drop(Folder::prepare(&dir, other, &left).unwrap());
+        assert!(dir.exists() && std::fs::read_dir(&dir).unwrap().count() == 0);
     }
 
     #[test]
@@ -294,6 +381,7 @@ mod tests {
         // It was not there when this one looked.
         let mut second = Folder {
             made: vec![dir.clone()],
+            marked: None,
             held: None,
         };
         assert!(second.take(&dir, SMALL).is_err());

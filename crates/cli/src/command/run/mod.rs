@@ -97,7 +97,7 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
         None => Place::Lab,
     };
     // Before anything is begun: what cannot be measured leaves no folder and no journal.
-    let lines = experiment.command_lines(asked.quick, &asked.point)?;
+    let left = experiment.files_left(asked.quick, &asked.point)?;
     experiment.check_place(&place, asked.quick, &asked.point)?;
     check_commands(&experiment, asked.quick, &asked.file)?;
     output.check_file()?;
@@ -110,7 +110,7 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
         label,
         resumes: args.resume.is_some(),
     };
-    let _folder = Folder::prepare(dir, table, &left_by(&lines))?;
+    let _folder = Folder::prepare(dir, table, &left)?;
     // Before the first thread: only a process with one can enter a user namespace.
     if experiment.lab.is_some() && asked.on.is_none() && !linerate_lab::privileged() {
         linerate_lab::enter_user_namespace()?;
@@ -469,19 +469,6 @@ fn distance() -> Option<Distance> {
     })
 }
 
-/// What command lines leave in the folder of the results, which stands for a dot in them.
-fn left_by(lines: &[Vec<String>]) -> Vec<String> {
-    let words = lines
-        .iter()
-        .flatten()
-        .map(|word| match word.split_once('=') {
-            Some((option, file)) if option.starts_with("--") => file,
-            _ => word,
-        });
-    let files = words.filter_map(|word| word.strip_prefix("./"));
-    files.map(str::to_owned).collect()
-}
-
 /// Writes the table, its page and its records, in place of those that an earlier table of its name left there. Gives the
 /// id of that one, where it is stored and not part of this one. `resumes`: where it fails, this is gone on with.
 fn write_folder(dir: &Path, set: &RunSet, resumes: bool) -> Result<Option<String>, Failure> {
@@ -494,7 +481,7 @@ fn write_folder(dir: &Path, set: &RunSet, resumes: bool) -> Result<Option<String
         label,
         resumes,
     };
-    check(dir, table, &[])?;
+    check(dir, table)?;
     let _ = create_dir_all(dir);
     let earlier = table_in(dir);
     for run in &set.runs {
