@@ -265,6 +265,35 @@ fn points_are_added_to_a_table() {
     );
 }
 
+/// With the file of the other point's name; none of the results of those points that there are.
+#[test]
+fn files_of_points_that_a_table_has_not_are_their_owners() {
+    let room = Room::new();
+    if !has_labs(&room) {
+        skip!("no lab can be built here");
+    }
+    let text = file("trip > 0").replace("-i 0\"", "-i 0 --html {dir}/{point}.html\"");
+    std::fs::write(room.path().join("small.toml"), text).unwrap();
+    let folder = room.path().join("linerate-small-bench");
+    let measure = |hops: &str| {
+        let words = format!("run small.toml --quick --point hops={hops} --label bench");
+        room.run(&words)
+    };
+    measure("0").expect(0);
+    assert!(folder.join("0-64.html").exists());
+    let other = folder.join("1-64.html");
+    std::fs::write(&other, "mine").unwrap();
+    measure("0").expect(0);
+    let told = measure("1").expect(2).stderr;
+    assert!(told.contains("1-64.html: is there"), "{told}");
+    assert_eq!(std::fs::read_to_string(&other).unwrap(), "mine");
+    std::fs::remove_file(&other).unwrap();
+    for _ in 0..2 {
+        measure("1").expect(0);
+    }
+    assert!(other.exists() && !folder.join(".unfinished").exists());
+}
+
 #[test]
 fn two_processes_add_to_one_table() {
     let room = Room::new();

@@ -33,7 +33,9 @@ impl FromStr for FarHost {
 
     fn from_str(host: &str) -> Result<Self, ExperimentError> {
         let (name, port) = parted(host);
-        if name.is_empty() {
+        // It is to be a word of a command.
+        let foreign = |c: char| c.is_whitespace() || matches!(c, '[' | ']' | ',');
+        if name.is_empty() || name.contains(foreign) {
             return Err(ExperimentError::NoHost {
                 host: host.to_owned(),
             });
@@ -67,7 +69,9 @@ impl fmt::Display for FarHost {
 fn parted(host: &str) -> (&str, Option<&str>) {
     if let Some(rest) = host.strip_prefix('[') {
         let (address, rest) = rest.split_once(']').unwrap_or_default();
-        let port = || rest.strip_prefix(':').unwrap_or_default();
+        // Without the colon it is shown from its bracket on.
+        let behind = || &host[host.len() - rest.len() - 1..];
+        let port = || rest.strip_prefix(':').unwrap_or_else(behind);
         return (address, (!rest.is_empty()).then(port));
     }
     match host.split_once(':') {
@@ -80,8 +84,8 @@ impl Experiment {
     /// Whether it can be run there: before anything is begun.
     ///
     /// # Errors
-    /// [`ExperimentError::StaysHere`], [`ExperimentError::NeedsHands`] where several values are left of what the network is built from and nobody sits
-    /// at the terminal, and [`ExperimentError::NoSuchPoint`].
+    /// [`ExperimentError::StaysHere`], [`ExperimentError::NeedsHands`] where several values are left of what the network is
+    /// built from and nobody sits at the terminal, and [`ExperimentError::NoSuchPoint`].
     pub fn check_place(
         &self,
         place: &Place,
@@ -156,10 +160,15 @@ mod tests {
             ("far:70000", "`70000` is no port; say --on far, or"),
             ("far:", "`` is no port"),
             ("[fd77::1]:0", "say --on fd77::1, or"),
-            ("[fd77::1]5302", "`` is no port; say --on fd77::1, or"),
+            ("[fd77::1]:", "`` is no port; say --on fd77::1, or"),
+            ("[fd77::1]5302", "`]5302` is no port; say --on fd77::1, or"),
+            ("[far near]:5302", "names no host"),
             (":5302", "--on :5302: names no host; say --on HOST"),
             ("", "names no host"),
             ("[::1", "--on [::1: names no host"),
+            ("::1]:5302", "names no host"),
+            ("far near", "names no host"),
+            ("192.0.2.7,192.0.2.8", "names no host"),
         ] {
             let problem = text.parse::<FarHost>().unwrap_err().problem();
             let told = format!("{problem}; {}", problem.next_step);

@@ -55,7 +55,7 @@ pub struct Folder {
 
 impl Folder {
     /// Finds out before anything is measured whether the results of this table, and the files of these names that its
-    /// commands leave, may be written there. Only a table that grows may have several processes that measure for it at a
+    /// commands leave and none that was there before has left, may be written there. Only a table that grows may have several processes that measure for it at a
     /// time.
     ///
     /// # Errors
@@ -80,11 +80,11 @@ impl Folder {
     fn mark(&mut self, dir: &Path, table: Table, left: &[String]) -> Result<(), Failure> {
         let mark = dir.join(UNFINISHED);
         let own = table.whose();
-        let is_own = table.resumes
-            || table_in(dir).is_some()
-            || read_to_string(&mark).is_ok_and(|text| text.trim_end() == own);
+        let is_own =
+            table.resumes || read_to_string(&mark).is_ok_and(|text| text.trim_end() == own);
         let mut left = left.iter().map(|file| dir.join(file));
-        if let Some(there) = left.find(|file| !is_own && file.exists()) {
+        // A link that leads nowhere is somebody's, too.
+        if let Some(there) = left.find(|file| !is_own && file.symlink_metadata().is_ok()) {
             return Err(in_the_way("is there, and of something else", &there, table));
         }
         // Where it cannot be written nothing else can, which is told then.
@@ -328,15 +328,20 @@ mod tests {
         std::fs::write(&file, "mine").unwrap();
         let refused = Err(file.display().to_string());
         assert_eq!(told(SMALL), refused);
-        // One that is gone on with left it there, and so did one whose results are there.
+        std::fs::remove_file(&file).unwrap();
+        std::os::unix::fs::symlink("nowhere", &file).unwrap();
+        assert_eq!(told(SMALL), refused);
+        // One that is gone on with left it there.
         let resumed = Table {
             resumes: true,
             ..SMALL
         };
         assert_eq!(told(resumed), Ok(()));
         std::fs::remove_file(dir.join(UNFINISHED)).unwrap();
+        // The table that is there has not left it.
         std::fs::write(dir.join("result.json"), result("small", None)).unwrap();
-        assert_eq!(told(SMALL), Ok(()));
+        assert_eq!(told(SMALL), refused);
+        assert_eq!(told(resumed), Ok(()));
         assert!(!dir.join(UNFINISHED).exists());
     }
 

@@ -97,7 +97,7 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
         None => Place::Lab,
     };
     // Before anything is begun: what cannot be measured leaves no folder and no journal.
-    let left = experiment.files_left(asked.quick, &asked.point)?;
+    let left = files_left(&experiment, &asked)?;
     experiment.check_place(&place, asked.quick, &asked.point)?;
     check_commands(&experiment, asked.quick, &asked.file)?;
     output.check_file()?;
@@ -467,6 +467,21 @@ fn distance() -> Option<Distance> {
         true => Distance::Near,
         false => Distance::Far,
     })
+}
+
+/// Files that its commands will leave in the folder of the results, but for those of points that a table there has already.
+fn files_left(experiment: &Experiment, asked: &Asked) -> Result<Vec<String>, Failure> {
+    let mut files = experiment.files_left(asked.quick, &asked.point)?;
+    let before = table_in(&asked.dir).and_then(|before| before.result.experiment);
+    for point in before.iter().flat_map(|before| &before.points) {
+        let tried = point.skipped.is_none() || !point.commands.is_empty();
+        let quick = before.as_ref().is_some_and(|before| before.quick);
+        // A point that this file does not know has none.
+        if tried && let Ok(known) = experiment.files_left(quick, &point.setting) {
+            files.retain(|file| !known.contains(file));
+        }
+    }
+    Ok(files)
 }
 
 /// Writes the table, its page and its records, in place of those that an earlier table of its name left there. Gives the
