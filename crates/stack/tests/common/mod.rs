@@ -174,7 +174,7 @@ pub fn addressing(address: &str, address_v6: &str) -> Addressing {
 pub type Frames = Rc<RefCell<Vec<Vec<u8>>>>;
 
 impl World {
-    /// Keeps a copy of those frames that are meant, by the end that sends them, from now on; all of them arrive.
+    /// Keeps a copy of those frames that are meant, by the end that sends them, from now on; none is taken out.
     pub fn kept(&mut self, is_meant: impl Fn(usize, &[u8]) -> bool + 'static) -> Frames {
         let kept = Frames::default();
         let list = Rc::clone(&kept);
