@@ -22,7 +22,7 @@ impl Udp {
         answer: impl FnOnce(&mut [u8], Meta) -> Option<usize>,
     ) -> Poll<Result<Echo, StackError>> {
         let several = self.several;
-        let may_leave = self.may_begin(link) && link.has_room();
+        let may_leave = self.has_room(link);
         let socket = match self.socket(id, "udp_echo") {
             Ok(socket) => socket,
             Err(error) => return Poll::Ready(Err(error)),
@@ -46,7 +46,8 @@ impl Udp {
             return Poll::Ready(Ok(Echo::Elsewhere));
         };
         socket.asked = socket.answers.then_some(packet.arrived);
-        if several && link.own.is_own(meta.to) {
+        // It was for the own address that the headers are of.
+        if several {
             socket.heard = Some((from, meta.to));
         }
         let answered = answer(link.memory.bytes_mut(frame), meta);

@@ -196,7 +196,7 @@ impl Udp {
 
     /// Behind a datagram in fragments everybody waits, so that none overtakes it.
     #[inline]
-    pub(super) fn may_begin(&mut self, link: &mut Link) -> bool {
+    fn may_begin(&mut self, link: &mut Link) -> bool {
         if !self.fragmenter.is_idle() {
             self.fragmenter.work(link);
         }
