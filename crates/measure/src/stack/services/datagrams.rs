@@ -24,11 +24,16 @@ pub struct Datagrams {
 }
 
 enum Dialect {
-    Echo,
+    InPlace(InPlace),
     Discard,
     Chargen { line: u64 },
-    Sockperf(Box<sockperf::Server>),
     Iperf2(Flows),
+}
+
+/// What answers where its question lies, with no more than that.
+enum InPlace {
+    Echo,
+    Sockperf(Box<sockperf::Server>),
 }
 
 impl Datagrams {
@@ -37,11 +42,11 @@ impl Datagrams {
             socket,
             port: spec.port,
             dialect: match spec.kind {
-                ServiceKind::Echo => Dialect::Echo,
+                ServiceKind::Echo => Dialect::InPlace(InPlace::Echo),
                 // Our own server's are the reception's.
                 ServiceKind::Discard | ServiceKind::Linerate => Dialect::Discard,
                 ServiceKind::Chargen => Dialect::Chargen { line: 0 },
-                ServiceKind::Sockperf => Dialect::Sockperf(Box::default()),
+                ServiceKind::Sockperf => Dialect::InPlace(InPlace::Sockperf(Box::default())),
                 ServiceKind::Iperf2 => Dialect::Iperf2(Flows::new()),
             },
         }
@@ -144,7 +149,7 @@ impl Datagrams {
         true
     }
 
-    /// Answers a question where it lies, if its answer is no longer than it is.
+    /// Answers a question where it lies, if the service does that.
     #[inline]
     fn echo(
         &mut self,
@@ -152,14 +157,13 @@ impl Datagrams {
         hall: &Hall,
         figures: &mut ServiceFigures,
     ) -> Poll<Result<Echo, StackError>> {
-        let dialect = &mut self.dialect;
-        if !dialect.answers_in_place() {
+        let Dialect::InPlace(service) = &mut self.dialect else {
             return Poll::Ready(Ok(Echo::Elsewhere));
-        }
+        };
         let echoed = stack.udp_echo(self.socket, None, |datagram, meta| {
             figures.datagrams += 1;
             figures.bytes_received += datagram.len() as u64;
-            let answer = dialect.in_place(datagram);
+            let answer = service.answer(datagram);
             answer.filter(|_| echo::answers_to(meta.from.port(), hall.ports()))
         });
         if let Poll::Ready(Ok(Echo::Sent(bytes))) = &echoed {
@@ -193,11 +197,6 @@ impl Dialect {
         !matches!(self, Self::Discard)
     }
 
-    /// Whether an answer is made where its question lies, and is no longer.
-    fn answers_in_place(&self) -> bool {
-        matches!(self, Self::Echo | Self::Sockperf(_))
-    }
-
     /// Takes a datagram, and makes an answer of it: how long that is.
     #[inline]
     fn take(
@@ -209,8 +208,8 @@ impl Dialect {
         datagram: &mut [u8],
     ) -> Option<usize> {
         match self {
-            _ if self.answers_in_place() => self.in_place(datagram),
-            Self::Echo | Self::Sockperf(_) | Self::Discard => None,
+            Self::InPlace(service) => service.answer(datagram),
+            Self::Discard => None,
             Self::Chargen { line } => {
                 let bytes = chargen::answer(datagram.len(), *line, datagram);
                 *line += 1;
@@ -219,17 +218,18 @@ impl Dialect {
             Self::Iperf2(flows) => flows.take(stack, place, now, meta, datagram),
         }
     }
+}
 
-    /// The same of a service that answers in place.
+impl InPlace {
+    /// Makes an answer of a datagram: how long that is.
     #[inline]
-    fn in_place(&mut self, datagram: &mut [u8]) -> Option<usize> {
+    fn answer(&mut self, datagram: &mut [u8]) -> Option<usize> {
         match self {
             Self::Echo => Some(datagram.len()),
             Self::Sockperf(server) => match server.datagram(datagram) {
                 Took::Answer(_) => Some(datagram.len()),
                 Took::Counted(_) | Took::Ignored => None,
             },
-            Self::Discard | Self::Chargen { .. } | Self::Iperf2(_) => None,
         }
     }
 }
