@@ -141,19 +141,33 @@ impl Experiment {
         quick: bool,
         only: &Setting,
     ) -> Result<Vec<Vec<String>>, ExperimentError> {
-        let hosts = self.stand_ins();
         let mut lines: Vec<Vec<String>> = Vec::new();
+        for (command, words) in self.commands(quick, only, ".")? {
+            if command.run.is_some() && !lines.contains(&words) {
+                lines.push(words);
+            }
+        }
+        Ok(lines)
+    }
+
+    /// The words of all commands at these points, of our own program and of others; `dir` stands for the folder of the
+    /// results.
+    fn commands(
+        &self,
+        quick: bool,
+        only: &Setting,
+        dir: &str,
+    ) -> Result<Vec<(&CommandOf, Vec<String>)>, ExperimentError> {
+        let hosts = self.stand_ins();
+        let mut all = Vec::new();
         for setting in settings(self, quick, only)? {
             let names = Names::at(self, &setting, quick, &hosts, "1");
             let commands = self.measure.iter().chain(&self.far);
             for command in commands.filter(|command| applies(command, &setting)) {
-                let words = names.words(command, ".")?;
-                if command.run.is_some() && !lines.contains(&words) {
-                    lines.push(words);
-                }
+                all.push((command, names.words(command, dir)?));
             }
         }
-        Ok(lines)
+        Ok(all)
     }
 
     /// The names of the files in the folder of the results that its commands name: what they leave there, or leave for one
@@ -163,21 +177,15 @@ impl Experiment {
     /// As [`Experiment::command_lines`].
     pub fn files_left(&self, quick: bool, only: &Setting) -> Result<Vec<String>, ExperimentError> {
         /// Stands for the folder, and for nothing else in a command.
-        const FOLDER: &str = "\u{1}/";
-        let hosts = self.stand_ins();
+        const FOLDER: &str = "\u{1}";
+        let inside = format!("{FOLDER}/");
         let mut files = BTreeSet::new();
-        for setting in settings(self, quick, only)? {
-            let names = Names::at(self, &setting, quick, &hosts, "1");
-            let commands = self.measure.iter().chain(&self.far);
-            for command in commands.filter(|command| applies(command, &setting)) {
-                for word in names.words(command, FOLDER.trim_end_matches('/'))? {
-                    // Within a port's address, too: `pcap:tx={dir}/sent.pcap,mtu=9000`.
-                    let parts = word.split(FOLDER).skip(1);
-                    let ends = |c: char| matches!(c, ',' | ';' | '\'' | '"');
-                    let named = parts.filter_map(|part| part.split(ends).next());
-                    files.extend(named.filter(|name| !name.is_empty()).map(str::to_owned));
-                }
-            }
+        for (_, words) in self.commands(quick, only, FOLDER)? {
+            // Within a port's address, too: `pcap:tx={dir}/sent.pcap,mtu=9000`.
+            let parts = words.iter().flat_map(|word| word.split(&inside).skip(1));
+            let ends = |c: char| matches!(c, ',' | ';' | '\'' | '"');
+            let named = parts.filter_map(|part| part.split(ends).next());
+            files.extend(named.filter(|name| !name.is_empty()).map(str::to_owned));
         }
         Ok(files.into_iter().collect())
     }

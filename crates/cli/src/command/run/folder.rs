@@ -54,9 +54,9 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Finds out before anything is measured whether the results of this table, and the files of these names that its
-    /// commands leave and none that was there before has left, may be written there. Only a table that grows may have several processes that measure for it at a
-    /// time.
+    /// Finds out before anything is measured whether the results of this table may be written there, and the files of
+    /// these names, which its commands leave and no table that is there has left. Only a table that grows may have several
+    /// processes that measure for it at a time.
     ///
     /// # Errors
     /// It cannot be made or written to, holds something else, or another process measures into it.
