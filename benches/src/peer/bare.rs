@@ -68,22 +68,28 @@ impl Bare {
 
     /// Frames of so many bytes that two processes copy into and out of shared memory, in M/s.
     pub fn memory(&self, ground: &Ground, bytes: u32, time: Duration) -> Result<f64, Trouble> {
-        let [near, far] = ground.cpus;
-        let mut command = Command::new(self.folder.join("memory"));
-        command.args([bytes, near, far].map(|number| number.to_string()));
-        command.arg(time.as_millis().to_string());
-        let text = Program::start(ground.client()?, None, &mut command)?.finish(time + MOMENT)?;
-        Ok(told("memory", "pps", &text)? / 1e6)
+        Ok(self.sharing(("memory", "pps"), ground, bytes, time)? / 1e6)
     }
 
     /// The median time from a question of so many bytes to its answer, between two processes that share memory, in µs.
     pub fn exchange(&self, ground: &Ground, bytes: u32, time: Duration) -> Result<f64, Trouble> {
+        Ok(self.sharing(("exchange", "p50_ns"), ground, bytes, time)? / 1e3)
+    }
+
+    /// What a loop between two processes that share memory says of itself.
+    fn sharing(
+        &self,
+        (program, figure): (&'static str, &str),
+        ground: &Ground,
+        bytes: u32,
+        time: Duration,
+    ) -> Result<f64, Trouble> {
         let [near, far] = ground.cpus;
-        let mut command = Command::new(self.folder.join("exchange"));
+        let mut command = Command::new(self.folder.join(program));
         command.args([bytes, near, far].map(|number| number.to_string()));
         command.arg(time.as_millis().to_string());
         let text = Program::start(ground.client()?, None, &mut command)?.finish(time + MOMENT)?;
-        Ok(told("exchange", "p50_ns", &text)? / 1e3)
+        told(program, figure, &text)
     }
 
     /// What many TCP streams of one thread an end carry, in Gb/s at the receiver.
