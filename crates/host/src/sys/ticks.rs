@@ -5,6 +5,10 @@ use std::sync::OnceLock;
 
 use super::clock::{self, Nanos};
 
+mod hand;
+
+pub use hand::now;
+
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
@@ -94,6 +98,11 @@ impl Anchor {
     /// Now, on both. Of a few readings the one with the least between them counts.
     #[must_use]
     pub fn now(source: Source) -> Self {
+        Self::within(source, 0)
+    }
+
+    /// Now, on both, by the first reading of a few that took no more steps than this, or by the shortest.
+    fn within(source: Source, steps: u64) -> Self {
         let mut best = (u64::MAX, Self { ticks: 0, ns: 0 });
         for _ in 0..5 {
             let before = read(source);
@@ -103,6 +112,9 @@ impl Anchor {
             if width < best.0 {
                 let ticks = before.wrapping_add(width / 2);
                 best = (width, Self { ticks, ns });
+            }
+            if width <= steps {
+                break;
             }
         }
         best.1
