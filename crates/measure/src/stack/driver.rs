@@ -10,7 +10,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::cpu;
+use linerate_host::sys::{cpu, ticks};
 use linerate_port::{AnyPort, Burst, Memory, Port};
 use linerate_stack::config::{Config, Thread};
 
@@ -120,7 +120,7 @@ fn run(
 ) {
     let mut pool = memory.pool();
     let (mut came, mut goes) = (Burst::new(), Burst::new());
-    let mut turn_ns = clock::now();
+    let mut turn_ns = ticks::now();
     let mut refresh_ns = turn_ns;
     let mut ends_ns = None;
     let mut busy = 0;
@@ -149,7 +149,7 @@ fn run(
             }
         }
         busy = 0;
-        let now = clock::now();
+        let now = ticks::now();
         if stop.load(Relaxed) {
             let ends = *ends_ns.get_or_insert(now + FAREWELL_NS);
             if goes.is_empty() || now >= ends {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use linerate_host::sys::clock;
+use linerate_host::sys::{clock, ticks};
 use linerate_metric::plan::Wait;
 use linerate_metric::stack::{StackFacts, StackPlan};
 use linerate_stack::{Addressing, Config, StackError};
@@ -274,7 +274,7 @@ fn begin(
         false => Some(Box::new(Services::open(&mut stack, services, front)?)),
     };
     if let Some(stamps) = plan.stamp_payload {
-        stack.stamp_payload(stamps, clock::now);
+        stack.stamp_payload(stamps, ticks::now);
     }
     Ok(
         OnStack::of(stack, facts, Background::new(asked, services, failure), cut)
@@ -285,14 +285,13 @@ fn begin(
 /// Turns the stack until nobody wants it any more.
 fn run(stack: &mut OnStack, orders: &mpsc::Receiver<Work>) {
     loop {
+        // No look at orders stands between a rest and the answer to what ended it.
+        let worked = stack.round();
         match orders.try_recv() {
             Ok(work) => work(stack),
             Err(mpsc::TryRecvError::Disconnected) => break,
-            Err(mpsc::TryRecvError::Empty) => {
-                if !stack.round() {
-                    stack.rest();
-                }
-            }
+            Err(mpsc::TryRecvError::Empty) if worked => {}
+            Err(mpsc::TryRecvError::Empty) => stack.rest(),
         }
     }
     stack.close();

@@ -290,6 +290,11 @@ pub trait Transport {
     /// The time now, read for this call: for what happens within a turn.
     fn clock() -> Nanos;
 
+    /// Has what was just sent leave, where it would wait for the next turn otherwise: for whoever looks for its answer
+    /// next.
+    #[inline]
+    fn flush(&mut self) {}
+
     /// Passes time: until `until` when a workload waits for a departure, otherwise as this
     /// transport waits for its sockets.
     fn idle(&mut self, until: Option<Nanos>);

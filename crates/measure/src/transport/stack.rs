@@ -18,6 +18,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use linerate_host::sys::clock::{self, Nanos};
+use linerate_host::sys::ticks;
 use linerate_metric::stack::StackFacts;
 use linerate_stack::{Counters, SocketId, SocketKind, Stack, StackError};
 
@@ -98,7 +99,7 @@ impl OnStack {
         background: Background,
         cut: Arc<AtomicBool>,
     ) -> Self {
-        let now = clock::now();
+        let now = ticks::now();
         Self {
             before: stack.counters(),
             interval: (stack.config().poll_interval)
@@ -158,7 +159,7 @@ impl OnStack {
             // Nor does an answer wait for the clock.
             self.stack.send_made();
         }
-        self.now = self.stack.found_at().unwrap_or_else(clock::now);
+        self.now = self.stack.found_at().unwrap_or_else(ticks::now);
         if let Some(from) = self.idle_from.take() {
             // What took longer was no look: somebody else had the processor.
             self.idle_ns += self.now.saturating_sub(from).min(LOOKS_NS);
@@ -217,7 +218,7 @@ impl OnStack {
             return;
         }
         // What was done with what came has taken its time, and is not idle.
-        let from = if self.came { clock::now() } else { self.now };
+        let from = if self.came { ticks::now() } else { self.now };
         self.idle_from = Some(from);
         let due_soon = until.is_some_and(|until| until < from + LOOKS_NS);
         if due_soon || !self.finds(from + LOOKING_NS) {
@@ -232,7 +233,7 @@ impl OnStack {
             if (0..LOOKS).any(|_| self.stack.look()) {
                 return true;
             }
-            if clock::now() >= until {
+            if ticks::now() >= until {
                 return false;
             }
         }

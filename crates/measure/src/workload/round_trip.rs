@@ -121,6 +121,7 @@ impl<'a, S: Copy> UdpAsker<'a, S> {
             Poll::Pending => Ok(Some(Progress::Starved(None))),
             Poll::Ready(sent) => {
                 sent?;
+                transport.flush();
                 // The answer is compared with what left.
                 if framing.echoes() {
                     wire::write_header(&mut self.questions.message, number, asked_ns);
@@ -171,7 +172,8 @@ impl<T: Transport> Workload<T> for UdpAsker<'_, T::Socket> {
                     return Ok(Progress::Worked);
                 }
             },
-            Poll::Pending => (T::clock(), true),
+            // A time-out is no matter of what a reading costs.
+            Poll::Pending => (transport.now(), true),
         };
         if now >= asked_ns + self.questions.timeout_ns {
             self.open = None;
@@ -261,6 +263,7 @@ impl<'a, S: Copy> TcpAsker<'a, S> {
             }
             Poll::Ready(taken) => {
                 let sent = sent + taken?;
+                transport.flush();
                 self.state = if sent == self.questions.message.len() {
                     Asking::Waiting {
                         asked_ns,

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::task::Poll;
 use std::time::Duration;
 
-use linerate_host::sys::clock::{self, Nanos};
+use linerate_host::sys::clock::Nanos;
+use linerate_host::sys::ticks;
 use linerate_metric::cost::EMPTY_CALL_NS;
 use linerate_metric::plan::Protocol;
 use linerate_metric::record::Socket as SocketFacts;
@@ -48,7 +49,12 @@ impl Transport for OnStack {
 
     #[inline]
     fn clock() -> Nanos {
-        clock::now()
+        ticks::now()
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        self.flush_unsent();
     }
 
     #[inline]
@@ -427,6 +433,7 @@ impl Transport for OnStack {
 
 #[cfg(test)]
 mod tests {
+    use linerate_host::sys::clock;
     use linerate_host::sys::cpu::ThreadUsage;
 
     use super::super::CALL_BYTES;

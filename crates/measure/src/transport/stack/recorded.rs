@@ -103,6 +103,13 @@ impl<R: Recorder> Transport for Recorded<'_, R> {
         OnStack::clock()
     }
 
+    fn flush(&mut self) {
+        self.calls.begin();
+        if self.stack.flush_unsent() {
+            self.calls.end(Call::Flush, Found::Ready);
+        }
+    }
+
     fn idle(&mut self, until: Option<Nanos>) {
         self.calls.begin();
         let flushed = self.stack.flush_unsent();

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use linerate_host::sys::clock;
+use linerate_host::sys::ticks;
 use linerate_metric::plan::Protocol;
 
 use super::entries::Place;
@@ -18,7 +18,7 @@ impl OnStack {
         protocol: Protocol,
     ) -> io::Result<Vec<String>> {
         let socket = self.id(place)?;
-        self.stack.watch_stages(clock::now, KEPT);
+        self.stack.watch_stages(ticks::now, KEPT);
         let from = match protocol {
             Protocol::Udp => self.stack.udp_sent(socket).map_err(system)?,
             Protocol::Tcp => self.entries.get(place).stream_bytes,
