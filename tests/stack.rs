@@ -582,6 +582,25 @@ fn classic_tools_talk_over_our_stack() {
     assert_eq!(house.record(&words)["summary"]["round_trips"], 100);
 }
 
+/// Its openings are heard, and no firewall is in the way.
+#[test]
+fn a_host_with_too_few_sockets_says_so() {
+    let house = house!("few");
+    let host = house.serve("--serve linerate --no-store --set sockets.udp=3");
+    let words =
+        |streams: u32| format!("throughput {STACK} -u -b 1M -P {streams} -t 0.2 -O 0 --no-store");
+    let ran = house.run(&words(4));
+    assert_ne!(ran.code(), 0, "{ran:#?}");
+    let all = ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+    let said = "all 3 UDP sockets of the host's stack are in use, and the test wants 2 more";
+    assert!(all.contains(said), "{all}");
+    assert!(all.contains("--set sockets.udp=5"), "{all}");
+    // One is the server's own; what the refused test had is free again.
+    let ran = house.run(&words(2));
+    assert_eq!(ran.code(), 0, "{ran:#?}");
+    drop(host);
+}
+
 #[test]
 fn who_is_not_on_the_stack_s_link_is_named() {
     let house = house!("link");

@@ -135,6 +135,16 @@ pub enum MeasureError {
         /// What it said.
         problem: Box<Problem>,
     },
+    /// A host on our own stack has too few sockets for the flows of a test.
+    #[error(
+        "all {limit} UDP sockets of the host's stack are in use, and the test wants {wanted} more"
+    )]
+    FewSockets {
+        /// How many it has.
+        limit: u32,
+        /// Flows without one.
+        wanted: u32,
+    },
     /// Somebody asked to stop before the run began.
     #[error("stopped before the run began")]
     Interrupted,
@@ -294,6 +304,7 @@ impl MeasureError {
             | Self::GroupSilent { .. }
             | Self::Protocol { .. }
             | Self::PeerBusy { .. }
+            | Self::FewSockets { .. }
             | Self::Foreign { .. }
             | Self::Vanished { .. } => exit::PEER,
         }
@@ -528,6 +539,14 @@ impl MeasureError {
                     problem.next_step.clone(),
                 )
             }
+            Self::FewSockets { limit, wanted } => Problem::new(
+                self.to_string(),
+                "a host on our stack",
+                format!(
+                    "start that host with --set sockets.udp={} or higher, or use fewer streams (-P)",
+                    limit.saturating_add(*wanted)
+                ),
+            ),
             Self::Vanished { peer, how } => Problem::new(
                 format!("the far end vanished: {how}"),
                 peer.to_string(),

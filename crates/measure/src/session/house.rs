@@ -50,6 +50,8 @@ pub enum Arrival {
     Kernel(OwnedFd),
     /// One of our own stack's.
     Stack(SocketId),
+    /// None: our own stack has no more than these, and all are in use.
+    NoneLeft(u32),
 }
 
 /// What every session of a server shares.
@@ -438,14 +440,21 @@ impl Claim {
     }
 }
 
-impl Drop for Claim {
-    fn drop(&mut self) {
-        let house = &self.house;
-        if let Ok(mut announced) = house.announced.lock() {
-            for token in &self.tokens {
-                announced.remove(token);
+impl Claim {
+    /// From now on nobody gets a socket for its flows.
+    pub fn withdraw(&mut self) {
+        if let Ok(mut announced) = self.house.announced.lock() {
+            for token in self.tokens.drain(..) {
+                announced.remove(&token);
             }
         }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.withdraw();
+        let house = &self.house;
         house.memory.fetch_sub(self.memory, Relaxed);
         house.threads.fetch_sub(self.threads, Relaxed);
         house.burning.fetch_sub(self.burning, Relaxed);

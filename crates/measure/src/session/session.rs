@@ -84,7 +84,9 @@ pub fn serve_on(house: &Arc<House>, footing: Footing<'_>, line: Line, first: &[u
     // Its last segments came from there.
     house.hall.prove(session.peer.ip());
     let began = session.claim.as_ref().is_some_and(|claim| claim.began);
-    if session.claim.is_some() {
+    if let Some(claim) = &mut session.claim {
+        // What still opens would get what the stack has just closed, and keep it.
+        claim.withdraw();
         footing.part();
     }
     // Whoever never had a test keeps the seat until the farewell is over: it is a thread still.
@@ -561,12 +563,20 @@ impl Session<'_> {
             let arrival = arrivals.recv_timeout(LOOK_UP);
             if let Ok((id, arrival)) = arrival {
                 last = Instant::now();
+                let opening = match arrival {
+                    Arrival::NoneLeft(limit) => {
+                        let wanted = (wanted - flows.len()) as u32;
+                        return Err(MeasureError::FewSockets { limit, wanted });
+                    }
+                    Arrival::Kernel(fd) => Opening::Adopt(fd),
+                    Arrival::Stack(socket) => Opening::Take(socket),
+                };
                 if let Some(grant) = (id as usize)
                     .checked_sub(1)
                     .and_then(|place| accept.flows.get(place))
                 {
                     // Our own stack answers openings itself.
-                    if let (Protocol::Udp, Arrival::Kernel(fd)) = (accept.plan.protocol, &arrival) {
+                    if let (Protocol::Udp, Opening::Adopt(fd)) = (accept.plan.protocol, &opening) {
                         let asker = (grant.port.is_some()).then(|| self.peer.ip());
                         (greeter.add(fd, grant.token, asker))
                             .map_err(|error| MeasureError::system("a flow's socket", error))?;
@@ -583,10 +593,7 @@ impl Session<'_> {
                     flows.push(AgreedFlow {
                         id,
                         direction: grant.direction,
-                        opening: match arrival {
-                            Arrival::Kernel(fd) => Opening::Adopt(fd),
-                            Arrival::Stack(socket) => Opening::Take(socket),
-                        },
+                        opening,
                         options,
                         token: grant.token,
                         framing: Framing::Own,

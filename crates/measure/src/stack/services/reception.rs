@@ -12,7 +12,7 @@ use linerate_dialect::control::flow::{OPENING_BYTES, answer, read_opening};
 use linerate_dialect::control::{Opening, Token};
 use linerate_host::sys::clock::Nanos;
 use linerate_metric::plan::Protocol;
-use linerate_stack::{SocketId, SocketKind, Stack};
+use linerate_stack::{SocketId, SocketKind, Stack, StackError};
 
 use crate::session::house::{Arrival, House};
 use crate::session::limits::GREETING_PATIENCE;
@@ -181,9 +181,16 @@ impl Reception {
                 if waiting.protocol != Protocol::Udp || from.ip() != waiting.peer {
                     return None;
                 }
-                // What fails here is tried again: the client repeats its opening.
                 let local = SocketAddr::new(to, port);
-                let socket = stack.udp_bind_pair(local, from).ok()?;
+                let socket = match stack.udp_bind_pair(local, from) {
+                    Ok(socket) => socket,
+                    // Whoever waits for one is told: seldom does a repetition find any.
+                    Err(StackError::TooManySockets { limit, .. }) => {
+                        return Some(Arrival::NoneLeft(limit));
+                    }
+                    // What else fails here is tried again: the client repeats its opening.
+                    Err(_) => return None,
+                };
                 stack.udp_leave_unstamped(socket).ok()?;
                 greet(stack, socket, None, token);
                 admitted.push(socket);
