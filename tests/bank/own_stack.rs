@@ -124,6 +124,24 @@ fn what_a_ring_had_no_room_for_is_lost_on_no_path() {
             "{name}: {command}"
         );
     }
+    // What was too long for the port has one as well: a frame may be many segments that its sender left together.
+    let tcp = "too-few-descriptors-own-ring";
+    let link = "/hosts/0/stack/counters/link";
+    let cuts = "/hosts/1/interface/offloads/tx-tcp-segmentation";
+    for (long, together, lost) in [
+        (0, false, true),
+        (3_000, false, false),
+        (100, false, true),
+        (100, true, false),
+    ] {
+        let changes = [
+            (&*format!("{link}/port_ring_full"), json!(0)),
+            (&*format!("{link}/port_too_long"), json!(long)),
+            (cuts, json!(together)),
+        ];
+        let found = of("path-loss", tcp, &changes);
+        assert_eq!(found.is_some(), lost, "{long} {together}: {found:?}");
+    }
     // Fewer frames came than were sent, and no ring was full.
     let counters = "/hosts/0/stack/counters/link";
     let in_frames = &*format!("{counters}/in_frames");

@@ -79,7 +79,9 @@ impl Way<'_> {
         };
         // Fewer are told by nobody else.
         let in_ring = Some(self.ring_was_full()).filter(|&full| full >= FEW);
-        let in_view = self.dropped() as f64 * each + in_ring.unwrap_or(0) as f64;
+        // So may a frame be that was too long for a port.
+        let whole = self.dropped() + self.too_long_at_port();
+        let in_view = whole as f64 * each + in_ring.unwrap_or(0) as f64;
         // What all came to our own stack was sent again because its answer was late.
         let arrived = |missing| missing < lost / 2;
         let seen = in_view >= lost as f64 / 2.0 || self.missing_frames(lost).is_some_and(arrived);

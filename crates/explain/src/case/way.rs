@@ -353,13 +353,22 @@ impl<'a> Way<'a> {
     /// Frames that found no free descriptor, or buffer, at our own stack's port, where it receives.
     #[must_use]
     pub fn ring_was_full(&self) -> u64 {
-        let stack = self
-            .host(self.receiver)
-            .and_then(|host| host.stack.as_ref());
+        self.at_own_port("port_ring_full") + self.at_own_port("port_no_buffer")
+    }
+
+    /// Frames that our own stack's port did not take because they were too long, where it receives: the stack's doubts
+    /// say so of them.
+    #[must_use]
+    pub fn too_long_at_port(&self) -> u64 {
+        self.at_own_port("port_too_long")
+    }
+
+    /// A counter of our own stack's link, where it receives.
+    fn at_own_port(&self, counter: &str) -> u64 {
+        let host = self.host(self.receiver);
+        let stack = host.and_then(|host| host.stack.as_ref());
         let stack = stack.filter(|_| self.is_own_stack(self.receiver));
-        stack.map_or(0, |stack| {
-            stack.counter("link", "port_ring_full") + stack.counter("link", "port_no_buffer")
-        })
+        stack.map_or(0, |stack| stack.counter("link", counter))
     }
 
     /// Frames that the sending kernel's interface put on the way and that our own stack's port did not give it; `None`

@@ -112,7 +112,7 @@ impl PathLoss {
         let (sent, again) = way.sent_by_own_stack()?;
         let share = again as f64 / sent.max(1) as f64;
         // Where our own stack receives as well its ring is in view.
-        let dropped = dropped_in_view(case) + way.ring_was_full();
+        let dropped = dropped_in_view(case) + way.ring_was_full() + way.too_long_at_port();
         if share < OFTEN || again < FEW || dropped >= again / 2 || way.fills_path() {
             return None;
         }
