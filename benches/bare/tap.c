@@ -2,6 +2,8 @@
  *     tap echo NAME ADDRESS CPU                            prints READY, then turns each datagram round where it lies
  *     tap stream NAME ADDRESS FAR CPU CPU MILLISECONDS     writes segments of 64 KB as they lie in memory, for the kernel
  *         to cut and sum, as far as the window of its socket goes, which reads on the other core: bps
+ *     tap copies NAME ADDRESS FAR CPU CPU MILLISECONDS     the same; each segment is copied from a program's memory into a ring of
+ *         1 MB, and from there to where it is written from: bps
  *     tap take NAME ADDRESS FAR CPU CPU MILLISECONDS CC     reads segments as the kernel's socket writes them on the other core,
  *         with that congestion control, and acknowledges every second one and the last that is there: bps
  *     tap send NAME ADDRESS CPU MILLISECONDS               writes the same UDP datagram of 64 B again and again: pps */
@@ -29,7 +31,7 @@
 enum { SYN = 2, ACK = 16, EACH = 1460, MOST = 44 * EACH, HEAD = 10 + 14, TCP = HEAD + 20, UDP = 17 };
 static const unsigned char own[6] = {2, 0, 0, 0, 0, 9};
 static unsigned char f[HEAD + 40 + MOST], in[1 << 17];
-static int tap, scale;
+static int tap, scale, copies;
 static uint32_t theirs;
 
 /* The C library's functions around these cost up to 0.4 us (docs/METHOD.md#calls-without-a-wrapper); errors as it tells them. */
@@ -193,6 +195,14 @@ static unsigned char *come_tcp(ssize_t got) {
     return 0;
 }
 
+static void copy(uint32_t next) {
+    static unsigned char program[MOST], buffer[16 * MOST];
+    unsigned char *place = buffer + next / MOST % 16 * MOST;
+    /* Pages that nobody wrote are all the same one. */
+    if (copies && !*program) memset(program, 0xa5, MOST);
+    if (copies) memcpy(place, program, MOST), memcpy(f + TCP + 20, place, MOST);
+}
+
 static void stream(void) {
     uint32_t next = 1, acknowledged = 1, edge = 0;
     double moved = now();
@@ -204,7 +214,7 @@ static void stream(void) {
             if ((int32_t)(number - acknowledged) > 0) acknowledged = number, moved = now();
             edge = number + ((tcp[14] << 8 | tcp[15]) << scale), stands = 1;
         }
-        if (stands && (int32_t)(edge - next) >= MOST) segment(ACK, next, theirs, 20, MOST), next += MOST;
+        if (stands && (int32_t)(edge - next) >= MOST) copy(next), segment(ACK, next, theirs, 20, MOST), next += MOST;
         else if (got >= 0) continue;
         else if (waitpid(-1, 0, WNOHANG) > 0) return;
         else if (stands && now() > moved + 0.05) next = acknowledged, moved = now();
@@ -230,7 +240,8 @@ static void take(double time) {
 
 int main(int argc, char **argv) {
     if (argc < 5) return 2;
-    int streams = !strcmp(argv[1], "stream"), takes = !strcmp(argv[1], "take"), sends = !strcmp(argv[1], "send");
+    copies = !strcmp(argv[1], "copies");
+    int streams = copies || !strcmp(argv[1], "stream"), takes = !strcmp(argv[1], "take"), sends = !strcmp(argv[1], "send");
     if ((streams && argc < 8) || (takes && argc < 9) || (sends && argc < 6)) return 2;
     up(argv[2], argv[3], sends ? 0 : IFF_VNET_HDR);
     if ((streams || takes) && !fork()) {

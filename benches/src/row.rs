@@ -133,6 +133,7 @@ pub const ROWS: &[Row] = &[
     stack::OUT_CUBIC,
     stack::OUT_PLACE,
     stack::OUT_LIMIT,
+    stack::OUT_COPIES,
     stack::BUFFER,
     stack::QUEUE_1,
     stack::QUEUE_64,

@@ -146,6 +146,17 @@ impl Bare {
         self.tap_tcp(ground, ["stream", name], ends, time, None)
     }
 
+    /// The same where each segment is copied twice before, as a stack does whose programs keep their memory.
+    pub fn tap_copies(
+        &self,
+        ground: &Ground,
+        name: &str,
+        ends: [&str; 2],
+        time: Duration,
+    ) -> Result<f64, Trouble> {
+        self.tap_tcp(ground, ["copies", name], ends, time, None)
+    }
+
     /// What a host behind a tap reads, and does not look at, of a stream that a kernel's socket writes with that
     /// congestion control, in Gb/s. `ends`: the kernel's address and the host's.
     pub fn tap_take(

@@ -191,6 +191,18 @@ pub const OUT_LIMIT: Row = Row {
     ..OUT_CUBIC
 };
 
+/// What no stack can exceed that copies what its programs send into a buffer, and from there into frames.
+pub const OUT_COPIES: Row = Row {
+    name: "stack/tcp/tap_tso/out/limit/copies",
+    against: "kernel to kernel over veth with cubic; ours is the bare loop, with a copy into a ring of 1 MB and one out of it",
+    ours: |ground| {
+        let second = Duration::from_secs(1);
+        let ends = [kernel(), STACK];
+        ground.bare()?.tap_copies(ground, TAP, ends, second)
+    },
+    ..OUT_LIMIT
+};
+
 /// What a send buffer of a kilobyte costs where no segment asks for delivery.
 pub const BUFFER: Row = Row {
     name: "stack/tcp/send_buffer/16K",
