@@ -1,10 +1,15 @@
 //! Who the stack is on its network.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 use crate::error::StackError;
+
+/// An address without what the kernel knows of its own interfaces: a stack has one link, and frames name none.
+pub(crate) fn on_the_link(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip(), address.port())
+}
 
 /// An address and the length of its network's prefix: `10.0.0.2/24`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

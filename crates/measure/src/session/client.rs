@@ -15,6 +15,7 @@ use linerate_metric::event::What;
 use linerate_metric::facts::Role;
 use linerate_metric::plan::{Direction, Ends, Kind, Plan};
 use linerate_metric::record::{Doubt, Record};
+use linerate_metric::stack::Control;
 
 use super::agreement::{agreed, take_over};
 use super::burn::Burn;
@@ -335,6 +336,13 @@ impl Client {
         let host = self.plan.host.as_str();
         // Brackets as in URLs are taken off: [::1] is how people write it beside a port.
         let name = host.trim_start_matches('[').trim_end_matches(']');
+        // Our own stack has one link: none of the kernel's interfaces is the way.
+        let near = self.plan.near_stack.as_ref();
+        let own = near.is_some_and(|near| near.control == Control::Stack);
+        let name = match name.split_once('%') {
+            Some((address, _)) if own => address,
+            _ => name,
+        };
         let all: Vec<SocketAddr> = (name, self.plan.port)
             .to_socket_addrs()
             .map_err(|source| MeasureError::UnknownName {
@@ -383,7 +391,7 @@ impl Client {
             }
             SocketAddr::V4(_) => false,
         };
-        if local.interface.is_none() && fitting.iter().all(nowhere) {
+        if !own && local.interface.is_none() && fitting.iter().all(nowhere) {
             return Err(MeasureError::NoInterface {
                 host: name.to_owned(),
             });

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::task::Poll;
 
 use super::Stack;
+use crate::addressing::on_the_link;
 use crate::error::StackError;
 use crate::socket::{Echo, Meta, SocketId};
 
@@ -14,6 +15,7 @@ impl Stack {
     /// # Errors
     /// [`StackError::PortTaken`], [`StackError::NotLocal`], [`StackError::TooManySockets`].
     pub fn udp_bind(&mut self, local: SocketAddr) -> Result<SocketId, StackError> {
+        let local = on_the_link(local);
         let address = local.ip();
         if !address.is_unspecified() && !self.link.own.is_own(address) {
             return Err(StackError::NotLocal { address });
@@ -49,6 +51,7 @@ impl Stack {
     /// # Errors
     /// [`StackError::Stale`], [`StackError::NoRoute`].
     pub fn udp_connect(&mut self, socket: SocketId, peer: SocketAddr) -> Result<(), StackError> {
+        let peer = on_the_link(peer);
         let address = peer.ip();
         self.link
             .hop(address)

@@ -5,6 +5,7 @@ use std::task::Poll;
 
 use super::Stack;
 use crate::Nanos;
+use crate::addressing::on_the_link;
 use crate::error::StackError;
 use crate::socket::{SocketId, TcpState, Unreachable};
 
@@ -43,7 +44,10 @@ impl Stack {
         remote: SocketAddr,
         local: Option<SocketAddr>,
     ) -> Result<SocketId, StackError> {
-        let socket = self.tcp.connect(remote, &mut self.link, local)?;
+        let remote = on_the_link(remote);
+        let socket = self
+            .tcp
+            .connect(remote, &mut self.link, local.map(on_the_link))?;
         self.link.counters.tcp.active_opens += 1;
         Ok(socket)
     }

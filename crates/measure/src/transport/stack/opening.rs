@@ -78,7 +78,8 @@ impl OnStack {
                 self.stack.limit_group_hops(options.group_hops);
                 SocketAddr::new(group, remote.port())
             }
-            _ => remote,
+            // As who answers is written: without one of the kernel's interfaces.
+            _ => SocketAddr::new(remote.ip(), remote.port()),
         });
         Ok(place)
     }
