@@ -30,6 +30,18 @@ const ROWS: &[Row] = &[
         },
     },
     Row {
+        doubt: "reassembly-buffers",
+        counted: &[("ip", "reassembly_no_buffer")],
+        holds: |_| true,
+        says: |stack, count| {
+            format!(
+                "{count} fragments were dropped because all {} buffers held datagrams that nobody had fetched yet: start                  the stack with --set ip.reassembly_buffers.count=N, higher than that, or send {} B at most, which are no                  fragments",
+                stack.key("ip.reassembly_buffers.count"),
+                most_payload(stack)
+            )
+        },
+    },
+    Row {
         doubt: "reassembly-off",
         counted: &[("ip", "reassembly_errors")],
         holds: |stack| stack.key("ip.reassembly") == "off",

@@ -10,7 +10,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::{cpu, ticks};
+use linerate_host::sys::{cpu, thread, ticks};
 use linerate_port::{AnyPort, Burst, Memory, Port};
 use linerate_stack::config::{Config, Thread};
 
@@ -80,6 +80,7 @@ impl Driver {
         let thread = std::thread::Builder::new()
             .name("driver".to_owned())
             .spawn(move || {
+                thread::keep_time();
                 let placed = place("driver", &own);
                 let stands = placed.is_ok();
                 // Whoever started it waits for this.

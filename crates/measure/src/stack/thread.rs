@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use linerate_host::sys::{clock, ticks};
+use linerate_host::sys::{clock, thread, ticks};
 use linerate_metric::plan::Wait;
 use linerate_metric::stack::{StackFacts, StackPlan};
 use linerate_stack::{Addressing, Config, StackError};
@@ -144,6 +144,8 @@ impl StackThread {
         let thread = std::thread::Builder::new()
             .name("stack".to_owned())
             .spawn(move || {
+                // A period is to be kept, and not to be 50 us longer.
+                thread::keep_time();
                 // The port is opened here: its memory is to lie where the thread runs.
                 match begin(&own, (services, front), asked, tell, cuts) {
                     Ok(mut stack) => {
