@@ -12,7 +12,7 @@ use linerate_dialect::control::flow::{OPENING_BYTES, answer, read_opening};
 use linerate_dialect::control::{Opening, Token};
 use linerate_host::sys::clock::Nanos;
 use linerate_metric::plan::Protocol;
-use linerate_stack::{SocketId, SocketKind, Stack, StackError};
+use linerate_stack::{SocketId, SocketKind, Stack, StackError, TcpState};
 
 use crate::session::house::{Arrival, House};
 use crate::session::limits::GREETING_PATIENCE;
@@ -111,9 +111,14 @@ impl Reception {
             // It is gone, or says nothing any more.
             Poll::Ready(_) => &[],
         };
+        // Whoever has gone says no more.
+        let stays = matches!(
+            stack.tcp_state(socket),
+            Ok(TcpState::Established | TcpState::Finished)
+        );
         match Opening::of(said) {
-            None if (1..MAGIC_BYTES).contains(&said.len()) => return,
-            Some(Opening::Data) if said.len() < OPENING_BYTES => return,
+            None if stays && (1..MAGIC_BYTES).contains(&said.len()) => return,
+            Some(Opening::Data) if stays && said.len() < OPENING_BYTES => return,
             _ => {}
         }
         self.undecided.swap_remove(at);
