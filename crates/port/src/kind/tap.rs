@@ -51,16 +51,26 @@ pub const KIND: Kind = Kind {
     ],
     // The kernel's queue of a tap has as many places (TUN_READQ_SIZE of drivers/net/tun.c).
     descriptors: 500,
-    check: |url| match url.text("address") {
-        Some(text) if address(text).is_none() => {
-            let wanted = "an IPv4 address with its prefix";
-            Err(url.bad_value("address", text, wanted, "10.0.0.1/24"))
+    check: |url| {
+        // The kernel says the same of them as of a device that is something else.
+        if url.name().len() > MOST_NAME_BYTES || url.name().contains(['/', ':', ' ']) {
+            return Err(url.bad_value("name", url.name(), NAME_WANTED, "tap0"));
         }
-        _ => Ok(()),
+        match url.text("address") {
+            Some(text) if address(text).is_none() => {
+                let wanted = "an IPv4 address with its prefix";
+                Err(url.bad_value("address", text, wanted, "10.0.0.1/24"))
+            }
+            _ => Ok(()),
+        }
     },
     memory: plan,
     open,
 };
+
+/// What an interface may be called (dev_valid_name of net/core/dev.c).
+const MOST_NAME_BYTES: usize = libc::IFNAMSIZ - 1;
+const NAME_WANTED: &str = "an interface name of at most 15 bytes, without `/`, `:` and spaces";
 
 /// Frames of 64 KiB are few at a time: so many a queue.
 const LONG_FRAMES: u32 = 256;
@@ -194,14 +204,17 @@ fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
         vnet: url.flag("vnet"),
         multi_queue: queues > 1,
     };
-    let failed = |source: io::Error| match source.raw_os_error() {
+    let failed = |source: io::Error| {
+        match source.raw_os_error() {
         Some(libc::EBUSY) => PortError::Taken {
             port: url.short(),
             remedy: "another process has it: choose another name, or end that one".to_owned(),
         },
         Some(libc::EINVAL) => PortError::Taken {
             port: url.short(),
-            remedy: "an interface of that name is something else: choose another name".to_owned(),
+            remedy: "an interface of that name is something else, or another process has it with another number of \
+                     queues: choose another name"
+                .to_owned(),
         },
         Some(libc::ENOENT | libc::ENXIO) => PortError::MissingFeature {
             port: url.short(),
@@ -209,13 +222,9 @@ fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
             remedy: "load it with `modprobe tun`, or give the container that device",
             source,
         },
-        Some(libc::ENODEV) => url.bad_value(
-            "name",
-            url.name(),
-            "an interface name of at most 15 bytes",
-            "tap0",
-        ),
+        Some(libc::ENODEV) => url.bad_value("name", url.name(), NAME_WANTED, "tap0"),
         _ => refused(url, "CAP_NET_ADMIN", "make a tap", source),
+    }
     };
     let mut found = Found::look(url.name());
     let offloads = found.as_ref().map(Found::offloads);

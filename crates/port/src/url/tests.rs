@@ -37,6 +37,11 @@ fn what_is_wrong_is_named_with_what_to_write() {
         ("eth0", "`eth0` has no kind"),
         ("ringg:0", "there is no port kind `ringg`"),
         ("ring:", "`ring:` names no"),
+        ("tap:a/b", "an interface name of at most 15 bytes"),
+        (
+            "tap:sixteen-letters-",
+            "an interface name of at most 15 bytes",
+        ),
         ("null:7", "`null:` takes no name, but `null:7` gives `7`"),
         ("ring:0,rxdd=1", "does not know the key `rxdd`"),
         (
