@@ -699,6 +699,46 @@ fn both_ends_are_our_stack_over_shared_memory() {
     assert!(ran.stdout.contains("echo"), "{ran:#?}");
 }
 
+/// A stack has one link: its link-local addresses need no interface, and one of the kernel's says nothing.
+#[test]
+fn link_local_addresses_are_those_of_the_stack_s_link() {
+    let room = Room::new();
+    let link = format!("shm:stack-local-{}", std::process::id());
+    let quiet = "--set poll.interval=100us --no-store";
+    let line =
+        format!("stack --dev {link},role=server --ip fe80::7/64 {quiet} --serve linerate,echo");
+    let mut host = Running::start(&mut room.linerate(&line));
+    host.line(|line| line.starts_with("READY dev=shm:"));
+    for words in [
+        "latency fe80::7 -n 50",
+        "latency fe80::7%lo -u -n 50",
+        "latency fe80::7%nowhere --peer echo -u -n 50",
+        "throughput fe80::7%lo -u -b 10M -t 0.2 -O 0",
+    ] {
+        let ran = room.run(&format!("{words} --dev {link} --ip fe80::8/64 {quiet}"));
+        assert_eq!(ran.code(), 0, "{words}: {ran:#?}");
+    }
+    host.interrupt();
+    host.wait().expect(0);
+}
+
+/// Who begins to greet and goes keeps no connection from others.
+#[test]
+fn half_a_greeting_keeps_no_socket() {
+    let house = house!("half");
+    let host = house.serve("--serve linerate --no-store --set sockets.tcp=4");
+    let half = format!(
+        "for i in 1 2 3 4 5 6 7 8 9; do exec 3<>/dev/tcp/{STACK}/5201; printf lin >&3; exec 3>&-; done"
+    );
+    works(&mut house.on(&["timeout", "9", "bash", "-c", &half])).expect("nine connections");
+    let began = Instant::now();
+    let ran = house.run(&format!("latency {STACK} -n 50 --no-store"));
+    assert_eq!(ran.code(), 0, "{ran:#?}");
+    // Ten seconds, each of them would have been kept.
+    assert!(began.elapsed() < Duration::from_secs(8));
+    drop(host);
+}
+
 #[test]
 fn a_host_that_is_ended_before_its_time_says_so() {
     let room = Room::new();

@@ -108,7 +108,11 @@ pub fn assemble(report: Report) -> (Record, Option<MeasureError>) {
             Direction::Receive => Role::Server,
         };
         let outcome = outcomes.iter().find(|outcome| outcome.role == sender)?;
-        outcome.host.interface.as_ref()?.mtu
+        let stack = outcome.host.stack.as_ref();
+        match stack.and_then(|stack| stack.configuration.get("mtu")) {
+            Some(mtu) => mtu.parse().ok(),
+            None => outcome.host.interface.as_ref()?.mtu,
+        }
     };
     timing::complete(&plan, &mut directions, &outcomes);
     let (losses, unexplained) = loss::account(&plan, &ways, &counters, &directions, mtu);

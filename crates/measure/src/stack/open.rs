@@ -142,7 +142,10 @@ pub fn open(
             return Err(MeasureError::OptionRefused {
                 option: format!("--dev {}", plan.device),
                 why: "the stack polls one queue, and this port has several".to_owned(),
-                next_step: "name one of them: q=0".to_owned(),
+                next_step: match plan.device.starts_with("xdp:") {
+                    true => "name one of them: q=0".to_owned(),
+                    false => "leave out queues=".to_owned(),
+                },
             });
         }
     };
