@@ -275,7 +275,8 @@ impl Addressing {
     }
 
     /// The neighbour that a packet goes to; `None` without a route.
-    pub(crate) fn next_hop(&self, to: IpAddr) -> Option<IpAddr> {
+    #[must_use]
+    pub fn next_hop(&self, to: IpAddr) -> Option<IpAddr> {
         if self.networks.iter().any(|own| own.contains(to)) || self.is_on_the_link(to) {
             return Some(to);
         }

@@ -80,7 +80,8 @@ impl Way<'_> {
         // Fewer are told by nobody else.
         let in_ring = Some(self.ring_was_full()).filter(|&full| full >= FEW);
         // So may a frame be that was too long for a port.
-        let whole = self.dropped() + self.too_long_at_port();
+        let too_long = Some(self.too_long_at_port()).filter(|&frames| frames >= FEW);
+        let whole = self.dropped() + too_long.unwrap_or(0);
         let in_view = whole as f64 * each + in_ring.unwrap_or(0) as f64;
         // What all came to our own stack was sent again because its answer was late.
         let arrived = |missing| missing < lost / 2;

@@ -98,11 +98,12 @@ impl Anchor {
     /// Now, on both. Of a few readings the one with the least between them counts.
     #[must_use]
     pub fn now(source: Source) -> Self {
-        Self::within(source, 0)
+        Self::within(source, 0).1
     }
 
-    /// Now, on both, by the first reading of a few that took no more steps than this, or by the shortest.
-    fn within(source: Source, steps: u64) -> Self {
+    /// Now, on both, by the first reading of a few that took no more steps than this, or by the shortest; with the steps
+    /// that it took.
+    fn within(source: Source, steps: u64) -> (u64, Self) {
         let mut best = (u64::MAX, Self { ticks: 0, ns: 0 });
         for _ in 0..5 {
             let before = read(source);
@@ -117,7 +118,7 @@ impl Anchor {
                 break;
             }
         }
-        best.1
+        best
     }
 
     /// Steps per second between two moments; `None` when no time lies between them.

@@ -112,7 +112,8 @@ pub fn serve_on(house: &Arc<House>, footing: Footing<'_>, line: Line, first: &[u
             error => Refuse {
                 problem: error.problem(),
                 exit_code: error.exit_code(),
-                may_pass: false,
+                // Others on that stack give sockets back.
+                may_pass: matches!(error, MeasureError::FewSockets { .. }),
             },
         });
     }

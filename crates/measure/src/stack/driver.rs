@@ -80,7 +80,9 @@ impl Driver {
         let thread = std::thread::Builder::new()
             .name("driver".to_owned())
             .spawn(move || {
-                thread::keep_time();
+                if interval.is_some() {
+                    thread::keep_time();
+                }
                 let placed = place("driver", &own);
                 let stands = placed.is_ok();
                 // Whoever started it waits for this.

@@ -144,8 +144,6 @@ impl StackThread {
         let thread = std::thread::Builder::new()
             .name("stack".to_owned())
             .spawn(move || {
-                // A period is to be kept, and not to be 50 us longer.
-                thread::keep_time();
                 // The port is opened here: its memory is to lie where the thread runs.
                 match begin(&own, (services, front), asked, tell, cuts) {
                     Ok(mut stack) => {
@@ -224,12 +222,7 @@ impl StackThread {
 
     /// Whether packets to an address have a way at all.
     pub fn reaches(&self, far: IpAddr) -> bool {
-        let direct = self.addressing.networks.iter().any(|own| own.contains(far));
-        let gateways = &self.addressing.gateways;
-        direct
-            || gateways
-                .iter()
-                .any(|gateway| gateway.is_ipv4() == far.is_ipv4())
+        self.addressing.next_hop(far).is_some()
     }
 
     /// Has the thread do something that takes its time.
@@ -271,6 +264,10 @@ fn begin(
     // The driver's thread has a place of its own, not this one's.
     let (mut stack, facts, driver) = open::open(plan, &failure)?;
     driver::place("application", &config.application)?;
+    if config.poll_interval.is_some() {
+        // A period is to be kept, and not to be 50 us longer.
+        thread::keep_time();
+    }
     let services = match services.is_empty() {
         true => None,
         false => Some(Box::new(Services::open(&mut stack, services, front)?)),

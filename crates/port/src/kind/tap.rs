@@ -52,8 +52,8 @@ pub const KIND: Kind = Kind {
     // The kernel's queue of a tap has as many places (TUN_READQ_SIZE of drivers/net/tun.c).
     descriptors: 500,
     check: |url| {
-        // The kernel says the same of them as of a device that is something else.
-        if url.name().len() > MOST_NAME_BYTES || url.name().contains(['/', ':', ' ']) {
+        // The kernel says the same of others as of a device that is something else.
+        if !may_be_called(url.name()) {
             return Err(url.bad_value("name", url.name(), NAME_WANTED, "tap0"));
         }
         match url.text("address") {
@@ -68,9 +68,14 @@ pub const KIND: Kind = Kind {
     open,
 };
 
-/// What an interface may be called (dev_valid_name of net/core/dev.c).
-const MOST_NAME_BYTES: usize = libc::IFNAMSIZ - 1;
-const NAME_WANTED: &str = "an interface name of at most 15 bytes, without `/`, `:` and spaces";
+/// What an interface may be called.
+const NAME_WANTED: &str = "an interface name of at most 15 bytes, without `/`, `:`, `%` and spaces";
+
+/// As dev_valid_name of net/core/dev.c has it; for `%d` the kernel would put a number that nobody here knows.
+fn may_be_called(name: &str) -> bool {
+    let known = |c: char| !c.is_whitespace() && c != '\u{b}' && !"/:%".contains(c);
+    name.len() < libc::IFNAMSIZ && !matches!(name, "." | "..") && name.chars().all(known)
+}
 
 /// Frames of 64 KiB are few at a time: so many a queue.
 const LONG_FRAMES: u32 = 256;
@@ -212,8 +217,8 @@ fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
         },
         Some(libc::EINVAL) => PortError::Taken {
             port: url.short(),
-            remedy: "an interface of that name is something else, or another process has it with another number of \
-                     queues: choose another name"
+            remedy: "an interface of that name is something else, or has one queue and not several, or the \
+                     reverse: choose another name, or leave out queues="
                 .to_owned(),
         },
         Some(libc::ENOENT | libc::ENXIO) => PortError::MissingFeature {

@@ -11,8 +11,11 @@ const WINDOW_NS: Nanos = 1_000_000;
 /// How long a rate is told from at least: two readings that each err by 20 ns give it to 4 ppm, which is 4 ns in a window.
 const RATE_NS: Nanos = 10_000_000;
 
-/// The same in the long run, where there are twice as many: it errs less, and follows a clock that is being corrected.
+/// The same in the long run, from when on it is told from once to twice as long: it errs less, and follows a clock that
+/// is being corrected.
 const LONG_NS: Nanos = 500_000_000;
+
+const _: () = assert!(WINDOW_NS < RATE_NS && RATE_NS < LONG_NS);
 
 /// How far a window may be off at its end, and which share of its time: beyond that the counter and the clock no longer go
 /// by that rate.
@@ -23,6 +26,7 @@ const OFF_SHARE: u64 = 1_000;
 const PLAUSIBLE_HZ: std::ops::Range<f64> = 1e8..1e10;
 
 /// A reading of both that takes no more steps was not interrupted: a usual one takes 150 to 250, an interrupt thousands.
+/// It errs by half of them at worst, by 100 ns.
 const UNDISTURBED_STEPS: u64 = 500;
 
 /// How fine a rate is.
@@ -37,8 +41,9 @@ struct Hand {
     /// Steps from there until the clock is looked at again; none: the rate is not known, and `at` says what was told
     /// last.
     steps: u64,
-    /// Since when the rate is told, and since when it will be once that is long ago.
+    /// Since when the rate is told.
     base: Anchor,
+    /// What takes the base's place once it is [`LONG_NS`] old itself.
     later: Anchor,
 }
 
@@ -58,6 +63,19 @@ impl Hand {
         }
     }
 
+    /// One that waits for [`RATE_NS`] before it begins to learn: no reading was to be had that is any good.
+    const fn waiting(now: Nanos, told: Nanos) -> Self {
+        // No count is beyond that one: nothing is told from it.
+        let ticks = u64::MAX;
+        Self::from(Anchor { ticks, ns: now }, told)
+    }
+
+    /// The latest time that was told, or may have been.
+    #[inline]
+    fn told(&self) -> Nanos {
+        self.at.ns + ((self.steps * self.rate) >> RATE_BITS)
+    }
+
     /// The time at this count, within the window.
     #[inline]
     fn shows(&self, ticks: u64) -> Option<Nanos> {
@@ -70,11 +88,13 @@ impl Hand {
     ///
     /// Time never goes back: where the last window ran ahead of the clock this one runs slower and meets it at its end.
     fn next(self, read: Anchor) -> Self {
-        let shown = self.at.ns + ((self.steps * self.rate) >> RATE_BITS);
-        if self.base.ns == 0 || self.is_off(read) {
+        let shown = self.told();
+        let ran = read.ns.saturating_sub(self.base.ns);
+        // While a thread that had not learnt the rate yet was away for long the machine may have slept.
+        let is_old = self.steps == 0 && (self.base.ns == 0 || ran > 2 * LONG_NS);
+        if is_old || self.is_off(read) {
             return Self::from(read, shown);
         }
-        let ran = read.ns.saturating_sub(self.base.ns);
         if ran < RATE_NS {
             return self;
         }
@@ -125,9 +145,10 @@ thread_local! {
 /// (docs/METHOD.md#time has what both cost).
 ///
 /// Once a millisecond the clock itself is looked at. One thread's readings never go back. Those of two threads, or of one and
-/// [`clock::now`], may differ by some tens of nanoseconds; while the kernel corrects the clock by up to 500 ppm, by a
-/// microsecond. Where it is corrected by more, a window is wrong by a millisecond's share of that, and for 10 ms the clock
-/// is read each time. The processor may read a little early, as with [`read`](super::read).
+/// [`clock::now`], may differ by some tens of nanoseconds, 200 at worst; by a microsecond while the kernel corrects the clock
+/// by up to 500 ppm, and by three where it is corrected by more. Beyond that a window is wrong by a millisecond's share of
+/// the correction, or what was told stands still for as long as a sleep within it, a millisecond at most; then the clock is
+/// read each time for 10 ms. The processor may read a little early, as with [`read`](super::read).
 #[inline]
 #[must_use]
 pub fn now() -> Nanos {
@@ -151,15 +172,24 @@ fn look() -> Nanos {
     }
     HAND.with(|own| {
         let hand = own.get();
-        let ns = clock::now();
-        let is_early = ns.saturating_sub(hand.base.ns) < RATE_NS;
-        if hand.steps == 0 && is_early {
-            return ns.max(hand.at.ns);
+        // The processor may have read the count before it read where the window begins.
+        if hand.at.ticks.wrapping_sub(tsc()) < hand.steps {
+            return hand.at.ns;
         }
-        let next = hand.next(Anchor::within(Source::Tsc, UNDISTURBED_STEPS));
+        if hand.steps == 0 {
+            let ns = clock::now();
+            if ns.saturating_sub(hand.base.ns) < RATE_NS {
+                return ns.max(hand.at.ns);
+            }
+        }
+        let (steps, read) = Anchor::within(Source::Tsc, UNDISTURBED_STEPS);
+        let next = match steps <= UNDISTURBED_STEPS {
+            true => hand.next(read),
+            false => Hand::waiting(read.ns, hand.told()),
+        };
         own.set(next);
         match next.steps {
-            0 => ns.max(next.at.ns),
+            0 => read.ns.max(next.at.ns),
             _ => next.at.ns,
         }
     })
@@ -258,6 +288,30 @@ mod tests {
                 assert!(world.worst(50e6, 9_000.0) < 100, "{asleep_ns} {after_ns}");
             }
         }
+    }
+
+    #[test]
+    fn a_thread_that_was_away_while_it_learnt_begins_anew() {
+        for (away_ns, asleep_ns) in [(5e9, 5e9), (60e9, 30e9), (60e9, 0.12e9)] {
+            let mut world = World::new(2.45);
+            world.read(9_000.0);
+            world.ticks += asleep_ns * world.ghz;
+            world.read(away_ns);
+            assert!(world.worst(50e6, 9_000.0) < 50, "{away_ns} {asleep_ns}");
+        }
+    }
+
+    /// No time is told from a reading that was disturbed, and none goes back behind it.
+    #[test]
+    fn a_hand_without_a_good_reading_waits_for_one() {
+        let mut world = World::new(2.45);
+        world.worst(50e6, 9_000.0);
+        let told = world.hand.told();
+        world.hand = Hand::waiting(world.ns as u64, told);
+        assert!(world.worst(9e6, 9_000.0) < 1_000_000);
+        assert_eq!(world.hand.steps, 0);
+        world.worst(15e6, 9_000.0);
+        assert!(world.worst(50e6, 9_000.0) < 50 && world.hand.steps > 0);
     }
 
     /// As chrony does after a jump: eight per cent for a while.

@@ -121,6 +121,12 @@ impl Entries {
         Place(at)
     }
 
+    /// Whether there is one place, and no more.
+    #[inline]
+    pub(super) fn is_one(&self) -> bool {
+        self.all.len() - self.unused.len() == 1
+    }
+
     /// A socket was opened for a place.
     pub(super) fn open(&mut self, place: Place, socket: SocketId) {
         self.all[place.0].socket = Some(socket);

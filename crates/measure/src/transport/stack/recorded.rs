@@ -103,9 +103,10 @@ impl<R: Recorder> Transport for Recorded<'_, R> {
         OnStack::clock()
     }
 
+    #[inline]
     fn flush(&mut self) {
         self.calls.begin();
-        if self.stack.flush_unsent() {
+        if self.stack.entries.is_one() && self.stack.flush_unsent() {
             self.calls.end(Call::Flush, Found::Ready);
         }
     }
