@@ -119,6 +119,7 @@ pub const ROWS: &[Row] = &[
     stack::ECHO_SPINNING,
     stack::ECHO_BARE,
     stack::ECHO_BLOCKING,
+    stack::ECHO_BLOCKING_LIMIT,
     stack::ECHO_LIMIT,
     stack::ECHO_SHM,
     stack::ECHO_SHM_BARE,

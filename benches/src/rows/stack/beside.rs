@@ -67,6 +67,15 @@ pub const ECHO_BLOCKING: Row = Row {
     ..ECHO_SPINNING
 };
 
+/// What no host behind a tap can go below, against the same.
+pub const ECHO_BLOCKING_LIMIT: Row = Row {
+    name: "stack/echo/tap/blocking_found/limit",
+    against: "kernel echo over veth, blocking as found, same spinning client, p50; ours is the bare loop",
+    mark: Mark::Shown,
+    ours: bare_echo,
+    ..ECHO_BLOCKING
+};
+
 /// Two stacks over shared memory against two kernels.
 pub const ECHO_SHM: Row = Row {
     name: "stack/echo/shm/found",
