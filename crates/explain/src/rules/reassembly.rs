@@ -40,6 +40,9 @@ impl Reassembly {
         if way.fragments() < 2.0 || refused < FEW || refused * 4 <= lost || share < 0.001 {
             return None;
         }
+        if way.is_own_stack(way.receiver) {
+            return self.of_own_stack(case, way, (refused, lost, share));
+        }
         let host = name(way.receiver);
         let of = |counter| case.added(counter, |at, _| at == host);
         let memory = case.sysctl(way.receiver, "net.ipv4.ipfrag_high_thresh");
@@ -60,6 +63,39 @@ impl Reassembly {
             .seen("losses[reassembly]", lost, "datagrams", "losses")
             .remedy("give incomplete datagrams more memory and less time, or send datagrams that fit a packet")
             .command(case.at(way.receiver, &super::sysctl("net.ipv4.ipfrag_high_thresh", memory.unwrap_or(4 << 20) * 8)))
+            .gain(Some(1.0 / (1.0 - share).max(0.01)), "1 / (1 - share lost here)")
+            .found()
+    }
+
+    /// Our own stack puts together, in as many buffers as it was told to have.
+    fn of_own_stack(
+        &self,
+        case: &Case<'_>,
+        way: &Way<'_>,
+        (refused, lost, share): (u64, u64, f64),
+    ) -> Option<Finding> {
+        const BUFFERS: &str = "ip.reassembly_buffers.count";
+        let role = way.receiver;
+        let stack = case.host(role)?.stack.as_ref()?;
+        let buffers: u32 = stack.key(BUFFERS).parse().ok()?;
+        let source = format!("{} stack", name(role));
+        Draft::cause(self.id(), role)
+            .way(way.direction)
+            .cost(share)
+            .says(format!(
+                "our stack at the {} refused {} fragments because its {buffers} buffers for incomplete datagrams were taken: {} datagrams ({}) are lost",
+                name(role),
+                format_count(refused),
+                format_count(lost),
+                format_share(share)
+            ))
+            .seen("ip.reassembly_no_buffer", stack.counter("ip", "reassembly_no_buffer"), "fragments", source.clone())
+            .seen("ip.reassembly_evicted", stack.counter("ip", "reassembly_evicted"), "datagrams", source.clone())
+            .seen(BUFFERS, buffers, "", source)
+            .seen("losses[reassembly]", lost, "datagrams", "losses")
+            .remedy("give it more buffers, which whole datagrams keep until they are fetched, or send datagrams that fit a packet")
+            .command(case.again_with_key(role, BUFFERS, &buffers.saturating_mul(4).to_string()))
+            .tried(Some(format!("{BUFFERS}={buffers}")))
             .gain(Some(1.0 / (1.0 - share).max(0.01)), "1 / (1 - share lost here)")
             .found()
     }
