@@ -78,11 +78,10 @@ impl Way<'_> {
             1.0
         };
         // Fewer are told by nobody else.
-        let in_ring = Some(self.ring_was_full()).filter(|&full| full >= FEW);
-        // So may a frame be that was too long for a port.
-        let too_long = Some(self.too_long_at_port()).filter(|&frames| frames >= FEW);
-        let whole = self.dropped() + too_long.unwrap_or(0);
-        let in_view = whole as f64 * each + in_ring.unwrap_or(0) as f64;
+        let many = |frames: u64| if frames >= FEW { frames } else { 0 };
+        // What was too long for a port may be many segments as well.
+        let whole = self.dropped() + many(self.too_long_at_port());
+        let in_view = whole as f64 * each + many(self.ring_was_full()) as f64;
         // What all came to our own stack was sent again because its answer was late.
         let arrived = |missing| missing < lost / 2;
         let seen = in_view >= lost as f64 / 2.0 || self.missing_frames(lost).is_some_and(arrived);
