@@ -196,10 +196,9 @@ static unsigned char *come_tcp(ssize_t got) {
 }
 
 static void copy(uint32_t next) {
-    static unsigned char program[MOST], buffer[16 * MOST];
+    /* Not all zeros: pages that nobody wrote are all the same one. */
+    static unsigned char program[MOST] = {0xa5}, buffer[16 * MOST];
     unsigned char *place = buffer + next / MOST % 16 * MOST;
-    /* Pages that nobody wrote are all the same one. */
-    if (copies && !*program) memset(program, 0xa5, MOST);
     if (copies) memcpy(place, program, MOST), memcpy(f + TCP + 20, place, MOST);
 }
 

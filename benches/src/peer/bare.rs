@@ -135,26 +135,16 @@ impl Bare {
     }
 
     /// What a kernel's socket reads of a stream that a host behind a tap writes in segments of 64 KB, in Gb/s.
-    /// `ends`: the kernel's address and the host's.
+    /// `part`: "stream", or "copies" where each is copied twice before, and the interface; `ends`: the kernel's address
+    /// and the host's.
     pub fn tap_stream(
         &self,
         ground: &Ground,
-        name: &str,
+        part: [&str; 2],
         ends: [&str; 2],
         time: Duration,
     ) -> Result<f64, Trouble> {
-        self.tap_tcp(ground, ["stream", name], ends, time, None)
-    }
-
-    /// The same where each segment is copied twice before, as a stack does whose programs keep their memory.
-    pub fn tap_copies(
-        &self,
-        ground: &Ground,
-        name: &str,
-        ends: [&str; 2],
-        time: Duration,
-    ) -> Result<f64, Trouble> {
-        self.tap_tcp(ground, ["copies", name], ends, time, None)
+        self.tap_tcp(ground, part, ends, time, None)
     }
 
     /// What a host behind a tap reads, and does not look at, of a stream that a kernel's socket writes with that
