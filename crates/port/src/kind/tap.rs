@@ -209,16 +209,15 @@ fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
         vnet: url.flag("vnet"),
         multi_queue: queues > 1,
     };
-    let failed = |source: io::Error| {
-        match source.raw_os_error() {
+    let failed = |source: io::Error| match source.raw_os_error() {
         Some(libc::EBUSY) => PortError::Taken {
             port: url.short(),
             remedy: "another process has it: choose another name, or end that one".to_owned(),
         },
         Some(libc::EINVAL) => PortError::Taken {
             port: url.short(),
-            remedy: "an interface of that name is something else, or has one queue and not several, or the \
-                     reverse: choose another name, or leave out queues="
+            remedy: "an interface of that name is something else, or has one queue and not \
+                     several, or the reverse: choose another name, or leave out queues="
                 .to_owned(),
         },
         Some(libc::ENOENT | libc::ENXIO) => PortError::MissingFeature {
@@ -229,7 +228,6 @@ fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
         },
         Some(libc::ENODEV) => url.bad_value("name", url.name(), NAME_WANTED, "tap0"),
         _ => refused(url, "CAP_NET_ADMIN", "make a tap", source),
-    }
     };
     let mut found = Found::look(url.name());
     let offloads = found.as_ref().map(Found::offloads);
