@@ -95,7 +95,7 @@ impl Hand {
         if is_old || self.is_off(read) {
             return Self::from(read, shown);
         }
-        if ran < RATE_NS {
+        if self.steps == 0 && ran < RATE_NS {
             return self;
         }
         let hz = self.base.hz_until(&read);
