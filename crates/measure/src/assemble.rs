@@ -108,9 +108,8 @@ pub fn assemble(report: Report) -> (Record, Option<MeasureError>) {
             Direction::Receive => Role::Server,
         };
         let outcome = outcomes.iter().find(|outcome| outcome.role == sender)?;
-        let stack = outcome.host.stack.as_ref();
-        match stack.and_then(|stack| stack.configuration.get("mtu")) {
-            Some(mtu) => mtu.parse().ok(),
+        match &outcome.host.stack {
+            Some(stack) => stack.key("mtu").parse().ok(),
             None => outcome.host.interface.as_ref()?.mtu,
         }
     };

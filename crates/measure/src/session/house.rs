@@ -438,9 +438,7 @@ impl Claim {
         let mut announced = self.house.announced.lock().expect("no holder panics");
         announced.insert(token, waiting);
     }
-}
 
-impl Claim {
     /// From now on nobody gets a socket for its flows.
     pub fn withdraw(&mut self) {
         if let Ok(mut announced) = self.house.announced.lock() {

@@ -142,7 +142,7 @@ pub fn open(
             return Err(MeasureError::OptionRefused {
                 option: format!("--dev {}", plan.device),
                 why: "the stack polls one queue, and this port has several".to_owned(),
-                next_step: match plan.device.starts_with("xdp:") {
+                next_step: match url.kind().keys.iter().any(|key| key.name == "q") {
                     true => "name one of them: q=0".to_owned(),
                     false => "leave out queues=".to_owned(),
                 },

@@ -195,6 +195,12 @@ impl OnStack {
         unsent
     }
 
+    /// The same where a flow is alone: what several have sent leaves together, with the next turn or before it.
+    #[inline]
+    fn flush_alone(&mut self) -> bool {
+        self.entries.is_one() && self.flush_unsent()
+    }
+
     /// Passes time as this stack does, not beyond `until`; whether it slept.
     #[inline]
     fn pause(&mut self, flushed: bool, until: Option<Nanos>) -> bool {

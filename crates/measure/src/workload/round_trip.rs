@@ -172,7 +172,7 @@ impl<T: Transport> Workload<T> for UdpAsker<'_, T::Socket> {
                     return Ok(Progress::Worked);
                 }
             },
-            // A time-out is no matter of what a reading costs.
+            // For a time-out that of the last turn does.
             Poll::Pending => (transport.now(), true),
         };
         if now >= asked_ns + self.questions.timeout_ns {

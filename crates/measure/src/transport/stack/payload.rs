@@ -54,10 +54,7 @@ impl Transport for OnStack {
 
     #[inline]
     fn flush(&mut self) {
-        // What several have sent leaves together, with the next turn or what comes before it.
-        if self.entries.is_one() {
-            self.flush_unsent();
-        }
+        self.flush_alone();
     }
 
     #[inline]

@@ -106,7 +106,7 @@ impl<R: Recorder> Transport for Recorded<'_, R> {
     #[inline]
     fn flush(&mut self) {
         self.calls.begin();
-        if self.stack.entries.is_one() && self.stack.flush_unsent() {
+        if self.stack.flush_alone() {
             self.calls.end(Call::Flush, Found::Ready);
         }
     }
