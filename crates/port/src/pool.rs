@@ -100,10 +100,7 @@ impl Pool {
     /// Takes all frames of a burst back, which is empty then; returns how many they were.
     #[inline]
     pub fn free_all(&mut self, burst: &mut Burst) -> usize {
-        let count = burst.take_front(|frame| {
-            self.free.push(frame);
-            Ok(())
-        });
+        let count = burst.move_to(&mut self.free);
         if self.free.len() >= self.keep + BURST_FRAMES {
             self.share();
         }
@@ -129,10 +126,7 @@ impl Pool {
     #[cold]
     fn restock(&mut self) {
         if let Some(mut batch) = self.memory.take_batch() {
-            batch.take_front(|frame| {
-                self.free.push(frame);
-                Ok(())
-            });
+            batch.move_to(&mut self.free);
         }
     }
 
@@ -144,14 +138,7 @@ impl Pool {
     }
 
     fn leave_batch(&mut self) {
-        let mut batch = Batch::new();
-        while let Some(frame) = self.free.pop() {
-            if let Err(frame) = batch.push(frame) {
-                self.free.push(frame);
-                break;
-            }
-        }
-        self.memory.put_batch(batch);
+        self.memory.put_batch(Batch::of_last(&mut self.free));
     }
 }
 

@@ -18,24 +18,25 @@ impl IndexQueue {
         }
     }
 
-    #[inline]
+    /// Most of a burst are for one that waits already: only what is new is worth a call.
+    #[inline(always)]
     pub(crate) fn push(&mut self, index: u32) {
-        if self.is_new(index) {
-            self.order.push_back(index);
+        if !self.waiting[index as usize] {
+            self.push_new(index);
         }
+    }
+
+    #[inline(never)]
+    fn push_new(&mut self, index: u32) {
+        self.waiting[index as usize] = true;
+        self.order.push_back(index);
     }
 
     /// Adds it in front of all others.
     pub(crate) fn push_front(&mut self, index: u32) {
-        if self.is_new(index) {
+        if !std::mem::replace(&mut self.waiting[index as usize], true) {
             self.order.push_front(index);
         }
-    }
-
-    /// Whether it did not wait; it does from now on.
-    #[inline]
-    fn is_new(&mut self, index: u32) -> bool {
-        !std::mem::replace(&mut self.waiting[index as usize], true)
     }
 
     #[inline]

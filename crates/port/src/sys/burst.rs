@@ -152,6 +152,32 @@ impl Burst {
         taken
     }
 
+    /// The last frames of a list, up to 32, in order.
+    pub(crate) fn of_last(list: &mut Vec<Frame>) -> Self {
+        let from = list.len().saturating_sub(BURST_FRAMES);
+        let mut burst = Self::new();
+        burst.len = list.len() - from;
+        burst.bytes = None;
+        for (word, frame) in burst.words.iter_mut().zip(&list[from..]) {
+            *word = frame.word();
+        }
+        // The words own the slots from here on; a handle that is dropped gives nothing back.
+        list.truncate(from);
+        burst
+    }
+
+    /// Moves all frames to the end of a list, in order; returns how many. As words: one by one through
+    /// [`Burst::take_front`] takes several times as long.
+    #[inline]
+    pub(crate) fn move_to(&mut self, list: &mut Vec<Frame>) -> usize {
+        let held = std::mem::replace(&mut self.len, 0);
+        self.bytes = Some(0);
+        let words = self.words[..held].iter();
+        // SAFETY: words of the burst, which gave up all of them above; each is made a handle once.
+        list.extend(words.map(|&word| unsafe { frame_from_word(word) }));
+        held
+    }
+
     /// Keeps the frames for which `keep` says so, and gives the others to `refuse`.
     pub fn retain(
         &mut self,
@@ -280,6 +306,22 @@ mod tests {
         burst.forget_front(1);
         assert_eq!(indices(&burst), [3, 4]);
         assert_eq!(burst.pop().map(|frame| frame.index()), Some(4));
+    }
+
+    #[test]
+    fn frames_move_to_lists_and_back() {
+        for count in [0, 1, 31, 32, 33, 70] {
+            let mut list: Vec<Frame> = (0..count).map(frame).collect();
+            let mut burst = Burst::of_last(&mut list);
+            let held = count.min(BURST_FRAMES as u32);
+            assert_eq!(indices(&burst), Vec::from_iter(count - held..count));
+            assert_eq!(burst.bytes(), u64::from(held) * 60);
+            assert_eq!(list.len() as u32, count - held);
+            assert_eq!(burst.move_to(&mut list) as u32, held);
+            let back = list.iter().map(Frame::index);
+            assert_eq!(Vec::from_iter(back), Vec::from_iter(0..count));
+            assert!(burst.is_empty() && burst.bytes() == 0);
+        }
     }
 
     #[test]

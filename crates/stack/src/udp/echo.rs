@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::task::Poll;
 
-use super::{Body, Udp};
+use super::Udp;
+use super::waiting::Body;
 use crate::error::StackError;
 use crate::link::Link;
 use crate::socket::{Echo, Meta, SocketId};
@@ -51,9 +52,9 @@ impl Udp {
             socket.heard = Some((from, meta.to));
         }
         let answered = answer(link.memory.bytes_mut(frame), meta);
-        let packet = socket.queue.pop_front().expect("there is one in front");
+        let body = socket.queue.pop();
         self.held -= 1;
-        let Body::Frame(mut frame) = packet.body else {
+        let Some(Body::Frame(mut frame)) = body else {
             unreachable!("it was a frame in front");
         };
         let Some(answered) = answered else {

@@ -5,8 +5,8 @@ pub(crate) mod fragment;
 mod ports;
 pub(crate) mod reassembly;
 mod send;
+mod waiting;
 
-use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::task::Poll;
@@ -20,15 +20,15 @@ use crate::config::{Checksum, Config};
 use crate::error::StackError;
 use crate::link::Link;
 use crate::neighbors::Unreached;
-use crate::pages;
 use crate::queue::IndexQueue;
 use crate::socket::{Meta, SocketId, SocketKind};
 use crate::wire::ip::{self, Header};
-use crate::wire::{UDP, UDP_BYTES, Verdict, word};
+use crate::wire::{Sum, UDP, UDP_BYTES, Verdict, word};
 use fragment::Fragmenter;
 use ports::Ports;
 use reassembly::Reassembly;
 use send::Template;
+use waiting::{Body, Waiting};
 
 /// First of the ports that are given to whoever asks for any (RFC 6335).
 pub(crate) const FIRST_FREE_PORT: u16 = 49_152;
@@ -65,8 +65,7 @@ struct Socket {
     paired: bool,
     /// What became of something that it sent.
     fault: Option<Fault>,
-    queue: VecDeque<Packet>,
-    limit: usize,
+    queue: Waiting,
     drops: u32,
     template: Template,
     /// When the datagram came that was received last, where answers carry that.
@@ -86,38 +85,6 @@ enum Fault {
     Refused(SocketAddr),
     /// This neighbour did not answer.
     Unreached(IpAddr),
-}
-
-/// A datagram that waits.
-struct Packet {
-    body: Body,
-    from: SocketAddr,
-    to: IpAddr,
-    tos: u8,
-    arrived: Nanos,
-    queued: Option<Nanos>,
-    /// Payload of each, when it is several datagrams of one size; otherwise zero.
-    segment: u16,
-}
-
-enum Body {
-    /// The frame it came in, narrowed to its payload.
-    Frame(Frame),
-    /// A buffer of the reassembly: where its payload begins and ends.
-    Buffer(u32, u32, u32),
-}
-
-impl Packet {
-    fn meta(&self, queue_drops: u32) -> Meta {
-        Meta {
-            from: self.from,
-            to: self.to,
-            arrived_ns: self.arrived,
-            queued_ns: self.queued,
-            queue_drops,
-            tos: self.tos,
-        }
-    }
 }
 
 impl Socket {
@@ -160,8 +127,7 @@ impl Udp {
             peer: None,
             paired: false,
             fault: None,
-            queue: pages::room(depth).into(),
-            limit: depth,
+            queue: Waiting::new(depth),
             drops: 0,
             template: Template::default(),
             asked: None,
@@ -199,7 +165,7 @@ impl Udp {
     /// Bytes from the heap: sockets with their queues; the table of ports.
     pub(crate) const fn heap_bytes(sockets: usize, depth: usize) -> (usize, usize) {
         let queues = 2 * size_of::<u32>() + size_of::<bool>();
-        let each = size_of::<Socket>() + queues + depth * size_of::<Packet>();
+        let each = size_of::<Socket>() + queues + Waiting::heap_bytes(depth);
         (sockets * each, Ports::heap_bytes(sockets))
     }
 
@@ -303,8 +269,8 @@ impl Udp {
 
     pub(crate) fn close(&mut self, id: SocketId, link: &mut Link) -> Result<(), StackError> {
         self.socket(id, "close")?;
-        while let Some(packet) = self.sockets[id.index as usize].queue.pop_front() {
-            self.release(packet.body, link);
+        while let Some(body) = self.sockets[id.index as usize].queue.pop() {
+            self.release(body, link);
         }
         let socket = &mut self.sockets[id.index as usize];
         socket.open = false;
@@ -387,6 +353,7 @@ impl Udp {
                 link.pool.free(frame);
             }
             Body::Buffer(buffer, ..) => self.reassembly.free(buffer),
+            Body::Gone => {}
         }
     }
 
@@ -405,7 +372,11 @@ impl Udp {
         let checked = vnet.needs_checksum || vnet.checksum_valid || !self.verify;
         let split = vnet.segmentation == Segmentation::Udp;
         let checks = (checked || split, self.takes_open);
-        let Some(length) = check(&mut link.counters.udp, header, datagram, checks) else {
+        let v4 = header.to.is_ipv4();
+        // Of the bytes that came: the header that was made of them stands in memory for either version, and is loaded
+        // in longer words than it was written in.
+        let pseudo = |length| ip::pseudo_sum_in(bytes, v4, UDP, length);
+        let Some(length) = check(&mut link.counters.udp, v4, datagram, checks, pseudo) else {
             return Fate::Done(frame);
         };
         let ports = (word(datagram, 0), word(datagram, 2));
@@ -420,30 +391,28 @@ impl Udp {
             0
         };
         let socket = &mut self.sockets[index as usize];
-        if socket.queue.len() >= socket.limit {
-            socket.drops = socket.drops.wrapping_add(1);
-            link.counters.udp.receive_queue_full += 1;
-            return Fate::Done(frame);
-        }
-        if self.held >= self.limit {
+        if self.held >= self.limit && !socket.queue.is_full() {
             socket.drops = socket.drops.wrapping_add(1);
             link.counters.udp.no_buffer += 1;
             return Fate::Done(frame);
         }
+        let Some(slot) = socket.queue.add() else {
+            socket.drops = socket.drops.wrapping_add(1);
+            link.counters.udp.receive_queue_full += 1;
+            return Fate::Done(frame);
+        };
         let start = usize::from(frame.offset()) + at + header.body + UDP_BYTES;
         frame.set_offset(start as u16);
         frame.set_len(payload as u16);
+        slot.body = Body::Frame(frame);
+        slot.from = SocketAddr::new(header.from, ports.0);
+        slot.to = header.to;
+        slot.tos = header.tos;
+        slot.arrived = link.came;
+        slot.queued = (link.watch.as_ref()).and_then(|watch| watch.stage_now());
+        slot.segment = segment;
         self.held += 1;
         link.counters.udp.in_datagrams += 1;
-        socket.queue.push_back(Packet {
-            body: Body::Frame(frame),
-            from: SocketAddr::new(header.from, ports.0),
-            to: header.to,
-            tos: header.tos,
-            arrived: link.came,
-            queued: (link.watch.as_ref()).and_then(|watch| watch.stage_now()),
-            segment,
-        });
         self.ready.push(index);
         Fate::Queued
     }
@@ -460,7 +429,9 @@ impl Udp {
         let checks = (!self.verify, self.takes_open);
         let start = within.start;
         let datagram = &self.reassembly.bytes(buffer)[within];
-        let Some(length) = check(&mut link.counters.udp, header, datagram, checks) else {
+        let pseudo = |length| ip::pseudo_sum(header.from, header.to, UDP, length);
+        let v4 = header.to.is_ipv4();
+        let Some(length) = check(&mut link.counters.udp, v4, datagram, checks, pseudo) else {
             self.reassembly.free(buffer);
             return true;
         };
@@ -470,22 +441,20 @@ impl Udp {
             return false;
         };
         let socket = &mut self.sockets[index as usize];
-        if socket.queue.len() >= socket.limit {
+        let Some(slot) = socket.queue.add() else {
             socket.drops = socket.drops.wrapping_add(1);
             link.counters.udp.receive_queue_full += 1;
             self.reassembly.free(buffer);
             return true;
-        }
+        };
+        slot.body = Body::Buffer(buffer, (start + UDP_BYTES) as u32, (start + length) as u32);
+        slot.from = SocketAddr::new(header.from, ports.0);
+        slot.to = header.to;
+        slot.tos = header.tos;
+        slot.arrived = link.came;
+        slot.queued = (link.watch.as_ref()).and_then(|watch| watch.stage_now());
+        slot.segment = 0;
         link.counters.udp.in_datagrams += 1;
-        socket.queue.push_back(Packet {
-            body: Body::Buffer(buffer, (start + UDP_BYTES) as u32, (start + length) as u32),
-            from: SocketAddr::new(header.from, ports.0),
-            to: header.to,
-            tos: header.tos,
-            arrived: link.came,
-            queued: (link.watch.as_ref()).and_then(|watch| watch.stage_now()),
-            segment: 0,
-        });
         self.ready.push(index);
         true
     }
@@ -558,6 +527,7 @@ impl Udp {
                 let bytes = self.reassembly.bytes(*buffer);
                 look(&bytes[*start as usize..*end as usize], packet.from)
             }
+            Body::Gone => return Ok(None),
         };
         Ok(Some(shown))
     }
@@ -592,23 +562,24 @@ impl Udp {
             frame.set_len(frame.len() - segment);
             return Poll::Ready(Ok(result));
         }
-        let packet = socket.queue.pop_front().expect("there is one in front");
-        let result = match &packet.body {
+        let body = socket.queue.pop().expect("there is one in front");
+        let result = match &body {
             Body::Frame(frame) => take(link.memory.bytes(frame), meta),
             Body::Buffer(buffer, start, end) => {
                 let bytes = self.reassembly.bytes(*buffer);
                 take(&bytes[*start as usize..*end as usize], meta)
             }
+            Body::Gone => unreachable!("the one in front has a body"),
         };
-        self.release(packet.body, link);
+        self.release(body, link);
         Poll::Ready(Ok(result))
     }
 
     /// Gives all packets back.
     pub(crate) fn drain(&mut self, link: &mut Link) {
         for index in 0..self.sockets.len() {
-            while let Some(packet) = self.sockets[index].queue.pop_front() {
-                self.release(packet.body, link);
+            while let Some(body) = self.sockets[index].queue.pop() {
+                self.release(body, link);
             }
         }
     }
@@ -618,9 +589,10 @@ impl Udp {
 #[inline(always)]
 fn check(
     counters: &mut crate::counters::Udp,
-    header: &Header,
+    v4: bool,
     datagram: &[u8],
     (checked, takes_open): (bool, bool),
+    pseudo: impl FnOnce(usize) -> Sum,
 ) -> Option<usize> {
     let length = match datagram.len() {
         0..UDP_BYTES => 0,
@@ -632,10 +604,9 @@ fn check(
     }
     let sent = word(datagram, 6);
     // No checksum is a way to send over IPv4 (RFC 768) and not over IPv6 (RFC 8200).
-    let none = sent == 0 && header.to.is_ipv4();
+    let none = sent == 0 && v4;
     if !checked && !none {
-        let pseudo = ip::pseudo_sum(header.from, header.to, UDP, length);
-        match Verdict::of(pseudo, &datagram[..length], sent) {
+        match Verdict::of(pseudo(length), &datagram[..length], sent) {
             Verdict::Right => {}
             Verdict::Open if takes_open => counters.in_open_checksums += 1,
             Verdict::Open => {

@@ -381,11 +381,23 @@ pub(crate) fn pseudo(from: IpAddr, to: IpAddr, protocol: u8, length: usize) -> u
 /// The same, to be added to that of what follows.
 #[inline(always)]
 pub(crate) fn pseudo_sum(from: IpAddr, to: IpAddr, protocol: u8, length: usize) -> Sum {
-    Sum::address(from)
-        + Sum::address(to)
-        + Sum::word(protocol.into())
-        + Sum::word((length >> 16) as u16)
-        + Sum::word(length as u16)
+    Sum::address(from) + Sum::address(to) + what_follows(protocol, length)
+}
+
+/// The same of a packet whose header was read: of its addresses as they came.
+#[inline(always)]
+pub(crate) fn pseudo_sum_in(packet: &[u8], v4: bool, protocol: u8, length: usize) -> Sum {
+    let addresses = match v4 {
+        true => &packet[12..V4_BYTES],
+        false => &packet[8..V6_BYTES],
+    };
+    Sum::of(addresses) + what_follows(protocol, length)
+}
+
+/// What a pseudo header holds besides addresses.
+#[inline(always)]
+fn what_follows(protocol: u8, length: usize) -> Sum {
+    Sum::word(protocol.into()) + Sum::word((length >> 16) as u16) + Sum::word(length as u16)
 }
 
 #[cfg(test)]
