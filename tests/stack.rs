@@ -699,6 +699,42 @@ fn both_ends_are_our_stack_over_shared_memory() {
     assert!(ran.stdout.contains("echo"), "{ran:#?}");
 }
 
+/// The port knows at once who is at its other end: nobody guesses from silence.
+#[test]
+fn a_far_end_that_is_not_there_is_told_by_the_port() {
+    let room = Room::new();
+    let link = format!("shm:stack-gone-{}", std::process::id());
+    let quiet = "--set poll.interval=100us --no-store";
+    let client = format!("--dev {link} --ip 10.9.1.1/24 {quiet}");
+    let ran = room.run(&format!("latency 10.9.1.2 --peer echo -u {client}"));
+    assert_eq!(ran.code(), 5, "{ran:#?}");
+    let all = ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+    let said = format!("{link}: nobody came to its other end within 5 s");
+    assert!(all.contains(&said), "{ran:#?}");
+    // With a thread for the driver it is that one which sees it.
+    for threads in [1, 2] {
+        let line =
+            format!("stack --dev {link},role=server --ip 10.9.1.2/24 {quiet} --serve linerate");
+        let mut host = Running::start(&mut room.linerate(&line));
+        host.line(|line| line.starts_with("READY dev=shm:"));
+        let words =
+            format!("throughput 10.9.1.2 -t 60 -i 0.1 --set threads.count={threads} {client}");
+        let mut run = Running::start(&mut room.linerate(&format!("{words} --json-stream")));
+        run.line(|line| line.contains(r#""event":"interval""#));
+        host.signal(rustix::process::Signal::KILL);
+        let began = Instant::now();
+        let ran = run.wait();
+        assert_eq!(ran.code(), 5, "{ran:#?}");
+        let last = ran.stdout.lines().last().expect("it says how it ended");
+        let last: Value = serde_json::from_str(last).expect("an event");
+        let problem = &last["problem"];
+        assert_eq!(problem["object"], link.as_str(), "{ran:#?}");
+        assert_eq!(problem["situation"], "the process at its other end is gone");
+        // Silence would have been believed in after 14 s.
+        assert!(began.elapsed() < Duration::from_secs(10), "{ran:#?}");
+    }
+}
+
 /// A stack has one link: its link-local addresses need no interface, and one of the kernel's says nothing.
 #[test]
 fn link_local_addresses_are_those_of_the_stack_s_link() {

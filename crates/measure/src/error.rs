@@ -318,6 +318,7 @@ impl MeasureError {
             Self::Refused { .. }
                 | Self::NoRoute { .. }
                 | Self::NoNeighbor { .. }
+                | Self::Port(PortError::NoPartner { .. })
                 | Self::Silent { .. }
                 | Self::SilentUdp { .. }
                 | Self::PeerBusy { .. }

@@ -131,6 +131,14 @@ pub enum PortError {
     #[error("`{port}` stopped: {why}; open it again once that is over")]
     Stopped { port: String, why: String },
     #[error(
+        "`{port}`: the process at its other end is gone: look at what it said last, and start it again"
+    )]
+    PartnerGone { port: String },
+    #[error(
+        "`{port}`: nobody came to its other end within {patience_s} s: start whoever has it there, or check the name"
+    )]
+    NoPartner { port: String, patience_s: u64 },
+    #[error(
         "`{port}` stopped: a fault of this program ended the thread that polled it; report what it said on standard error"
     )]
     Fault { port: String },
@@ -181,6 +189,8 @@ impl PortError {
             exit::MISSING
         } else if self.is_usage() {
             exit::USAGE
+        } else if matches!(self, Self::PartnerGone { .. } | Self::NoPartner { .. }) {
+            exit::PEER
         } else {
             exit::FAILED
         }
@@ -248,6 +258,8 @@ impl PortError {
             | Self::PeerMismatch { port, .. }
             | Self::Stopped { port, .. }
             | Self::Fault { port }
+            | Self::PartnerGone { port }
+            | Self::NoPartner { port, .. }
             | Self::Kernel { port, .. } => port.clone(),
         }
     }

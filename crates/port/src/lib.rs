@@ -41,7 +41,7 @@ mod pool;
 pub use pool::Pool;
 
 mod port;
-pub use port::{Absence, AnyPort, Pair, Port, Receive, Transmit};
+pub use port::{Absence, AnyPort, Pair, Partner, Port, Receive, Transmit};
 
 mod capabilities;
 pub use capabilities::{BusyPoll, Capabilities, Copies, Interface, XdpBinding};

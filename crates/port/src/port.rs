@@ -20,6 +20,17 @@ pub struct Absence {
     pub until: Option<Instant>,
 }
 
+/// The process at the other end of a port that has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Partner {
+    /// None has come yet.
+    Awaited,
+    /// It is there.
+    There,
+    /// It went, and none has come in its place.
+    Gone,
+}
+
 /// A receive queue, polled by one thread. No call but `refresh` may block, allocate or lock.
 pub trait Receive: Send {
     /// Appends waiting frames to `burst` while it has room; returns how many (0: none waiting).
@@ -50,8 +61,9 @@ pub trait Receive: Send {
         None
     }
 
-    /// Whether somebody has ever been at the other end; none where that is not known.
-    fn is_joined(&self) -> Option<bool> {
+    /// Whether somebody is at the other end, as of the last `refresh` at the latest; none where that is not known. Not
+    /// for loops: it locks.
+    fn partner(&self) -> Option<Partner> {
         None
     }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::{memory, numbered, receive, send};
 use linerate_port::{
-    AnyPort, Burst, Cause, Memory, MemoryPlan, Pool, Port, PortError, PortUrl, Receive,
+    AnyPort, Burst, Cause, Memory, MemoryPlan, Partner, Pool, Port, PortError, PortUrl, Receive,
 };
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{
@@ -159,7 +159,7 @@ fn memory_for_other_frames_is_refused() {
             let says = |bytes: u32| text.contains(&bytes.to_string());
             assert!(says(slot_bytes) && says(1600), "{text}");
             assert_eq!(forger.answer(), Some(4), "{slot_bytes}");
-            assert_eq!(server.receive.is_joined(), Some(false));
+            assert_eq!(server.receive.partner(), Some(Partner::Awaited));
         }
     });
 }
@@ -177,7 +177,7 @@ fn one_that_says_nothing_keeps_nobody_out() {
         server.receive.receive(&mut pool, &mut burst);
         let mut client = common::open("shm:x", &memory);
         let deadline = Instant::now() + Duration::from_secs(60);
-        while client.receive.is_joined() != Some(true) {
+        while client.receive.partner() != Some(Partner::There) {
             assert!(Instant::now() < deadline, "nobody answers");
             for port in [&mut server, &mut client] {
                 port.receive.receive(&mut pool, &mut burst);
@@ -500,7 +500,7 @@ fn other_frame_lengths_are_refused() {
                     .receive
                     .receive(&mut memory.pool(), &mut Burst::new());
                 client.refresh()?;
-                if client.receive.is_joined() == Some(true) {
+                if client.receive.partner() == Some(Partner::There) {
                     return Ok(());
                 }
                 assert!(Instant::now() < deadline, "nobody answers {url}");

@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use linerate_metric::device_stamps::DeviceStamps;
 use linerate_port::{
-    AnyPort, AnyReceive, BURST_FRAMES, Burst, Capabilities, Cause, Memory, QueueCounters, Receive,
-    Transmit,
+    AnyPort, AnyReceive, BURST_FRAMES, Burst, Capabilities, Cause, Memory, Partner, QueueCounters,
+    Receive, Transmit,
 };
 
 use crate::Nanos;
@@ -260,6 +260,12 @@ impl Stack {
         self.receive.refresh()?;
         self.link.transmit_mut().refresh()?;
         Ok(())
+    }
+
+    /// Who is at the port's other end, where that is another process.
+    #[must_use]
+    pub fn partner(&self) -> Option<Partner> {
+        self.receive.partner()
     }
 
     /// Everything counted so far.

@@ -11,7 +11,9 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_port::kind::ring::RingTransmit;
 use linerate_port::kind::{AnyReceive, AnyTransmit};
-use linerate_port::{Absence, Burst, Memory, Pool, PortError, QueueCounters, Receive, Transmit};
+use linerate_port::{
+    Absence, Burst, Memory, Partner, Pool, PortError, QueueCounters, Receive, Transmit,
+};
 
 use super::settings::Settings;
 use super::stream::Facts;
@@ -200,8 +202,8 @@ impl Receive for Gated<AnyReceive> {
         self.queue.wait_handle()
     }
 
-    fn is_joined(&self) -> Option<bool> {
-        self.queue.is_joined()
+    fn partner(&self) -> Option<Partner> {
+        self.queue.partner()
     }
 
     fn absences(&self) -> Vec<Absence> {

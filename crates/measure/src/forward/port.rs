@@ -7,7 +7,7 @@ use linerate_host::sys::clock;
 use linerate_metric::forward::{BusyPollFacts, ForwardPort, PeerAbsence, QueueFigures, XdpFacts};
 use linerate_port::kind::{AnyReceive, AnyTransmit};
 use linerate_port::{
-    Burst, Capabilities, Cause, Copies, Memory, Pool, PortError, PortUrl, Promiscuous,
+    Burst, Capabilities, Cause, Copies, Memory, Partner, Pool, PortError, PortUrl, Promiscuous,
     QueueCounters, QueueTotals, Receive, Transmit, XdpBinding, open,
 };
 
@@ -313,7 +313,8 @@ impl Port {
             rx_descriptors: self.capabilities.receive_descriptors,
             tx_descriptors: self.capabilities.transmit_descriptors,
             joined: (self.queues.iter())
-                .filter_map(|queue| queue.receive.as_ref()?.is_joined())
+                .filter_map(|queue| queue.receive.as_ref()?.partner())
+                .map(|partner| partner != Partner::Awaited)
                 .reduce(|all, one| all && one),
             absences: self.absences(),
             carrier: (self.capabilities.has_carrier())

@@ -6,8 +6,8 @@ use std::time::Instant;
 use linerate_metric::generate::{FCS_BYTES, TemplatePlan};
 use linerate_metric::record::Doubt;
 use linerate_port::{
-    AnyPort, Capabilities, Memory, PortError, PortUrl, QueueCounters, QueueTotals, Receive,
-    Transmit, memory_plan, open,
+    AnyPort, Capabilities, Memory, Partner, PortError, PortUrl, QueueCounters, QueueTotals,
+    Receive, Transmit, memory_plan, open,
 };
 
 use super::template::{MAC_BYTES, Template, TemplateError};
@@ -153,7 +153,7 @@ impl Ports {
     pub fn without_peer(&self) -> Option<&str> {
         let receive = self.receive.iter().flatten();
         let mut ports = std::iter::once(&self.send).chain(receive);
-        let port = ports.find(|port| port.receive.is_joined() == Some(false))?;
+        let port = ports.find(|port| port.receive.partner() == Some(Partner::Awaited))?;
         Some(&port.capabilities.name)
     }
 

@@ -5,12 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use linerate_metric::event::Problem;
 use linerate_metric::facts::{Host, Role};
 use linerate_metric::plan::{
     Direction, Kind, LARGEST_DATAGRAM_BYTES, Plan, Protocol, Sched, UdpOffload, Wait,
 };
 use linerate_metric::record::{Doubt, Record};
 use linerate_metric::stack::{Control, StackPlan};
+use linerate_port::{Partner, PortError};
 
 use super::agreement::settle;
 use super::client::Client;
@@ -86,9 +88,22 @@ impl Ground {
     #[must_use]
     pub fn explain_end(
         &self,
-        (record, failure): (Record, Option<MeasureError>),
+        (mut record, failure): (Record, Option<MeasureError>),
     ) -> (Record, Option<MeasureError>) {
-        (record, failure.map(|error| self.explain(error)))
+        let Some(error) = failure else {
+            return (record, None);
+        };
+        let why = self.explain(error);
+        if let MeasureError::Port(port) = &why {
+            let mut doubts = record.validity.iter_mut();
+            if let Some(doubt) = doubts.find(|doubt| doubt.doubt == "peer-vanished") {
+                let Problem {
+                    object, situation, ..
+                } = port.problem();
+                doubt.why = format!("{object}: {situation}; only this end's half is here");
+            }
+        }
+        (record, Some(why))
     }
 
     /// Opens the control connection.
@@ -190,6 +205,14 @@ impl Ground {
                 return Err(failure.into());
             }
             if began.elapsed() >= NEIGHBOR_PATIENCE {
+                // Nobody at all got the question.
+                if stack.partner() == Some(Partner::Awaited) {
+                    return Err(PortError::NoPartner {
+                        port: stack.facts().device.clone(),
+                        patience_s: NEIGHBOR_PATIENCE.as_secs(),
+                    }
+                    .into());
+                }
                 return Err(MeasureError::NoNeighbor {
                     address: far,
                     hop,

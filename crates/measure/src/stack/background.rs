@@ -3,9 +3,10 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 
 use linerate_host::sys::clock::Nanos;
+use linerate_port::{Partner, PortError};
 use linerate_stack::{SocketId, Stack, StackError};
 
 use super::bridge::{Bridge, Ends};
@@ -36,8 +37,45 @@ pub enum Ask {
 /// Something to be looked at.
 pub type Look = Box<dyn FnOnce(&mut Stack, Option<&mut Services>) + Send>;
 
-/// Why the port does not work any more, for whoever waits for it.
-pub type Failure = Arc<Mutex<Option<StackError>>>;
+/// What whoever polls the port has found out about it, for whoever waits for something of it.
+#[derive(Default)]
+pub struct PortState {
+    found: Mutex<Found>,
+}
+
+#[derive(Default)]
+struct Found {
+    failure: Option<StackError>,
+    partner: Option<Partner>,
+}
+
+impl PortState {
+    fn found(&self) -> MutexGuard<'_, Found> {
+        self.found.lock().expect("no holder panics")
+    }
+
+    /// The port does not work any more; the first reason is the one that counts.
+    pub fn fail(&self, why: StackError) {
+        self.found().failure.get_or_insert(why);
+    }
+
+    /// Why it does not work any more.
+    pub fn failure(&self) -> Option<StackError> {
+        self.found().failure.take()
+    }
+
+    /// Notes who is at the port's other end, where it has one.
+    pub fn see(&self, partner: Option<Partner>) {
+        if partner.is_some() {
+            self.found().partner = partner;
+        }
+    }
+
+    /// Who was there when somebody looked last.
+    pub fn partner(&self) -> Option<Partner> {
+        self.found().partner
+    }
+}
 
 /// Bridges, services, and what others ask for.
 pub struct Background {
@@ -45,7 +83,7 @@ pub struct Background {
     asks: mpsc::Receiver<Ask>,
     services: Option<Box<Services>>,
     refresh_ns: Nanos,
-    failure: Failure,
+    port: Arc<PortState>,
 }
 
 impl Background {
@@ -53,14 +91,14 @@ impl Background {
     pub fn new(
         asks: mpsc::Receiver<Ask>,
         services: Option<Box<Services>>,
-        failure: Failure,
+        port: Arc<PortState>,
     ) -> Self {
         Self {
             bridges: Vec::with_capacity(8),
             asks,
             services,
             refresh_ns: 0,
-            failure,
+            port,
         }
     }
 
@@ -169,12 +207,20 @@ impl Background {
     /// Has the port say what only the kernel counts of it, and whether it still works: once in a while, and whenever
     /// its counters are to be those of this moment.
     pub fn refresh(&mut self, stack: &mut Stack) {
-        if let Err(error) = stack.refresh() {
-            let mut failure = self.failure.lock().expect("no holder panics");
-            failure.get_or_insert(error);
-            // Nothing will come any more: whoever talks learns it now.
-            self.bridges.clear();
-        }
+        let refreshed = stack.refresh();
+        self.port.see(stack.partner());
+        // Whoever serves waits for the next one; to whoever calls nobody else will answer.
+        let left = self.services.is_none() && self.port.partner() == Some(Partner::Gone);
+        let failed = match refreshed {
+            Err(error) => error,
+            Ok(()) if left => StackError::Port(PortError::PartnerGone {
+                port: stack.capabilities().name.clone(),
+            }),
+            Ok(()) => return,
+        };
+        self.port.fail(failed);
+        // Nothing will come any more: whoever talks learns it now.
+        self.bridges.clear();
     }
 
     /// Bridges that still carry something.

@@ -11,10 +11,10 @@ use std::thread::JoinHandle;
 
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_host::sys::{cpu, thread, ticks};
-use linerate_port::{AnyPort, Burst, Memory, Port};
+use linerate_port::{AnyPort, Burst, Memory, Port, Receive};
 use linerate_stack::config::{Config, Thread};
 
-use super::background::Failure;
+use super::background::PortState;
 use crate::error::MeasureError;
 use crate::lane::schedule;
 
@@ -69,7 +69,7 @@ impl Driver {
         ring: AnyPort,
         memory: &Memory,
         config: &Config,
-        failure: Failure,
+        state: Arc<PortState>,
     ) -> Result<Self, MeasureError> {
         let stop: Arc<AtomicBool> = Arc::default();
         let (stopped, memory, own) = (Arc::clone(&stop), memory.clone(), config.driver.clone());
@@ -88,7 +88,7 @@ impl Driver {
                 // Whoever started it waits for this.
                 let _ = say.send(placed);
                 if stands {
-                    run(port, ring, &memory, interval, &stopped, &failure);
+                    run(port, ring, &memory, interval, &stopped, &state);
                 }
             })
             .map_err(|error| MeasureError::system("new thread", error))?;
@@ -119,7 +119,7 @@ fn run(
     memory: &Memory,
     interval: Option<Nanos>,
     stop: &AtomicBool,
-    failure: &Failure,
+    state: &PortState,
 ) {
     let mut pool = memory.pool();
     let (mut came, mut goes) = (Burst::new(), Burst::new());
@@ -162,9 +162,9 @@ fn run(
         if now >= refresh_ns {
             refresh_ns = now + REFRESH_NS;
             if let Err(error) = port.refresh() {
-                let mut failure = failure.lock().expect("no holder panics");
-                failure.get_or_insert(error.into());
+                state.fail(error.into());
             }
+            state.see(port.receive.partner());
         }
         match interval {
             _ if moved > 0 => {}
@@ -182,7 +182,6 @@ fn run(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
     use std::time::{Duration, Instant};
 
     use linerate_port::{PortUrl, memory_plan, open};
@@ -209,8 +208,8 @@ mod tests {
         let (port, mut wire) = (ports.pop().unwrap(), ports.pop().unwrap());
         let mut config = Config::profile("default").unwrap();
         config.poll_interval = Some(Duration::from_micros(125));
-        let failure: Failure = Arc::new(Mutex::new(None));
-        let driver = Driver::start(port, far_ring, &memory, &config, failure).unwrap();
+        let state = Arc::default();
+        let driver = Driver::start(port, far_ring, &memory, &config, state).unwrap();
         let mut pool = memory.pool();
         let give_up = Instant::now() + Duration::from_secs(60);
         for (number, ways) in [(1, true), (2, false), (3, true)] {

@@ -11,7 +11,7 @@ use linerate_port::{AnyPort, Memory, PortUrl, Receive, Transmit};
 use linerate_stack::config::MemoryAccount;
 use linerate_stack::{Addressing, Config, Stack, StackError, memory_plan, port_url};
 
-use super::background::Failure;
+use super::background::PortState;
 use super::driver::Driver;
 use super::{facts, schedule};
 use crate::error::MeasureError;
@@ -125,7 +125,7 @@ fn lower(account: &MemoryAccount) -> String {
 /// Why the port cannot be opened, and what the configuration asks for that it cannot do.
 pub fn open(
     plan: &StackPlan,
-    failure: &Failure,
+    state: &Arc<PortState>,
 ) -> Result<(Stack, StackFacts, Option<Driver>), MeasureError> {
     let config = config(plan)?;
     let addressing = addressing(plan)?;
@@ -153,7 +153,7 @@ pub fn open(
     let (port, driver) = match config.threads {
         1 => (port, None),
         _ => {
-            let (near, driver) = between_threads(port, &memory, &config, failure)?;
+            let (near, driver) = between_threads(port, &memory, &config, state)?;
             (near, Some(driver))
         }
     };
@@ -169,7 +169,7 @@ fn between_threads(
     port: AnyPort,
     memory: &Memory,
     config: &Config,
-    failure: &Failure,
+    state: &Arc<PortState>,
 ) -> Result<(AnyPort, Driver), MeasureError> {
     let end = |end: &str| -> Result<AnyPort, MeasureError> {
         let url: PortUrl = linerate_stack::ring_url(config, end).parse()?;
@@ -180,7 +180,7 @@ fn between_threads(
     };
     let (mut near, far) = (end("a")?, end("b")?);
     near.capabilities = port.capabilities.clone();
-    let driver = Driver::start(port, far, memory, config, Arc::clone(failure))?;
+    let driver = Driver::start(port, far, memory, config, Arc::clone(state))?;
     Ok((near, driver))
 }
 

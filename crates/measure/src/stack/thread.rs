@@ -4,16 +4,17 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use linerate_host::sys::{clock, thread, ticks};
 use linerate_metric::plan::Wait;
 use linerate_metric::stack::{StackFacts, StackPlan};
+use linerate_port::Partner;
 use linerate_stack::{Addressing, Config, StackError};
 
-use super::background::{Ask, Background, Failure, Look};
+use super::background::{Ask, Background, Look, PortState};
 use super::bridge::Ends;
 use super::services::{Front, ServiceSpec, Services};
 use super::{driver, open};
@@ -40,7 +41,7 @@ pub struct StackThread {
     facts: StackFacts,
     config: Config,
     addressing: Addressing,
-    failure: Failure,
+    port: Arc<PortState>,
 }
 
 /// What others can ask of the thread of a stack, whatever it does just now. With the stack it ends.
@@ -136,8 +137,8 @@ impl StackThread {
         let (orders, work) = mpsc::channel::<Work>();
         let (asks, asked) = mpsc::channel();
         let (say, said) = mpsc::channel();
-        let failure: Failure = Arc::new(Mutex::new(None));
-        let tell = Arc::clone(&failure);
+        let port: Arc<PortState> = Arc::default();
+        let tell = Arc::clone(&port);
         let own = plan.clone();
         let cut = Arc::new(AtomicBool::new(false));
         let cuts = Arc::clone(&cut);
@@ -174,7 +175,7 @@ impl StackThread {
             facts,
             config,
             addressing,
-            failure,
+            port,
         })
     }
 
@@ -239,7 +240,12 @@ impl StackThread {
 
     /// Why the port does not work any more.
     pub fn failure(&self) -> Option<StackError> {
-        self.failure.lock().expect("no holder panics").take()
+        self.port.failure()
+    }
+
+    /// Who is at the port's other end, where it has one.
+    pub fn partner(&self) -> Option<Partner> {
+        self.port.partner()
     }
 }
 
@@ -257,12 +263,12 @@ fn begin(
     plan: &StackPlan,
     (services, front): (Vec<ServiceSpec>, Front),
     asked: mpsc::Receiver<Ask>,
-    failure: Failure,
+    port: Arc<PortState>,
     cut: Arc<AtomicBool>,
 ) -> Result<OnStack, MeasureError> {
     let config = open::config(plan)?;
     // The driver's thread has a place of its own, not this one's.
-    let (mut stack, facts, driver) = open::open(plan, &failure)?;
+    let (mut stack, facts, driver) = open::open(plan, &port)?;
     driver::place("application", &config.application)?;
     if config.poll_interval.is_some() {
         // A period is to be kept, and not to be 50 us longer.
@@ -275,10 +281,7 @@ fn begin(
     if let Some(stamps) = plan.stamp_payload {
         stack.stamp_payload(stamps, ticks::now);
     }
-    Ok(
-        OnStack::of(stack, facts, Background::new(asked, services, failure), cut)
-            .with_driver(driver),
-    )
+    Ok(OnStack::of(stack, facts, Background::new(asked, services, port), cut).with_driver(driver))
 }
 
 /// Turns the stack until nobody wants it any more.

@@ -7,7 +7,7 @@ use crate::capabilities::Interface;
 use crate::counters::QueueCounters;
 use crate::error::PortError;
 use crate::pool::Pool;
-use crate::port::{Absence, AnyPort, Receive, Transmit};
+use crate::port::{Absence, AnyPort, Partner, Receive, Transmit};
 use crate::sys::burst::Burst;
 use crate::sys::memory::{Memory, MemoryPlan};
 use crate::url::{Key, PortUrl};
@@ -122,8 +122,8 @@ macro_rules! kinds {
                 match self { $($(#[$on])* Self::$variant(queue) => queue.wait_handle()),* }
             }
 
-            fn is_joined(&self) -> Option<bool> {
-                match self { $($(#[$on])* Self::$variant(queue) => queue.is_joined()),* }
+            fn partner(&self) -> Option<Partner> {
+                match self { $($(#[$on])* Self::$variant(queue) => queue.partner()),* }
             }
 
             fn absences(&self) -> Vec<Absence> {

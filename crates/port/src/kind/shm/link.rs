@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::Role;
 use super::rendezvous::{Heard, Place, Talk, Word, folder};
 use crate::error::PortError;
-use crate::port::Absence;
+use crate::port::{Absence, Partner};
 use crate::sys::shm::{Region, Shape};
 use crate::url::ETHERNET_BYTES;
 
@@ -203,6 +203,15 @@ impl Link {
     /// The memory, once the two have met.
     pub(super) fn region(&self) -> Option<Arc<Region>> {
         self.region.get().cloned()
+    }
+
+    pub(super) fn partner(&self) -> Partner {
+        let is_there = self.locked().partner.is_some();
+        match (is_there, self.region.get()) {
+            (true, _) => Partner::There,
+            (false, Some(_)) => Partner::Gone,
+            (false, None) => Partner::Awaited,
+        }
     }
 
     /// The last times without a partner, the earliest first.

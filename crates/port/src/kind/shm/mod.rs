@@ -18,7 +18,7 @@ use crate::counters::{Cause, QueueCounters};
 use crate::error::PortError;
 use crate::kind::{Kind, Name, queue_name, usual_memory};
 use crate::pool::Pool;
-use crate::port::{Absence, AnyPort, Pair, Receive, Transmit};
+use crate::port::{Absence, AnyPort, Pair, Partner, Receive, Transmit};
 use crate::sys::burst::{BURST_FRAMES, Burst};
 use crate::sys::frame::Frame;
 use crate::sys::memory::Memory;
@@ -210,8 +210,8 @@ impl Receive for ShmReceive {
         got
     }
 
-    fn is_joined(&self) -> Option<bool> {
-        Some(self.link.region().is_some())
+    fn partner(&self) -> Option<Partner> {
+        Some(self.link.partner())
     }
 
     fn absences(&self) -> Vec<Absence> {
