@@ -33,6 +33,7 @@ pub const BASE: Row = Row {
     control: Control::Found,
     long: false,
     most_pairs: None,
+    slices: 1,
     needs: installed,
     ours: |_| unreachable!("every row of this file says how to measure"),
     theirs: &[],

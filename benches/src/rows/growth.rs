@@ -22,6 +22,7 @@ pub const STREAMS_10: Row = Row {
     control: Control::Cubic,
     long: false,
     most_pairs: Some(5),
+    slices: 1,
     needs: |_| Ok(()),
     ours: |ground| goodput(ground, 10),
     theirs: &[Peer::only(|ground| goodput(ground, 1))],

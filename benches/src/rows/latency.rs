@@ -29,6 +29,7 @@ pub const UDP_BLOCKING: Row = Row {
     control: Control::Cubic,
     long: false,
     most_pairs: None,
+    slices: 1,
     needs: bare::installed,
     ours: |ground| ours(ground, 1024, "block"),
     theirs: &[Peer::only(|ground| bare_loop(ground, 1024, "block"))],

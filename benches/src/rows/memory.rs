@@ -35,6 +35,7 @@ pub const HISTOGRAM: Row = Row {
     control: Control::Cubic,
     long: false,
     most_pairs: Some(PAIRS),
+    slices: 1,
     needs: |_| Ok(()),
     ours: |_| histogram(100_000_000),
     theirs: &[Peer::only(|_| histogram(1_000))],

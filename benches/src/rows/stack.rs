@@ -13,6 +13,8 @@ pub use beside::{
 };
 pub use memory::{MEMORY_DEFAULT, MEMORY_TUNED};
 
+use std::hint::black_box;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::ground::Control;
@@ -20,24 +22,58 @@ use crate::row::{Mark, Peer, Row};
 
 /// How long one side is measured.
 pub const TIME: Duration = Duration::from_millis(500);
+/// The same of what stands at once, measured in so many slices.
+const SLICE: Duration = Duration::from_millis(TIME.as_millis() as u64 / SLICES as u64);
+const SLICES: usize = 10;
+/// Something to hold while a side is measured, of another length each time, so that its buffers lie elsewhere: how fast
+/// long copies are depends on where both ends lie in their pages, and would be the luck of a process.
+fn shift() -> Vec<u8> {
+    const PAGE: usize = 4096;
+    /// Comes by every multiple of 16 bytes.
+    const STEP: usize = 65 * 16;
+    static NEXT: AtomicUsize = AtomicUsize::new(1);
+    let bytes = NEXT.fetch_add(1, Relaxed).wrapping_mul(STEP) % PAGE;
+    black_box(Vec::with_capacity(bytes))
+}
+
 /// Datagrams between two turns.
 pub const BURST: usize = 32;
 
-/// Sending and receiving a datagram of 64 B.
-pub const UDP_BURST: Row = Row {
-    name: "stack/udp/64B_burst32",
-    against: "plain smoltcp on the same ring, send + receive",
+/// A round trip of 64 B beside ten thousand idle UDP sockets.
+pub const IDLE_UDP: Row = Row {
+    name: "stack/idle/udp_10000",
+    against: "no other socket, round trip",
     unit: "ns",
-    mark: Mark::AtMost(0.35),
+    mark: Mark::AtMost(2.0),
     speed: false,
     near: false,
     held: true,
     control: Control::Cubic,
     long: false,
     most_pairs: None,
+    slices: 1,
     needs: |_| Ok(()),
+    ours: |_| ours::udp_round_trip(10_000),
+    theirs: &[Peer::only(|_| ours::udp_round_trip(0))],
+};
+
+/// A round trip of 64 B beside ten thousand idle connections.
+pub const IDLE_TCP: Row = Row {
+    name: "stack/idle/tcp_10000",
+    ours: |_| ours::tcp_round_trip(10_000),
+    theirs: &[Peer::only(|_| ours::tcp_round_trip(0))],
+    ..IDLE_UDP
+};
+
+/// Sending and receiving a datagram of 64 B.
+pub const UDP_BURST: Row = Row {
+    name: "stack/udp/64B_burst32",
+    against: "plain smoltcp on the same ring, send + receive",
+    mark: Mark::AtMost(0.35),
+    slices: SLICES,
     ours: |_| ours::datagrams(),
     theirs: &[Peer::only(|_| plain::datagrams())],
+    ..IDLE_UDP
 };
 
 /// A stream with checksums, copied in and out.
@@ -49,23 +85,4 @@ pub const TCP_STREAM: Row = Row {
     ours: |_| ours::stream(),
     theirs: &[Peer::only(|_| plain::stream())],
     ..UDP_BURST
-};
-
-/// A round trip of 64 B beside ten thousand idle UDP sockets.
-pub const IDLE_UDP: Row = Row {
-    name: "stack/idle/udp_10000",
-    against: "no other socket, round trip",
-    unit: "ns",
-    mark: Mark::AtMost(2.0),
-    ours: |_| ours::udp_round_trip(10_000),
-    theirs: &[Peer::only(|_| ours::udp_round_trip(0))],
-    ..UDP_BURST
-};
-
-/// A round trip of 64 B beside ten thousand idle connections.
-pub const IDLE_TCP: Row = Row {
-    name: "stack/idle/tcp_10000",
-    ours: |_| ours::tcp_round_trip(10_000),
-    theirs: &[Peer::only(|_| ours::tcp_round_trip(0))],
-    ..IDLE_UDP
 };

@@ -24,6 +24,7 @@ const BASE: Row = Row {
     control: Control::Cubic,
     long: false,
     most_pairs: None,
+    slices: 1,
     needs: |_| Ok(()),
     ours: |_| unreachable!("every row of this file says how to measure"),
     theirs: &[],

@@ -11,7 +11,7 @@ use smoltcp::socket::{tcp, udp};
 use smoltcp::time::Instant as Time;
 use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr};
 
-use super::{BURST, TIME};
+use super::{BURST, SLICE, shift};
 use crate::trouble::Trouble;
 
 /// As large as our stack's own: what both may hold is the same.
@@ -174,7 +174,7 @@ pub fn datagrams() -> Result<f64, Trouble> {
     let (client, server) = (near.datagram_socket(9)?, far.datagram_socket(7)?);
     let start = Instant::now();
     let (mut count, mut sum, mut begin) = (0usize, 0u64, None);
-    while begin.is_none_or(|begin: Instant| begin.elapsed() < TIME) {
+    while begin.is_none_or(|begin: Instant| begin.elapsed() < SLICE) {
         for _ in 0..100 {
             let socket = near.sockets.get_mut::<udp::Socket>(client);
             for number in 0..BURST {
@@ -203,6 +203,7 @@ pub fn datagrams() -> Result<f64, Trouble> {
 }
 
 pub fn stream() -> Result<f64, Trouble> {
+    let _shift = shift();
     let [mut near, mut far] = ends()?;
     let (client, server) = (near.stream_socket(), far.stream_socket());
     let listening = far.sockets.get_mut::<tcp::Socket>(server);
@@ -214,7 +215,7 @@ pub fn stream() -> Result<f64, Trouble> {
     let (source, mut sink) = (vec![7; BUFFER_BYTES], vec![0; BUFFER_BYTES]);
     let start = Instant::now();
     let (mut bytes, mut begin) = (0usize, None);
-    while begin.is_none_or(|begin: Instant| begin.elapsed() < TIME) {
+    while begin.is_none_or(|begin: Instant| begin.elapsed() < SLICE) {
         for _ in 0..100 {
             let socket = near.sockets.get_mut::<tcp::Socket>(client);
             while socket.can_send() && socket.send_slice(&source).is_ok_and(|sent| sent > 0) {}
