@@ -470,7 +470,7 @@ impl Link {
 
     /// Puts a whole frame into the burst. A long one leaves at once: its bytes are still in the cache when the port reads
     /// them, and its buffer is when the next one is written into it; a burst of them is larger than that.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, frame: Frame) {
         if self.burst.is_full() {
             self.flush();

@@ -154,11 +154,11 @@ fn tail(mut rest: &[u8]) -> u64 {
 
 #[inline(always)]
 const fn fold(total: u64) -> u16 {
-    // 64 bits to 33, to 18, to 17, to 16.
-    let total = halves(total);
-    let total = (total & 0xffff) + ((total >> 16) & 0xffff) + (total >> 32);
-    let total = (total & 0xffff) + (total >> 16);
-    ((total & 0xffff) + (total >> 16)) as u16
+    // Both halves with the carry of their sum, which is 32 bits long then.
+    let (sum, carry) = (total as u32).overflowing_add((total >> 32) as u32);
+    let sum = sum + carry as u32;
+    // Added to itself with its halves exchanged: the upper half is the sum of both, and gets the lower one's carry.
+    (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
 }
 
 #[cfg(test)]

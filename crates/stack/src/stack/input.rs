@@ -10,8 +10,8 @@ use crate::icmp::{self, News};
 use crate::link::Link;
 use crate::problem;
 use crate::tcp::Tcp;
-use crate::udp::Fate;
 use crate::udp::reassembly::Outcome;
+use crate::udp::{Arrival, Fate, Udp};
 use crate::wire::ip::{self, Header};
 use crate::wire::{
     ETHERNET_BYTES, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ICMP, ICMPV6, TCP, UDP, word,
@@ -47,9 +47,10 @@ impl Stack {
         // that may be either is copied through memory, and waits for the short stores that made it.
         match word(ethernet, 12) {
             ETHERTYPE_IPV4 => {
-                self.link.counters.ip.in_receives += 1;
-                let header = ip::parse_v4(&bytes[at..], self.verify);
-                self.sort_packet(frame, at, vnet, header)
+                let packet = &bytes[at..];
+                let header = ip::parse_v4(packet, self.verify);
+                let found = judge(&mut self.link, &mut self.udp, packet, header, vnet);
+                self.hand_on(frame, at, vnet, found)
             }
             ETHERTYPE_IPV6 => self.sort_v6(frame, at, vnet),
             ETHERTYPE_ARP => {
@@ -65,12 +66,14 @@ impl Stack {
 
     #[inline(never)]
     fn sort_v6(&mut self, frame: Frame, at: usize, vnet: VnetHeader) -> Option<Frame> {
-        self.link.counters.ip.in_receives += 1;
-        let header = ip::parse_v6(&self.memory.bytes(&frame)[at..]);
-        if header.is_none() {
+        let packet = &self.memory.bytes(&frame)[at..];
+        let header = ip::parse_v6(packet);
+        let is_header = header.is_some();
+        let found = judge(&mut self.link, &mut self.udp, packet, header, vnet);
+        if !is_header {
             self.refuse_v6(&frame, at);
         }
-        self.sort_packet(frame, at, vnet, header)
+        self.hand_on(frame, at, vnet, found)
     }
 
     /// Whose headers are not taken is told, if something about them is to be told.
@@ -83,29 +86,37 @@ impl Stack {
         }
     }
 
-    /// Hands a packet on, whose header lies `at` the frame's bytes and was read or is none.
+    /// Hands a packet on, which lies `at` the frame's bytes.
     #[inline(always)]
-    fn sort_packet(
+    fn hand_on(
         &mut self,
         frame: Frame,
         at: usize,
         vnet: VnetHeader,
-        header: Option<Header>,
+        found: Found,
     ) -> Option<Frame> {
-        let Some(header) = header else {
-            self.link.counters.ip.in_header_errors += 1;
-            return Some(frame);
-        };
-        if !self.link.own.accepts(header.to) {
-            self.link.counters.ip.in_address_errors += 1;
-            return Some(frame);
+        match found {
+            Found::Nothing => Some(frame),
+            Found::Datagram(header, arrival) => {
+                (self.udp).input(&mut self.link, frame, at, &header, arrival)
+            }
+            Found::NoPort(header) => {
+                self.no_port(header, &frame, at);
+                Some(frame)
+            }
+            Found::Other(header) => {
+                self.take_in(header, &frame, at, vnet);
+                Some(frame)
+            }
         }
-        if self.link.own.is_nobody(header.from) {
-            self.link.counters.ip.in_source_errors += 1;
-            return Some(frame);
-        }
+    }
+
+    /// Takes in what is not a datagram of its own. A call, and given its header by value: whoever passes it on by
+    /// reference has it written to memory, and the way of datagrams goes without that.
+    #[inline(never)]
+    fn take_in(&mut self, header: Header, frame: &Frame, at: usize, vnet: VnetHeader) {
         let v4 = header.to.is_ipv4();
-        let packet = &self.memory.bytes(&frame)[at..];
+        let packet = &self.memory.bytes(frame)[at..];
         if let Some(piece) = header.piece {
             let payload = &packet[header.body..header.end];
             let counters = &mut self.link.counters;
@@ -117,18 +128,7 @@ impl Stack {
             if let Outcome::Whole(buffer, length, protocol) = outcome {
                 self.input_whole(&Header { protocol, ..header }, buffer, length);
             }
-            return Some(frame);
-        }
-        if header.protocol == UDP {
-            self.link.counters.ip.in_delivers += 1;
-            return match self.udp.input(&mut self.link, frame, &header, at, vnet) {
-                Fate::Queued => None,
-                Fate::Done(frame) => Some(frame),
-                Fate::NoPort(frame) => {
-                    self.no_port(&header, &frame, at);
-                    Some(frame)
-                }
-            };
+            return;
         }
         match header.protocol {
             TCP if !v4 && header.body != ip::V6_BYTES => {
@@ -168,16 +168,15 @@ impl Stack {
             }
             _ => self.link.counters.ip.in_unknown_protocols += 1,
         }
-        Some(frame)
     }
 
     #[cold]
-    fn no_port(&mut self, header: &Header, frame: &Frame, at: usize) {
+    fn no_port(&mut self, header: Header, frame: &Frame, at: usize) {
         self.link.counters.udp.no_ports += 1;
         let bytes = self.memory.bytes(frame);
         // What everybody on the link got has no answer of each (RFC 1122, section 3.2.2).
         if bytes[at - ETHERNET_BYTES] & 1 == 0 {
-            icmp::port_unreachable(&mut self.link, header, &bytes[at..]);
+            icmp::port_unreachable(&mut self.link, &header, &bytes[at..]);
         }
     }
 
@@ -225,6 +224,51 @@ impl Stack {
             _ => self.link.counters.ip.in_unknown_protocols += 1,
         }
         self.udp.reassembly.free(buffer);
+    }
+}
+
+/// What a packet is.
+enum Found {
+    /// Nothing that is taken; it was counted.
+    Nothing,
+    /// A datagram that came whole, for a socket.
+    Datagram(Header, Arrival),
+    /// One for a port that nobody has.
+    NoPort(Header),
+    /// Something else, for this host.
+    Other(Header),
+}
+
+/// Looks at a packet whose header was read, or is none.
+#[inline(always)]
+fn judge(
+    link: &mut Link,
+    udp: &mut Udp,
+    packet: &[u8],
+    header: Option<Header>,
+    vnet: VnetHeader,
+) -> Found {
+    link.counters.ip.in_receives += 1;
+    let Some(header) = header else {
+        link.counters.ip.in_header_errors += 1;
+        return Found::Nothing;
+    };
+    if !link.own.accepts(header.to) {
+        link.counters.ip.in_address_errors += 1;
+        return Found::Nothing;
+    }
+    if link.own.is_nobody(header.from) {
+        link.counters.ip.in_source_errors += 1;
+        return Found::Nothing;
+    }
+    if header.protocol != UDP || header.piece.is_some() {
+        return Found::Other(header);
+    }
+    link.counters.ip.in_delivers += 1;
+    match udp.judge(&mut link.counters.udp, packet, &header, vnet) {
+        Fate::Wrong => Found::Nothing,
+        Fate::NoPort => Found::NoPort(header),
+        Fate::For(arrival) => Found::Datagram(header, arrival),
     }
 }
 

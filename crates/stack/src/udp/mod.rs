@@ -100,14 +100,25 @@ impl Socket {
     }
 }
 
-/// What became of a packet's frame.
+/// What a datagram is that came whole.
 pub(crate) enum Fate {
-    /// It is back, to be freed.
-    Done(Frame),
-    /// A queue holds it.
-    Queued,
-    /// It is back; nobody has the port.
-    NoPort(Frame),
+    /// It is not right; it was counted.
+    Wrong,
+    /// Nobody has its port.
+    NoPort,
+    /// It is for somebody.
+    For(Arrival),
+}
+
+/// A datagram for a socket, in a frame.
+#[derive(Clone, Copy)]
+pub(crate) struct Arrival {
+    socket: u32,
+    /// The sender's port.
+    from: u16,
+    payload: u16,
+    /// Payload of each, when it is several datagrams of one size; otherwise zero.
+    segment: u16,
 }
 
 impl Udp {
@@ -357,31 +368,28 @@ impl Udp {
         }
     }
 
-    /// A datagram came whole, in a frame; `at` is where its IP header begins.
+    /// Looks at a datagram that came whole.
     #[inline(always)]
-    pub(crate) fn input(
+    pub(crate) fn judge(
         &mut self,
-        link: &mut Link,
-        mut frame: Frame,
+        counters: &mut crate::counters::Udp,
+        packet: &[u8],
         header: &Header,
-        at: usize,
         vnet: VnetHeader,
     ) -> Fate {
-        let bytes = &link.memory.bytes(&frame)[at..at + header.end];
-        let datagram = &bytes[header.body..];
+        let packet = &packet[..header.end];
+        let datagram = &packet[header.body..];
         let checked = vnet.needs_checksum || vnet.checksum_valid || !self.verify;
         let split = vnet.segmentation == Segmentation::Udp;
         let checks = (checked || split, self.takes_open);
         let v4 = header.to.is_ipv4();
-        // Of the bytes that came: the header that was made of them stands in memory for either version, and is loaded
-        // in longer words than it was written in.
-        let pseudo = |length| ip::pseudo_sum_in(bytes, v4, UDP, length);
-        let Some(length) = check(&mut link.counters.udp, v4, datagram, checks, pseudo) else {
-            return Fate::Done(frame);
+        let pseudo = ip::pseudo_sum_in(packet, v4, UDP);
+        let Some(length) = check(counters, v4, datagram, checks, pseudo) else {
+            return Fate::Wrong;
         };
         let ports = (word(datagram, 0), word(datagram, 2));
-        let Some(index) = self.find(header, ports) else {
-            return Fate::NoPort(frame);
+        let Some(socket) = self.find(header, ports) else {
+            return Fate::NoPort;
         };
         let payload = length - UDP_BYTES;
         // The frame is as long as all datagrams together; each but the last has `segment_bytes`.
@@ -390,31 +398,49 @@ impl Udp {
         } else {
             0
         };
-        let socket = &mut self.sockets[index as usize];
+        Fate::For(Arrival {
+            socket,
+            from: ports.0,
+            payload: payload as u16,
+            segment,
+        })
+    }
+
+    /// Takes in a datagram, whose IP header begins `at` its frame's bytes; gives the frame back unless a queue holds it.
+    #[inline(always)]
+    pub(crate) fn input(
+        &mut self,
+        link: &mut Link,
+        mut frame: Frame,
+        at: usize,
+        header: &Header,
+        arrival: Arrival,
+    ) -> Option<Frame> {
+        let socket = &mut self.sockets[arrival.socket as usize];
         if self.held >= self.limit && !socket.queue.is_full() {
             socket.drops = socket.drops.wrapping_add(1);
             link.counters.udp.no_buffer += 1;
-            return Fate::Done(frame);
+            return Some(frame);
         }
         let Some(slot) = socket.queue.add() else {
             socket.drops = socket.drops.wrapping_add(1);
             link.counters.udp.receive_queue_full += 1;
-            return Fate::Done(frame);
+            return Some(frame);
         };
         let start = usize::from(frame.offset()) + at + header.body + UDP_BYTES;
         frame.set_offset(start as u16);
-        frame.set_len(payload as u16);
+        frame.set_len(arrival.payload);
         slot.body = Body::Frame(frame);
-        slot.from = SocketAddr::new(header.from, ports.0);
+        slot.from = SocketAddr::new(header.from, arrival.from);
         slot.to = header.to;
         slot.tos = header.tos;
         slot.arrived = link.came;
         slot.queued = (link.watch.as_ref()).and_then(|watch| watch.stage_now());
-        slot.segment = segment;
+        slot.segment = arrival.segment;
         self.held += 1;
         link.counters.udp.in_datagrams += 1;
-        self.ready.push(index);
-        Fate::Queued
+        self.ready.push(arrival.socket);
+        None
     }
 
     /// A datagram was put together in a part of a buffer, which the queue holds from here on. False when nobody has
@@ -429,7 +455,7 @@ impl Udp {
         let checks = (!self.verify, self.takes_open);
         let start = within.start;
         let datagram = &self.reassembly.bytes(buffer)[within];
-        let pseudo = |length| ip::pseudo_sum(header.from, header.to, UDP, length);
+        let pseudo = ip::pseudo_sum(header.from, header.to, UDP, 0);
         let v4 = header.to.is_ipv4();
         let Some(length) = check(&mut link.counters.udp, v4, datagram, checks, pseudo) else {
             self.reassembly.free(buffer);
@@ -585,14 +611,15 @@ impl Udp {
     }
 }
 
-/// Bytes of a datagram with its header, if header and checksum are right.
+/// Bytes of a datagram with its header, if header and checksum are right; `pseudo` is the sum of its pseudo header without
+/// the length.
 #[inline(always)]
 fn check(
     counters: &mut crate::counters::Udp,
     v4: bool,
     datagram: &[u8],
     (checked, takes_open): (bool, bool),
-    pseudo: impl FnOnce(usize) -> Sum,
+    pseudo: Sum,
 ) -> Option<usize> {
     let length = match datagram.len() {
         0..UDP_BYTES => 0,
@@ -606,7 +633,7 @@ fn check(
     // No checksum is a way to send over IPv4 (RFC 768) and not over IPv6 (RFC 8200).
     let none = sent == 0 && v4;
     if !checked && !none {
-        match Verdict::of(pseudo(length), &datagram[..length], sent) {
+        match Verdict::of(pseudo + Sum::word(length as u16), &datagram[..length], sent) {
             Verdict::Right => {}
             Verdict::Open if takes_open => counters.in_open_checksums += 1,
             Verdict::Open => {

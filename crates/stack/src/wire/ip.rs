@@ -102,10 +102,11 @@ pub(crate) fn parse_v4(packet: &[u8], verify: bool) -> Option<Header> {
             more: place & MORE != 0,
         }),
     };
-    let &[.., a, b, c, d, e, f, g, h] = plain;
+    // As wholes, and not byte by byte.
+    let (words, _) = plain.as_chunks::<4>();
     Some(Header {
-        from: Ipv4Addr::new(a, b, c, d).into(),
-        to: Ipv4Addr::new(e, f, g, h).into(),
+        from: Ipv4Addr::from(words[3]).into(),
+        to: Ipv4Addr::from(words[4]).into(),
         protocol: plain[9],
         tos: plain[1],
         body,
@@ -381,23 +382,22 @@ pub(crate) fn pseudo(from: IpAddr, to: IpAddr, protocol: u8, length: usize) -> u
 /// The same, to be added to that of what follows.
 #[inline(always)]
 pub(crate) fn pseudo_sum(from: IpAddr, to: IpAddr, protocol: u8, length: usize) -> Sum {
-    Sum::address(from) + Sum::address(to) + what_follows(protocol, length)
+    Sum::address(from)
+        + Sum::address(to)
+        + Sum::word(protocol.into())
+        + Sum::word((length >> 16) as u16)
+        + Sum::word(length as u16)
 }
 
-/// The same of a packet whose header was read: of its addresses as they came.
+/// The same of a packet whose header was read, without the length. It is made of the addresses as they came: the header
+/// that was made of them is loaded in longer words than it was written in, which wait for these.
 #[inline(always)]
-pub(crate) fn pseudo_sum_in(packet: &[u8], v4: bool, protocol: u8, length: usize) -> Sum {
+pub(crate) fn pseudo_sum_in(packet: &[u8], v4: bool, protocol: u8) -> Sum {
     let addresses = match v4 {
         true => &packet[12..V4_BYTES],
         false => &packet[8..V6_BYTES],
     };
-    Sum::of(addresses) + what_follows(protocol, length)
-}
-
-/// What a pseudo header holds besides addresses.
-#[inline(always)]
-fn what_follows(protocol: u8, length: usize) -> Sum {
-    Sum::word(protocol.into()) + Sum::word((length >> 16) as u16) + Sum::word(length as u16)
+    Sum::of(addresses) + Sum::word(protocol.into())
 }
 
 #[cfg(test)]
