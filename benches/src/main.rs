@@ -77,7 +77,7 @@ fn bench() -> Result<u8, Trouble> {
     table.print_head();
     let (mut outcomes, mut broken): (Vec<Outcome>, bool) = (Vec::new(), false);
     for row in asked.rows {
-        let wanted = row.most_pairs.map_or(asked.pairs, |n| n.min(asked.pairs)) * row.slices;
+        let wanted = row.most_pairs.map_or(asked.pairs, |n| n.min(asked.pairs));
         let ran = if row.long && !asked.long {
             Err(Trouble::skip("takes long: ask for it with LONG=1"))
         } else {

@@ -220,18 +220,38 @@ fn pair(
     number: usize,
     before: Option<u64>,
 ) -> Result<Pair, Trouble> {
-    let ours_first = number.is_multiple_of(2);
-    let (first, second) = if ours_first {
-        (row.ours, peer.run)
-    } else {
-        (peer.run, row.ours)
-    };
-    let one = first(ground)?;
-    let between = line(row, ground);
-    let last = second(ground)?;
+    let mut slices = Vec::with_capacity(row.slices);
+    let mut between = None;
+    for slice in 0..row.slices {
+        let ours_first = (number + slice).is_multiple_of(2);
+        let (first, second) = if ours_first {
+            (row.ours, peer.run)
+        } else {
+            (peer.run, row.ours)
+        };
+        let one = first(ground)?;
+        if slice == row.slices / 2 {
+            between = line(row, ground);
+        }
+        let last = second(ground)?;
+        let both = if ours_first { [one, last] } else { [last, one] };
+        check(row, peer, both)?;
+        slices.push(both);
+    }
     let after = line(row, ground);
-    let (ours, theirs) = if ours_first { (one, last) } else { (last, one) };
-    // Nothing is no figure, and nothing can be a multiple of it.
+    let [ours, theirs] = geometric_means(&slices);
+    Ok(Pair {
+        ours,
+        theirs,
+        line_ns: match (before, between, after) {
+            (Some(before), Some(between), Some(after)) => Some([before, between, after]),
+            _ => None,
+        },
+    })
+}
+
+/// Nothing is no figure, and nothing can be a multiple of it.
+fn check(row: &Row, peer: &Peer, [ours, theirs]: [f64; 2]) -> Result<(), Trouble> {
     // The only one has no name of its own.
     let other = match peer.name {
         "" => row.against,
@@ -243,13 +263,17 @@ fn pair(
             return Err(Trouble::program(side, what));
         }
     }
-    Ok(Pair {
-        ours,
-        theirs,
-        line_ns: match (before, between, after) {
-            (Some(before), Some(between), Some(after)) => Some([before, between, after]),
-            _ => None,
-        },
+    Ok(())
+}
+
+/// Of both sides: the ratio of these is the mean of the slices' ratios.
+fn geometric_means(slices: &[[f64; 2]]) -> [f64; 2] {
+    if let [only] = slices {
+        return *only;
+    }
+    [0, 1].map(|side| {
+        let logs = slices.iter().map(|both| both[side].ln());
+        (logs.sum::<f64>() / slices.len() as f64).exp()
     })
 }
 
@@ -350,6 +374,15 @@ mod tests {
             ..pair([0; 3])
         };
         assert_eq!(unknown.state(), None);
+    }
+
+    #[test]
+    fn slices_come_to_their_mean_ratio() {
+        assert_eq!(geometric_means(&[[0.1, 0.3]]), [0.1, 0.3]);
+        // Ratios of a half and of two.
+        let [ours, theirs] = geometric_means(&[[1.0, 2.0], [8.0, 4.0]]);
+        assert!((ours / theirs - 1.0).abs() < 1e-12, "{ours} {theirs}");
+        assert!((ours - 8f64.sqrt()).abs() < 1e-12);
     }
 
     #[test]

@@ -31,8 +31,8 @@ pub struct Row {
     pub long: bool,
     /// Pairs at most, where more tell nothing.
     pub most_pairs: Option<usize>,
-    /// Pairs run for each that is asked for: of loops in this process, which need not be long. The shorter a pair, the
-    /// seldomer the machine's pace changes within it.
+    /// Short runs of each side, in turn, that make one pair: of loops in this process, which need not be long. The shorter
+    /// they are, the seldomer the machine's pace changes between one and the other.
     pub slices: usize,
     /// Fails with [`Trouble::Skip`] where something that the row needs is not installed.
     pub needs: fn(&Ground) -> Result<(), Trouble>,

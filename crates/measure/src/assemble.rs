@@ -21,6 +21,17 @@ use crate::loss::{self, Ways};
 use crate::stamped::Clocks;
 use crate::timing;
 
+/// What a record says whose other end told no results.
+pub const PEER_VANISHED: &str = "peer-vanished";
+
+/// It, and why.
+pub fn peer_vanished(why: impl std::fmt::Display) -> Doubt {
+    Doubt::new(
+        PEER_VANISHED,
+        format!("{why}; only this end's half is here"),
+    )
+}
+
 /// Samples above a percentile that make it more than the luck of a few.
 const TAIL_SAMPLES: u64 = 10;
 
@@ -71,10 +82,7 @@ pub fn assemble(report: Report) -> (Record, Option<MeasureError>) {
     } = ended;
     let mut doubts = Vec::new();
     if let Some(failure) = &failure {
-        doubts.push(Doubt::new(
-            "peer-vanished",
-            format!("{failure}; only this end's half is here"),
-        ));
+        doubts.push(peer_vanished(failure));
     }
     let interrupted = interrupted
         || failure.is_some()

@@ -318,7 +318,7 @@ impl MeasureError {
             Self::Refused { .. }
                 | Self::NoRoute { .. }
                 | Self::NoNeighbor { .. }
-                | Self::Port(PortError::NoPartner { .. })
+                | Self::Port(PortError::NoPartner { .. } | PortError::PartnerGone { .. })
                 | Self::Silent { .. }
                 | Self::SilentUdp { .. }
                 | Self::PeerBusy { .. }

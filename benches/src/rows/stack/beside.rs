@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::IDLE_UDP;
+use super::BASE;
 use crate::ground::{Control, Ground};
 use crate::peer::linerate::{figure, run};
 use crate::process::Program;
@@ -36,7 +36,7 @@ pub const ECHO_SPINNING: Row = Row {
     speed: true,
     ours: |ground| over_tap(ground),
     theirs: &[Peer::only(|ground| by_the_kernel(ground, "spin"))],
-    ..IDLE_UDP
+    ..BASE
 };
 
 /// The same host against the least that any host behind a tap costs.
@@ -114,7 +114,7 @@ pub const IN_BBR: Row = Row {
     speed: true,
     ours: |ground| stream_in(ground, "bbr", ""),
     theirs: &[Peer::only(|ground| between_kernels(ground, "bbr"))],
-    ..IDLE_UDP
+    ..BASE
 };
 
 /// The kernel sends with cubic.
@@ -228,7 +228,7 @@ pub const BUFFER: Row = Row {
             Err(Trouble::program("linerate", why))
         }
     })],
-    ..IDLE_UDP
+    ..BASE
 };
 
 /// A queue of one packet.
@@ -241,7 +241,7 @@ pub const QUEUE_1: Row = Row {
     most_pairs: Some(9),
     ours: |ground| delivered(ground, 1),
     theirs: &[Peer::only(|_| Ok(1.0))],
-    ..IDLE_UDP
+    ..BASE
 };
 
 /// A queue that holds a burst.

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use super::IDLE_UDP;
+use super::BASE;
 use crate::row::{Mark, Peer, Row};
 use crate::trouble::Trouble;
 
@@ -16,7 +16,7 @@ pub const MEMORY_DEFAULT: Row = Row {
     most_pairs: Some(1),
     ours: |_| Ok(subject("embedded-default")?[0]),
     theirs: &[Peer::only(|_| taken("embedded-default"))],
-    ..IDLE_UDP
+    ..BASE
 };
 
 /// Larger ones.

@@ -11,7 +11,7 @@ use smoltcp::socket::{tcp, udp};
 use smoltcp::time::Instant as Time;
 use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr};
 
-use super::{BURST, SLICE, shift};
+use super::{BURST, ROUNDS, SLICE, shift};
 use crate::trouble::Trouble;
 
 /// As large as our stack's own: what both may hold is the same.
@@ -175,7 +175,7 @@ pub fn datagrams() -> Result<f64, Trouble> {
     let start = Instant::now();
     let (mut count, mut sum, mut begin) = (0usize, 0u64, None);
     while begin.is_none_or(|begin: Instant| begin.elapsed() < SLICE) {
-        for _ in 0..100 {
+        for _ in 0..ROUNDS {
             let socket = near.sockets.get_mut::<udp::Socket>(client);
             for number in 0..BURST {
                 let to = (IpAddress::v4(10, 0, 0, 2), 7);
@@ -216,7 +216,7 @@ pub fn stream() -> Result<f64, Trouble> {
     let start = Instant::now();
     let (mut bytes, mut begin) = (0usize, None);
     while begin.is_none_or(|begin: Instant| begin.elapsed() < SLICE) {
-        for _ in 0..100 {
+        for _ in 0..ROUNDS {
             let socket = near.sockets.get_mut::<tcp::Socket>(client);
             while socket.can_send() && socket.send_slice(&source).is_ok_and(|sent| sent > 0) {}
             let now = time(start);

@@ -12,7 +12,7 @@ use linerate_metric::plan::{
 };
 use linerate_metric::record::{Doubt, Record};
 use linerate_metric::stack::{Control, StackPlan};
-use linerate_port::{Partner, PortError};
+use linerate_port::{Partner, PortError, PortUrl};
 
 use super::agreement::settle;
 use super::client::Client;
@@ -21,6 +21,7 @@ use super::pace;
 use super::reach::Local;
 use super::setup;
 use super::wire::Line;
+use crate::assemble::{PEER_VANISHED, peer_vanished};
 use crate::error::MeasureError;
 use crate::flow::Part;
 use crate::stack::services::Front;
@@ -75,10 +76,14 @@ impl Ground {
         }
     }
 
-    /// What an error comes from, where the port broke.
+    /// What an error comes from, where the port broke, or nobody is at its other end any more.
     pub fn explain(&self, error: MeasureError) -> MeasureError {
-        match self.stack().and_then(StackThread::failure) {
+        let Some(stack) = self.stack() else {
+            return error;
+        };
+        match stack.take_failure() {
             Some(failure) => failure.into(),
+            None if is_silence(&error) && stack.is_left() => partner_gone(stack),
             None => error,
         }
     }
@@ -96,11 +101,11 @@ impl Ground {
         let why = self.explain(error);
         if let MeasureError::Port(port) = &why {
             let mut doubts = record.validity.iter_mut();
-            if let Some(doubt) = doubts.find(|doubt| doubt.doubt == "peer-vanished") {
+            if let Some(doubt) = doubts.find(|doubt| doubt.doubt == PEER_VANISHED) {
                 let Problem {
                     object, situation, ..
                 } = port.problem();
-                doubt.why = format!("{object}: {situation}; only this end's half is here");
+                *doubt = peer_vanished(format!("{object}: {situation}"));
             }
         }
         (record, Some(why))
@@ -201,14 +206,17 @@ impl Ground {
                 return Err(MeasureError::Interrupted);
             }
             // Why nothing comes may be the port.
-            if let Some(failure) = stack.failure() {
+            if let Some(failure) = stack.take_failure() {
                 return Err(failure.into());
+            }
+            if stack.is_left() {
+                return Err(partner_gone(stack));
             }
             if began.elapsed() >= NEIGHBOR_PATIENCE {
                 // Nobody at all got the question.
                 if stack.partner() == Some(Partner::Awaited) {
                     return Err(PortError::NoPartner {
-                        port: stack.facts().device.clone(),
+                        port: port_of(stack),
                         patience_s: NEIGHBOR_PATIENCE.as_secs(),
                     }
                     .into());
@@ -324,6 +332,30 @@ impl Ground {
     }
 }
 
+/// Whether it may be no more than that nobody is there: it says that nothing came, or no more.
+fn is_silence(error: &MeasureError) -> bool {
+    matches!(
+        error,
+        MeasureError::Vanished { .. }
+            | MeasureError::Silent { .. }
+            | MeasureError::SilentUdp { .. }
+            | MeasureError::UdpBlocked { .. }
+            | MeasureError::NoNeighbor { .. }
+    )
+}
+
+fn partner_gone(stack: &StackThread) -> MeasureError {
+    let port = port_of(stack);
+    PortError::PartnerGone { port }.into()
+}
+
+/// A port as errors name it.
+fn port_of(stack: &StackThread) -> String {
+    let typed = &stack.facts().device;
+    let url = typed.parse::<PortUrl>();
+    url.map_or_else(|_| typed.clone(), |url| url.short())
+}
+
 /// An address of IPv4 that is written as one of IPv6 (RFC 4291, section 2.5.5.2), as what it is: such packets
 /// are of IPv4 alone, and only the kernel's sockets take the long form for it.
 fn plainly(far: SocketAddr) -> SocketAddr {
@@ -354,7 +386,10 @@ pub(super) fn first_of<R>(
     let mut first_error = None;
     for address in addresses {
         match one(address) {
-            Err(error @ (MeasureError::Interrupted | MeasureError::Stack(_))) => return Err(error),
+            Err(
+                error
+                @ (MeasureError::Interrupted | MeasureError::Stack(_) | MeasureError::Port(_)),
+            ) => return Err(error),
             Err(error) => drop(first_error.get_or_insert(error)),
             done => return done,
         }

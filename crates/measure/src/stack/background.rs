@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 
 use linerate_host::sys::clock::Nanos;
-use linerate_port::{Partner, PortError};
+use linerate_port::Partner;
 use linerate_stack::{SocketId, Stack, StackError};
 
 use super::bridge::{Bridge, Ends};
@@ -47,6 +47,8 @@ pub struct PortState {
 struct Found {
     failure: Option<StackError>,
     partner: Option<Partner>,
+    /// It went, and has not come back for a while.
+    left: bool,
 }
 
 impl PortState {
@@ -59,8 +61,8 @@ impl PortState {
         self.found().failure.get_or_insert(why);
     }
 
-    /// Why it does not work any more.
-    pub fn failure(&self) -> Option<StackError> {
+    /// Why it does not work any more: told once.
+    pub fn take_failure(&self) -> Option<StackError> {
         self.found().failure.take()
     }
 
@@ -75,6 +77,15 @@ impl PortState {
     pub fn partner(&self) -> Option<Partner> {
         self.found().partner
     }
+
+    /// Whether it went, and has been away for as long as its last frames take to be read.
+    pub fn is_left(&self) -> bool {
+        self.found().left
+    }
+
+    fn set_left(&self, left: bool) {
+        self.found().left = left;
+    }
 }
 
 /// Bridges, services, and what others ask for.
@@ -84,6 +95,8 @@ pub struct Background {
     services: Option<Box<Services>>,
     refresh_ns: Nanos,
     port: Arc<PortState>,
+    /// Looks in a row that found the process at the port's other end gone.
+    absent: u32,
 }
 
 impl Background {
@@ -99,6 +112,7 @@ impl Background {
             services,
             refresh_ns: 0,
             port,
+            absent: 0,
         }
     }
 
@@ -209,18 +223,22 @@ impl Background {
     pub fn refresh(&mut self, stack: &mut Stack) {
         let refreshed = stack.refresh();
         self.port.see(stack.partner());
-        // Whoever serves waits for the next one; to whoever calls nobody else will answer.
-        let left = self.services.is_none() && self.port.partner() == Some(Partner::Gone);
-        let failed = match refreshed {
-            Err(error) => error,
-            Ok(()) if left => StackError::Port(PortError::PartnerGone {
-                port: stack.capabilities().name.clone(),
-            }),
-            Ok(()) => return,
+        // Its last frames may be on their way still, and whoever is started again is back soon.
+        const LOOKS: u32 = 2;
+        self.absent = match self.port.partner() {
+            Some(Partner::Gone) => self.absent.saturating_add(1),
+            _ => 0,
         };
-        self.port.fail(failed);
-        // Nothing will come any more: whoever talks learns it now.
-        self.bridges.clear();
+        let left = self.absent >= LOOKS;
+        self.port.set_left(left);
+        let broken = refreshed.is_err();
+        if let Err(error) = refreshed {
+            self.port.fail(error);
+        }
+        if broken || left {
+            // Nothing will come any more: whoever talks learns it now.
+            self.bridges.clear();
+        }
     }
 
     /// Bridges that still carry something.

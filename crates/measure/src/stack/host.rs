@@ -163,7 +163,7 @@ fn serve(
             interrupted = stopped && ends_ns.is_some();
             break;
         }
-        if let Some(error) = thread.failure() {
+        if let Some(error) = thread.take_failure() {
             failure = Some(error.into());
             break;
         }

@@ -238,9 +238,14 @@ impl StackThread {
         }
     }
 
-    /// Why the port does not work any more.
-    pub fn failure(&self) -> Option<StackError> {
-        self.port.failure()
+    /// Why the port does not work any more: told once.
+    pub fn take_failure(&self) -> Option<StackError> {
+        self.port.take_failure()
+    }
+
+    /// Whether the process at the port's other end went, and has not come back.
+    pub fn is_left(&self) -> bool {
+        self.port.is_left()
     }
 
     /// Who is at the port's other end, where it has one.

@@ -186,6 +186,14 @@ mod tests {
         }
 
         #[test]
+        fn folding_keeps_the_rest(total: u64) {
+            for total in [total, total << 32, total >> 16, u64::MAX - total % 3, 1 << (total % 64)] {
+                prop_assert_eq!(u64::from(fold(total)) % 0xffff, total % 0xffff);
+                prop_assert_eq!(fold(total) == 0, total == 0);
+            }
+        }
+
+        #[test]
         fn parts_add_up(v4: u32, v6: u128, word: u16, bytes in prop::collection::vec(any::<u8>(), 0..80)) {
             let v4 = Ipv4Addr::from(v4);
             let v6 = Ipv6Addr::from(v6);

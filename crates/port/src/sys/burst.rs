@@ -162,6 +162,7 @@ impl Burst {
             *word = frame.word();
         }
         // The words own the slots from here on; a handle that is dropped gives nothing back.
+        const { assert!(!std::mem::needs_drop::<Frame>()) };
         list.truncate(from);
         burst
     }

@@ -11,7 +11,7 @@ use crate::link::Link;
 use crate::problem;
 use crate::tcp::Tcp;
 use crate::udp::reassembly::Outcome;
-use crate::udp::{Arrival, Fate, Udp};
+use crate::udp::{Arrival, Refusal, Udp};
 use crate::wire::ip::{self, Header};
 use crate::wire::{
     ETHERNET_BYTES, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ICMP, ICMPV6, TCP, UDP, word,
@@ -266,9 +266,9 @@ fn judge(
     }
     link.counters.ip.in_delivers += 1;
     match udp.judge(&mut link.counters.udp, packet, &header, vnet) {
-        Fate::Wrong => Found::Nothing,
-        Fate::NoPort => Found::NoPort(header),
-        Fate::For(arrival) => Found::Datagram(header, arrival),
+        Ok(arrival) => Found::Datagram(header, arrival),
+        Err(Refusal::NoPort) => Found::NoPort(header),
+        Err(Refusal::Wrong) => Found::Nothing,
     }
 }
 

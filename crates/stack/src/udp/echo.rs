@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::task::Poll;
 
 use super::Udp;
-use super::waiting::Body;
+use super::receive_queue::Body;
 use crate::error::StackError;
 use crate::link::Link;
 use crate::socket::{Echo, Meta, SocketId};

@@ -4,8 +4,8 @@ mod echo;
 pub(crate) mod fragment;
 mod ports;
 pub(crate) mod reassembly;
+mod receive_queue;
 mod send;
-mod waiting;
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -27,8 +27,8 @@ use crate::wire::{Sum, UDP, UDP_BYTES, Verdict, word};
 use fragment::Fragmenter;
 use ports::Ports;
 use reassembly::Reassembly;
+use receive_queue::{Body, ReceiveQueue};
 use send::Template;
-use waiting::{Body, Waiting};
 
 /// First of the ports that are given to whoever asks for any (RFC 6335).
 pub(crate) const FIRST_FREE_PORT: u16 = 49_152;
@@ -65,7 +65,7 @@ struct Socket {
     paired: bool,
     /// What became of something that it sent.
     fault: Option<Fault>,
-    queue: Waiting,
+    queue: ReceiveQueue,
     drops: u32,
     template: Template,
     /// When the datagram came that was received last, where answers carry that.
@@ -100,14 +100,12 @@ impl Socket {
     }
 }
 
-/// What a datagram is that came whole.
-pub(crate) enum Fate {
+/// Why a datagram that came whole is nobody's.
+pub(crate) enum Refusal {
     /// It is not right; it was counted.
     Wrong,
     /// Nobody has its port.
     NoPort,
-    /// It is for somebody.
-    For(Arrival),
 }
 
 /// A datagram for a socket, in a frame.
@@ -138,7 +136,7 @@ impl Udp {
             peer: None,
             paired: false,
             fault: None,
-            queue: Waiting::new(depth),
+            queue: ReceiveQueue::new(depth),
             drops: 0,
             template: Template::default(),
             asked: None,
@@ -176,7 +174,7 @@ impl Udp {
     /// Bytes from the heap: sockets with their queues; the table of ports.
     pub(crate) const fn heap_bytes(sockets: usize, depth: usize) -> (usize, usize) {
         let queues = 2 * size_of::<u32>() + size_of::<bool>();
-        let each = size_of::<Socket>() + queues + Waiting::heap_bytes(depth);
+        let each = size_of::<Socket>() + queues + ReceiveQueue::heap_bytes(depth);
         (sockets * each, Ports::heap_bytes(sockets))
     }
 
@@ -364,7 +362,7 @@ impl Udp {
                 link.pool.free(frame);
             }
             Body::Buffer(buffer, ..) => self.reassembly.free(buffer),
-            Body::Gone => {}
+            Body::Empty => {}
         }
     }
 
@@ -376,7 +374,7 @@ impl Udp {
         packet: &[u8],
         header: &Header,
         vnet: VnetHeader,
-    ) -> Fate {
+    ) -> Result<Arrival, Refusal> {
         let packet = &packet[..header.end];
         let datagram = &packet[header.body..];
         let checked = vnet.needs_checksum || vnet.checksum_valid || !self.verify;
@@ -385,11 +383,11 @@ impl Udp {
         let v4 = header.to.is_ipv4();
         let pseudo = ip::pseudo_sum_in(packet, v4, UDP);
         let Some(length) = check(counters, v4, datagram, checks, pseudo) else {
-            return Fate::Wrong;
+            return Err(Refusal::Wrong);
         };
         let ports = (word(datagram, 0), word(datagram, 2));
         let Some(socket) = self.find(header, ports) else {
-            return Fate::NoPort;
+            return Err(Refusal::NoPort);
         };
         let payload = length - UDP_BYTES;
         // The frame is as long as all datagrams together; each but the last has `segment_bytes`.
@@ -398,7 +396,7 @@ impl Udp {
         } else {
             0
         };
-        Fate::For(Arrival {
+        Ok(Arrival {
             socket,
             from: ports.0,
             payload: payload as u16,
@@ -430,12 +428,7 @@ impl Udp {
         let start = usize::from(frame.offset()) + at + header.body + UDP_BYTES;
         frame.set_offset(start as u16);
         frame.set_len(arrival.payload);
-        slot.body = Body::Frame(frame);
-        slot.from = SocketAddr::new(header.from, arrival.from);
-        slot.to = header.to;
-        slot.tos = header.tos;
-        slot.arrived = link.came;
-        slot.queued = (link.watch.as_ref()).and_then(|watch| watch.stage_now());
+        slot.fill(Body::Frame(frame), header, arrival.from, link);
         slot.segment = arrival.segment;
         self.held += 1;
         link.counters.udp.in_datagrams += 1;
@@ -473,13 +466,8 @@ impl Udp {
             self.reassembly.free(buffer);
             return true;
         };
-        slot.body = Body::Buffer(buffer, (start + UDP_BYTES) as u32, (start + length) as u32);
-        slot.from = SocketAddr::new(header.from, ports.0);
-        slot.to = header.to;
-        slot.tos = header.tos;
-        slot.arrived = link.came;
-        slot.queued = (link.watch.as_ref()).and_then(|watch| watch.stage_now());
-        slot.segment = 0;
+        let body = Body::Buffer(buffer, (start + UDP_BYTES) as u32, (start + length) as u32);
+        slot.fill(body, header, ports.0, link);
         link.counters.udp.in_datagrams += 1;
         self.ready.push(index);
         true
@@ -553,7 +541,7 @@ impl Udp {
                 let bytes = self.reassembly.bytes(*buffer);
                 look(&bytes[*start as usize..*end as usize], packet.from)
             }
-            Body::Gone => return Ok(None),
+            Body::Empty => unreachable!("the one in front has a body"),
         };
         Ok(Some(shown))
     }
@@ -595,7 +583,7 @@ impl Udp {
                 let bytes = self.reassembly.bytes(*buffer);
                 take(&bytes[*start as usize..*end as usize], meta)
             }
-            Body::Gone => unreachable!("the one in front has a body"),
+            Body::Empty => unreachable!("the one in front has a body"),
         };
         self.release(body, link);
         Poll::Ready(Ok(result))

@@ -206,11 +206,12 @@ impl Link {
     }
 
     pub(super) fn partner(&self) -> Partner {
-        let is_there = self.locked().partner.is_some();
-        match (is_there, self.region.get()) {
-            (true, _) => Partner::There,
-            (false, Some(_)) => Partner::Gone,
-            (false, None) => Partner::Awaited,
+        // Both are set under the lock.
+        let state = self.locked();
+        match (&state.partner, self.region.get()) {
+            (Some(_), _) => Partner::There,
+            (None, Some(_)) => Partner::Gone,
+            (None, None) => Partner::Awaited,
         }
     }
 

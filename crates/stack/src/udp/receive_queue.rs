@@ -5,8 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use linerate_port::Frame;
 
 use crate::Nanos;
+use crate::link::Link;
 use crate::pages;
 use crate::socket::Meta;
+use crate::wire::ip::Header;
 
 /// A datagram that waits.
 pub(super) struct Packet {
@@ -26,10 +28,32 @@ pub(super) enum Body {
     /// A buffer of the reassembly: where its payload begins and ends.
     Buffer(u32, u32, u32),
     /// Nothing waits in the slot.
-    Gone,
+    Empty,
 }
 
 impl Packet {
+    /// Becomes the datagram that has just come with this header, from this port: every field of the one before is written
+    /// over, where it lies.
+    #[inline(always)]
+    pub(super) fn fill(&mut self, whole: Body, header: &Header, port: u16, link: &Link) {
+        let Self {
+            body,
+            from,
+            to,
+            tos,
+            arrived,
+            queued,
+            segment,
+        } = self;
+        *body = whole;
+        *from = SocketAddr::new(header.from, port);
+        *to = header.to;
+        *tos = header.tos;
+        *arrived = link.came;
+        *queued = (link.watch.as_ref()).and_then(|watch| watch.stage_now());
+        *segment = 0;
+    }
+
     #[inline]
     pub(super) fn meta(&self, queue_drops: u32) -> Meta {
         Meta {
@@ -46,7 +70,7 @@ impl Packet {
 impl Default for Packet {
     fn default() -> Self {
         Self {
-            body: Body::Gone,
+            body: Body::Empty,
             from: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0),
             to: Ipv4Addr::UNSPECIFIED.into(),
             tos: 0,
@@ -61,13 +85,13 @@ impl Default for Packet {
 ///
 /// Handed to a queue of the standard library each was put together on the stack in short stores, and copied into its
 /// place by loads that are wider and wait for them: a tenth of what sending and receiving a datagram of 64 B took.
-pub(super) struct Waiting {
+pub(super) struct ReceiveQueue {
     slots: Vec<Packet>,
     first: usize,
     count: usize,
 }
 
-impl Waiting {
+impl ReceiveQueue {
     pub(super) fn new(depth: usize) -> Self {
         let mut slots = pages::room(depth);
         slots.resize_with(depth, Packet::default);
@@ -118,7 +142,7 @@ impl Waiting {
     /// Takes the one in front out: what is left of it is its body.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<Body> {
-        let body = std::mem::replace(&mut self.front_mut()?.body, Body::Gone);
+        let body = std::mem::replace(&mut self.front_mut()?.body, Body::Empty);
         self.first += 1;
         if self.first == self.slots.len() {
             self.first = 0;
@@ -146,7 +170,7 @@ mod tests {
         /// Against the standard library's queue, over many times round.
         #[test]
         fn as_a_queue(depth in 0usize..6, steps in prop::collection::vec(any::<bool>(), 0..100)) {
-            let (mut waiting, mut model) = (Waiting::new(depth), VecDeque::new());
+            let (mut waiting, mut model) = (ReceiveQueue::new(depth), VecDeque::new());
             for (step, add) in (0u32..).zip(steps) {
                 if add {
                     let slot = waiting.add();
