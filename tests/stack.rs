@@ -709,7 +709,7 @@ fn a_far_end_that_is_not_there_is_told_by_the_port() {
     let ran = room.run(&format!("latency 10.9.1.2 --peer echo -u {client}"));
     assert_eq!(ran.code(), 5, "{ran:#?}");
     let all = ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
-    let said = format!("{link}: nobody came to its other end within 5 s");
+    let said = format!("{link}: no process of this user came to its other end within 5 s");
     assert!(all.contains(&said), "{ran:#?}");
     let line = format!("stack --dev {link},role=server --ip 10.9.1.2/24 {quiet} --serve linerate");
     let serve = || {

@@ -201,41 +201,39 @@ fn segments_that_had_arrived_were_not_lost() {
     );
 }
 
-/// Its buffers are no memory of the kernel's, and no sysctl makes more of them.
+/// Its buffers are no memory of the kernel's, and no sysctl makes more or longer ones of them.
 #[test]
 fn our_own_stack_has_buffers_for_what_comes_in_pieces() {
     let stack = "/hosts/0/stack";
-    let mut record = changed(
-        "too-few-descriptors-own-ring-udp",
-        &[
-            ("/plan/payload_bytes", json!(8192)),
-            (&*format!("{stack}/counters/link/port_ring_full"), json!(0)),
-            (
-                &*format!("{stack}/counters/ip/reassembly_no_buffer"),
-                json!(6_000),
-            ),
-            (
-                &*format!("{stack}/configuration/ip.reassembly_buffers.count"),
-                json!("64"),
-            ),
-        ],
-    );
-    for loss in &mut record.losses {
-        (loss.place, loss.packets) = ("reassembly".to_owned(), 1_000);
+    for (counter, key, value, command) in [
+        ("reassembly_no_buffer", "count", "64", "256"),
+        ("reassembly_too_long", "bytes", "4000", "65535"),
+    ] {
+        let key = format!("ip.reassembly_buffers.{key}");
+        let mut record = changed(
+            "too-few-descriptors-own-ring-udp",
+            &[
+                ("/plan/payload_bytes", json!(8192)),
+                (&*format!("{stack}/counters/link/port_ring_full"), json!(0)),
+                (&*format!("{stack}/counters/ip/{counter}"), json!(6_000)),
+                (&*format!("{stack}/configuration/{key}"), json!(value)),
+            ],
+        );
+        for loss in &mut record.losses {
+            (loss.place, loss.packets) = ("reassembly".to_owned(), 1_000);
+        }
+        record.counters.push(PlaceCounter {
+            host: "client".to_owned(),
+            interface: None,
+            counter: "reassembly_failures".to_owned(),
+            before: 0,
+            after: 6_000,
+        });
+        let found = linerate_explain::explain(&record).into_iter();
+        let found: Vec<_> = found.filter(|found| found.cause == "reassembly").collect();
+        let said = found[0].command.as_deref().unwrap_or_default();
+        let wanted = format!("--set {key}={command}");
+        assert!(said.contains(&wanted), "{wanted}: {found:?}");
+        assert!(!format!("{found:?}").contains("sysctl"), "{found:?}");
     }
-    record.counters.push(PlaceCounter {
-        host: "client".to_owned(),
-        interface: None,
-        counter: "reassembly_failures".to_owned(),
-        before: 0,
-        after: 6_000,
-    });
-    let found = linerate_explain::explain(&record).into_iter();
-    let found: Vec<_> = found.filter(|found| found.cause == "reassembly").collect();
-    let command = found[0].command.as_deref().unwrap_or_default();
-    assert!(
-        command.contains("--set ip.reassembly_buffers.count=256"),
-        "{found:?}"
-    );
-    assert!(!format!("{found:?}").contains("sysctl"), "{found:?}");
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use linerate_metric::event::{Problem, WAIT_FOR_IT};
+use linerate_metric::event::Problem;
 use linerate_metric::exit;
 
 /// What went wrong, with which port, and what to do next.
@@ -131,11 +131,11 @@ pub enum PortError {
     #[error("`{port}` stopped: {why}; open it again once that is over")]
     Stopped { port: String, why: String },
     #[error(
-        "`{port}`: the process at its other end is gone: look at what it said last, and start it again{WAIT_FOR_IT}"
+        "`{port}`: the process at its other end is gone: look at what it said last, and start it again"
     )]
     PartnerGone { port: String },
     #[error(
-        "`{port}`: nobody came to its other end within {patience_s} s: check the name, and start whoever has it there{WAIT_FOR_IT}"
+        "`{port}`: no process of this user came to its other end within {patience_s} s: check the name, and start whoever has it there"
     )]
     NoPartner { port: String, patience_s: u64 },
     #[error(

@@ -77,6 +77,9 @@ impl Reassembly {
         const BUFFERS: &str = "ip.reassembly_buffers.count";
         let role = way.receiver;
         let stack = case.host(role)?.stack.as_ref()?;
+        if stack.counter("ip", "reassembly_too_long") > refused / 2 {
+            return self.of_short_buffers(case, way, (refused, lost, share));
+        }
         let buffers: u32 = stack.key(BUFFERS).parse().ok()?;
         let source = format!("{} stack", name(role));
         Draft::cause(self.id(), role)
@@ -96,6 +99,39 @@ impl Reassembly {
             .remedy("give it more buffers, which whole datagrams keep until they are fetched, or send datagrams that fit a packet")
             .command(case.again_with_key(role, BUFFERS, &buffers.saturating_mul(4).to_string()))
             .tried(Some(format!("{BUFFERS}={buffers}")))
+            .gain(Some(1.0 / (1.0 - share).max(0.01)), "1 / (1 - share lost here)")
+            .found()
+    }
+
+    /// Datagrams that none of its buffers holds.
+    fn of_short_buffers(
+        &self,
+        case: &Case<'_>,
+        way: &Way<'_>,
+        (refused, lost, share): (u64, u64, f64),
+    ) -> Option<Finding> {
+        const BYTES: &str = "ip.reassembly_buffers.bytes";
+        const LONGEST: &str = "65535";
+        let role = way.receiver;
+        let stack = case.host(role)?.stack.as_ref()?;
+        let bytes: u64 = stack.key(BYTES).parse().ok()?;
+        let source = format!("{} stack", name(role));
+        Draft::cause(self.id(), role)
+            .way(way.direction)
+            .cost(share)
+            .says(format!(
+                "our stack at the {} refused {} fragments of datagrams that are longer than its buffers of {bytes} B: {} datagrams ({}) are lost",
+                name(role),
+                format_count(refused),
+                format_count(lost),
+                format_share(share)
+            ))
+            .seen("ip.reassembly_too_long", stack.counter("ip", "reassembly_too_long"), "fragments", source.clone())
+            .seen(BYTES, bytes, "B", source)
+            .seen("losses[reassembly]", lost, "datagrams", "losses")
+            .remedy("give it longer buffers, or send datagrams that fit a packet")
+            .command(case.again_with_key(role, BYTES, LONGEST))
+            .tried(Some(format!("{BYTES}={bytes}")))
             .gain(Some(1.0 / (1.0 - share).max(0.01)), "1 / (1 - share lost here)")
             .found()
     }

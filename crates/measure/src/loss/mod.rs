@@ -49,7 +49,8 @@ pub fn own_ledger(role: Role, host: &Host, ipv6: bool) -> Ledger {
 #[must_use]
 pub fn of_stack(role: Role, stack: &StackFacts) -> Vec<PlaceCounter> {
     let count = |name: &str| stack.counter("ip", name);
-    let failed = count("reassembly_no_buffer") + count("reassembly_errors");
+    let failed =
+        count("reassembly_no_buffer") + count("reassembly_too_long") + count("reassembly_errors");
     // Datagrams that were given up, each counted once.
     let timeouts = count("reassembly_timeouts") + count("reassembly_evicted");
     [

@@ -492,6 +492,32 @@ mod tests {
         }
     }
 
+    /// Who interrupts a run, or is refused something, is not told that somebody has left.
+    #[test]
+    fn only_silence_is_told_by_who_left() {
+        let address: SocketAddr = "10.0.0.2:5201".parse().unwrap();
+        let patience = Duration::from_secs(1);
+        let vanished = MeasureError::Vanished {
+            peer: address,
+            how: "silent for 14 s".to_owned(),
+        };
+        let refused = MeasureError::OptionRefused {
+            option: "-w 1G".to_owned(),
+            why: "it is too much".to_owned(),
+            next_step: "ask for less".to_owned(),
+        };
+        for (error, silence) in [
+            (vanished, true),
+            (MeasureError::Silent { address, patience }, true),
+            (MeasureError::SilentUdp { address, patience }, true),
+            (MeasureError::Interrupted, false),
+            (refused, false),
+            (MeasureError::NoWay { address }, false),
+        ] {
+            assert_eq!(is_silence(&error), silence, "{error}");
+        }
+    }
+
     #[test]
     fn a_mapped_address_is_one_of_ipv4() {
         for (written, meant) in [

@@ -46,6 +46,7 @@ pub struct PortState {
 #[derive(Default)]
 struct Found {
     failure: Option<StackError>,
+    broken: bool,
     partner: Option<Partner>,
     /// It went, and has not come back for a while.
     left: bool,
@@ -58,7 +59,14 @@ impl PortState {
 
     /// The port does not work any more; the first reason is the one that counts.
     pub fn fail(&self, why: StackError) {
-        self.found().failure.get_or_insert(why);
+        let mut found = self.found();
+        found.broken = true;
+        found.failure.get_or_insert(why);
+    }
+
+    /// Whether it works no more, whoever was told why.
+    pub fn is_broken(&self) -> bool {
+        self.found().broken
     }
 
     /// Why it does not work any more: told once.
@@ -231,11 +239,11 @@ impl Background {
         };
         let left = self.absent >= LOOKS;
         self.port.set_left(left);
-        let broken = refreshed.is_err();
         if let Err(error) = refreshed {
             self.port.fail(error);
         }
-        if broken || left {
+        // A thread of its own may have found out.
+        if self.port.is_broken() || left {
             // Nothing will come any more: whoever talks learns it now.
             self.bridges.clear();
         }

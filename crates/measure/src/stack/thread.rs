@@ -248,6 +248,11 @@ impl StackThread {
         self.port.is_left()
     }
 
+    /// Whether nothing will come any more: the port is broken, or nobody is at its other end.
+    pub fn is_over(&self) -> bool {
+        self.port.is_broken() || self.port.is_left()
+    }
+
     /// Who is at the port's other end, where it has one.
     pub fn partner(&self) -> Option<Partner> {
         self.port.partner()

@@ -245,7 +245,14 @@ fn converse(
     } = ready;
     let shared = flows.iter();
     let shared = shared.map(|flow| (directions[&flow.id], Arc::clone(&flow.shared)));
-    let mut talk = Talk::new(&mut *speech, &plan, far, shared.collect(), stop)?;
+    let mut talk = Talk::new(
+        &mut *speech,
+        &plan,
+        far,
+        shared.collect(),
+        ground.stack(),
+        stop,
+    )?;
     let _burn = Burn::start(plan.round_trip.burn.near)
         .map_err(|error| MeasureError::system("new thread", error))?;
     let started = Timestamp::now();

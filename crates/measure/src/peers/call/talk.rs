@@ -19,6 +19,7 @@ use crate::end::Correspondence;
 use crate::error::MeasureError;
 use crate::flow::Shared;
 use crate::peers::record::own_half;
+use crate::stack::StackThread;
 
 /// Without any progress for so long, the far end is gone.
 const STALL_NS: Nanos = 10_000_000_000;
@@ -75,6 +76,8 @@ pub struct Talk<'a> {
     plan: Arc<Plan>,
     peer: SocketAddr,
     shared: Vec<(Direction, Arc<Shared>)>,
+    /// Our own stack, where it is what the payload goes over.
+    stack: Option<&'a StackThread>,
     started_ns: Nanos,
     /// What this end has sent, from when that is known until the dialect knows it.
     sent: Option<Vec<FlowTotal>>,
@@ -102,6 +105,7 @@ impl<'a> Talk<'a> {
         plan: &Arc<Plan>,
         peer: SocketAddr,
         shared: Vec<(Direction, Arc<Shared>)>,
+        stack: Option<&'a StackThread>,
         stop: &AtomicBool,
     ) -> Result<Self, MeasureError> {
         speech.started(clock::now(), stop)?;
@@ -111,6 +115,7 @@ impl<'a> Talk<'a> {
             plan: Arc::clone(plan),
             peer,
             shared,
+            stack,
             started_ns: now,
             sent: None,
             stopped: false,
@@ -147,6 +152,12 @@ impl<'a> Talk<'a> {
 
     /// Gives up a far end that lets nothing move.
     fn watch(&self, now: Nanos) -> Result<(), MeasureError> {
+        if !self.ended && self.stack.is_some_and(StackThread::is_over) {
+            return Err(MeasureError::Vanished {
+                peer: self.peer,
+                how: "nothing comes from the port any more".to_owned(),
+            });
+        }
         let moved = self.shared.iter().map(|(_, shared)| {
             let totals = shared.meter.read();
             match self.plan.kind {
@@ -456,7 +467,7 @@ mod tests {
         let mut mute = Mute;
         let peer = SocketAddr::from(([192, 0, 2, 1], 5001));
         let (flows, stop) = (vec![(direction, shared)], AtomicBool::new(false));
-        let mut talk = Talk::new(&mut mute, &Arc::new(plan), peer, flows, &stop).unwrap();
+        let mut talk = Talk::new(&mut mute, &Arc::new(plan), peer, flows, None, &stop).unwrap();
         let start = talk.started_ns;
         talk.alive_ns.set(start + alive);
         talk.by_silence = true;

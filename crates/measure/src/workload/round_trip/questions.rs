@@ -251,6 +251,14 @@ impl<'a> Questions<'a> {
         self.recent.clear();
     }
 
+    /// No answer came up to now: intervals that are over end without it.
+    #[inline]
+    pub fn waited(&mut self, now: Nanos) {
+        if now >= self.interval_ends_ns {
+            self.turn_interval(now);
+        }
+    }
+
     /// Notes an answer that came in time.
     #[inline]
     pub fn answered<T: Transport>(
@@ -493,7 +501,11 @@ fn differs(payload: &[u8], question: &[u8], verify: bool) -> Verdict {
 
 #[cfg(test)]
 mod tests {
+    use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+
     use super::*;
+    use crate::flow::{Part, Phase, Timeline};
+    use crate::workload::scripted::Far;
 
     fn question(bytes: usize, number: u64) -> Vec<u8> {
         let mut message: Vec<u8> = (0..bytes).map(|n| (n % 251) as u8).collect();
@@ -503,6 +515,56 @@ mod tests {
             write_short(&mut message, number);
         }
         message
+    }
+
+    /// One that comes late is no answer of an interval that nobody answered in, and keeps none of those before back.
+    #[test]
+    fn intervals_end_while_an_answer_is_waited_for() {
+        const MS: Nanos = 1_000_000;
+        let mut plan = Plan::new(Kind::Latency, Protocol::Udp, "far");
+        plan.duration_ns = Some(1_000 * MS);
+        let phase = Phase::default();
+        let lane = Lane {
+            plan: &plan,
+            direction: Direction::Send,
+            part: Part::Source,
+            timeline: Timeline {
+                start_ns: 0,
+                count_from_ns: 0,
+                interval_ns: Some(100 * MS),
+                trace_on_ns: None,
+            },
+            phase: &phase,
+        };
+        let mut flow = Opened {
+            room: Default::default(),
+            id: 1,
+            socket: (),
+            shared: Arc::default(),
+            pattern: None,
+            framing: Framing::default(),
+            reopening: None,
+        };
+        let shared = Arc::clone(&flow.shared);
+        let handed = || {
+            let mailbox = shared.mailbox.lock().unwrap();
+            let times = mailbox.times.as_ref().map_or(0, Histogram::count);
+            (mailbox.intervals_ended, times)
+        };
+        let mut questions = Questions::new(&lane, &mut flow);
+        let far = Far::after(0);
+        for asked in [10 * MS, 20 * MS] {
+            questions.answered(&far, None, 0, asked, asked + MS, Verdict::Right);
+        }
+        questions.waited(99 * MS);
+        assert_eq!(handed(), (0, 0));
+        questions.waited(101 * MS);
+        assert_eq!(handed(), (1, 2));
+        questions.waited(330 * MS);
+        assert_eq!(handed(), (3, 2));
+        questions.answered(&far, None, 1, 30 * MS, 340 * MS, Verdict::Right);
+        questions.waited(400 * MS);
+        assert_eq!(handed(), (4, 3));
     }
 
     #[test]
