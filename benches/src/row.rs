@@ -117,6 +117,7 @@ pub const ROWS: &[Row] = &[
     forward::TAP_TX_LIMIT,
     stack::UDP_BURST,
     stack::TCP_STREAM,
+    stack::TCP_STREAM_LIMIT,
     stack::IDLE_UDP,
     stack::IDLE_TCP,
     stack::ECHO_SPINNING,

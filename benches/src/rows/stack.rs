@@ -1,6 +1,7 @@
 //! Our own stack: beside a plain loop over its engine, both on the same ring ports, one thread for both ends;
 //! and as a host that the kernel talks to, beside a host of the kernel.
 
+mod bare;
 mod beside;
 mod memory;
 mod ours;
@@ -85,6 +86,15 @@ pub const TCP_STREAM: Row = Row {
     ours: |_| ours::stream(),
     theirs: &[Peer::only(|_| plain::stream())],
     ..UDP_BURST
+};
+
+/// What the bytes of such a stream cost whoever keeps them in buffers.
+pub const TCP_STREAM_LIMIT: Row = Row {
+    name: "stack/tcp/1500_64K/limit",
+    against: "plain smoltcp on the same ring, one stream; ours is the bare loop: four copies and two sums of each byte",
+    mark: Mark::Shown,
+    ours: |_| bare::stream(),
+    ..TCP_STREAM
 };
 
 /// Something to hold while a side is measured, so that its buffers lie elsewhere each time, those of both sides of a pair
