@@ -645,6 +645,32 @@ fn who_is_not_on_the_stack_s_link_is_named() {
     }
 }
 
+/// No call that fails each time makes a run of it.
+#[test]
+fn datagrams_that_may_not_be_cut_are_refused_before_the_run() {
+    let room = Room::new();
+    let link = format!("shm:stack-whole-{}", std::process::id());
+    let quiet = "--set poll.interval=100us --no-store";
+    let line = format!("stack --dev {link},role=server --ip 10.9.1.2/24 {quiet} --serve linerate");
+    let mut host = Running::start(&mut room.linerate(&line));
+    host.line(|line| line.starts_with("READY dev=shm:"));
+    for (words, code) in [
+        ("throughput 10.9.1.2 -u -b 1M -l 1473 -t 0.2", 4),
+        ("latency 10.9.1.2 -u -l 8192 -n 20", 4),
+        ("throughput 10.9.1.2 -u -b 1M -l 1472 -t 0.2 -O 0", 0),
+        ("throughput 10.9.1.2 -u -b 1M -l 8192 -R -t 0.2 -O 0", 0),
+    ] {
+        let ran = room.run(&format!(
+            "{words} --set ip.fragmentation=off --dev {link} --ip 10.9.1.1/24 {quiet}"
+        ));
+        assert_eq!(ran.code(), code, "{words}: {ran:#?}");
+        let told = ran.stderr.contains("it cuts none");
+        assert_eq!(told, code != 0, "{words}: {ran:#?}");
+    }
+    host.interrupt();
+    host.wait().expect(0);
+}
+
 #[test]
 fn both_ends_are_our_stack_over_shared_memory() {
     let room = Room::new();

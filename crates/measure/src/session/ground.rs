@@ -275,6 +275,18 @@ impl Ground {
                 if plan.payload_bytes == 0 {
                     plan.payload_bytes = whole.clamp(64, LARGEST_DATAGRAM_BYTES);
                 }
+                let sends = plan.kind != Kind::Throughput || plan.flows(Direction::Send);
+                let cuts = stack.config().get("ip.fragmentation").as_deref() != Some("off");
+                if sends && !cuts && plan.payload_bytes > whole {
+                    return Err(MeasureError::OptionRefused {
+                        option: format!(
+                            "-l {} with --set ip.fragmentation=off",
+                            plan.payload_bytes
+                        ),
+                        why: format!("our stack's packets hold {whole} B of it, and it cuts none"),
+                        next_step: "send no more, or leave ip.fragmentation on".to_owned(),
+                    });
+                }
                 if plan.kind == Kind::Throughput {
                     // Each datagram is sent by itself, and in bursts.
                     plan.udp_offload = UdpOffload {
