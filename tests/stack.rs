@@ -826,6 +826,7 @@ fn a_host_that_is_ended_before_its_time_says_so() {
         host.interrupt();
         let record = host.wait().expect(code).json();
         assert_eq!(record["interrupted"], interrupted, "{options}: {record:#}");
+        assert_eq!(record["validity"][0]["doubt"], "no-peer", "{record:#}");
     }
 }
 

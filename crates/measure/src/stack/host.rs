@@ -17,11 +17,13 @@ use linerate_metric::record::{Doubt, Record, Summary, new_id};
 use linerate_metric::stack::{
     STACK_NAME, ServiceFigures, StackFacts, StackFigures, StackInterval, StackPlan,
 };
+use linerate_port::Partner;
 use linerate_stack::Counters;
 
 use super::services::ServiceSpec;
 use super::{StackThread, doubts, facts, open, schedule, sessions};
 use crate::error::MeasureError;
+use crate::forward::no_peer;
 
 /// How soon Ctrl-C and a port that broke are noticed.
 const LOOK_UP: Duration = Duration::from_millis(50);
@@ -179,7 +181,10 @@ fn serve(
     };
     // Ended before its time, or by what broke: the figures are whole up to there.
     let interrupted = interrupted || failure.is_some();
-    let record = record(options, config, started, stack, figures, interrupted);
+    let mut record = record(options, config, started, stack, figures, interrupted);
+    if thread.partner() == Some(Partner::Awaited) {
+        record.validity.push(no_peer(&thread.facts().device));
+    }
     Ok((record, failure))
 }
 
