@@ -67,71 +67,51 @@ impl Reassembly {
             .found()
     }
 
-    /// Our own stack puts together, in as many buffers as it was told to have.
+    /// Our own stack puts together in as many buffers as it was told to have, and as long ones.
     fn of_own_stack(
         &self,
         case: &Case<'_>,
         way: &Way<'_>,
         (refused, lost, share): (u64, u64, f64),
     ) -> Option<Finding> {
-        const BUFFERS: &str = "ip.reassembly_buffers.count";
-        let role = way.receiver;
-        let stack = case.host(role)?.stack.as_ref()?;
-        if stack.counter("ip", "reassembly_too_long") > refused / 2 {
-            return self.of_short_buffers(case, way, (refused, lost, share));
-        }
-        let buffers: u32 = stack.key(BUFFERS).parse().ok()?;
-        let source = format!("{} stack", name(role));
-        Draft::cause(self.id(), role)
-            .way(way.direction)
-            .cost(share)
-            .says(format!(
-                "our stack at the {} refused {} fragments because its {buffers} buffers for incomplete datagrams were taken: {} datagrams ({}) are lost",
-                name(role),
-                format_count(refused),
-                format_count(lost),
-                format_share(share)
-            ))
-            .seen("ip.reassembly_no_buffer", stack.counter("ip", "reassembly_no_buffer"), "fragments", source.clone())
-            .seen("ip.reassembly_evicted", stack.counter("ip", "reassembly_evicted"), "datagrams", source.clone())
-            .seen(BUFFERS, buffers, "", source)
-            .seen("losses[reassembly]", lost, "datagrams", "losses")
-            .remedy("give it more buffers, which whole datagrams keep until they are fetched, or send datagrams that fit a packet")
-            .command(case.again_with_key(role, BUFFERS, &buffers.saturating_mul(4).to_string()))
-            .tried(Some(format!("{BUFFERS}={buffers}")))
-            .gain(Some(1.0 / (1.0 - share).max(0.01)), "1 / (1 - share lost here)")
-            .found()
-    }
-
-    /// Datagrams that none of its buffers holds.
-    fn of_short_buffers(
-        &self,
-        case: &Case<'_>,
-        way: &Way<'_>,
-        (refused, lost, share): (u64, u64, f64),
-    ) -> Option<Finding> {
+        const COUNT: &str = "ip.reassembly_buffers.count";
         const BYTES: &str = "ip.reassembly_buffers.bytes";
-        const LONGEST: &str = "65535";
+        /// No datagram is longer.
+        const LONGEST: u64 = 65_535;
         let role = way.receiver;
         let stack = case.host(role)?.stack.as_ref()?;
-        let bytes: u64 = stack.key(BYTES).parse().ok()?;
         let source = format!("{} stack", name(role));
-        Draft::cause(self.id(), role)
-            .way(way.direction)
-            .cost(share)
+        let ip = |counter| stack.counter("ip", counter);
+        let draft = Draft::cause(self.id(), role).way(way.direction).cost(share);
+        let (key, has, more, why, draft) = if ip("reassembly_too_long") > refused / 2 {
+            let bytes: u64 = stack.key(BYTES).parse().ok()?;
+            let draft = draft
+                .seen("ip.reassembly_too_long", ip("reassembly_too_long"), "fragments", source.clone())
+                .seen(BYTES, bytes, "B", source)
+                .remedy("give it longer buffers, or send datagrams that fit a packet");
+            let why = format!("of datagrams that are longer than its buffers of {bytes} B");
+            (BYTES, bytes, LONGEST, why, draft)
+        } else {
+            let buffers: u64 = stack.key(COUNT).parse().ok()?;
+            let draft = draft
+                .seen("ip.reassembly_no_buffer", ip("reassembly_no_buffer"), "fragments", source.clone())
+                .seen("ip.reassembly_evicted", ip("reassembly_evicted"), "datagrams", source.clone())
+                .seen(COUNT, buffers, "", source)
+                .remedy("give it more buffers, which whole datagrams keep until they are fetched, or send datagrams that fit a packet");
+            let why = format!("because its {buffers} buffers for incomplete datagrams were taken");
+            (COUNT, buffers, buffers.saturating_mul(4), why, draft)
+        };
+        draft
             .says(format!(
-                "our stack at the {} refused {} fragments of datagrams that are longer than its buffers of {bytes} B: {} datagrams ({}) are lost",
+                "our stack at the {} refused {} fragments {why}: {} datagrams ({}) are lost",
                 name(role),
                 format_count(refused),
                 format_count(lost),
                 format_share(share)
             ))
-            .seen("ip.reassembly_too_long", stack.counter("ip", "reassembly_too_long"), "fragments", source.clone())
-            .seen(BYTES, bytes, "B", source)
             .seen("losses[reassembly]", lost, "datagrams", "losses")
-            .remedy("give it longer buffers, or send datagrams that fit a packet")
-            .command(case.again_with_key(role, BYTES, LONGEST))
-            .tried(Some(format!("{BYTES}={bytes}")))
+            .command(case.again_with_key(role, key, &more.to_string()))
+            .tried(Some(format!("{key}={has}")))
             .gain(Some(1.0 / (1.0 - share).max(0.01)), "1 / (1 - share lost here)")
             .found()
     }
