@@ -180,7 +180,7 @@ impl<T: Transport> Workload<T> for UdpAsker<'_, T::Socket> {
             self.questions.missed(number, now);
             return Ok(Progress::Worked);
         }
-        self.questions.waited(now);
+        self.questions.passed(now);
         // The answer to the last question of an interrupted run counts neither way.
         if nothing_came && self.questions.lets_go(asked_ns, now) {
             return Ok(Progress::Done);
@@ -359,7 +359,7 @@ impl<T: Transport> Workload<T> for TcpAsker<'_, T::Socket> {
             }
             Poll::Pending => {
                 let now = T::clock();
-                self.questions.waited(now);
+                self.questions.passed(now);
                 if !late && now >= asked_ns + self.questions.timeout_ns {
                     self.questions.missed(self.questions.asked(), now);
                     self.state = Asking::Waiting {

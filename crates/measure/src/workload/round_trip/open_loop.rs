@@ -113,7 +113,7 @@ impl<'a, S: Copy> OpenLoop<'a, S> {
     /// Gives up questions whose time is over. On a stream the answer still comes, in its place: it is
     /// read and not counted.
     fn expire(&mut self, now: Nanos) {
-        self.questions.waited(now);
+        self.questions.passed(now);
         while let Some(&oldest) = self.open.oldest() {
             if now < oldest.sent_ns.saturating_add(self.questions.timeout_ns) {
                 return;

@@ -232,11 +232,16 @@ impl<'a> Questions<'a> {
         number
     }
 
-    /// Hands over the times of intervals that have ended.
-    fn turn_interval(&mut self, now: Nanos) {
-        if now < self.interval_ends_ns {
-            return;
+    /// Time has passed, whether an answer came or not: intervals that are over end.
+    #[inline]
+    pub fn passed(&mut self, now: Nanos) {
+        if now >= self.interval_ends_ns {
+            self.end_intervals(now);
         }
+    }
+
+    /// Hands over the times of intervals that have ended.
+    fn end_intervals(&mut self, now: Nanos) {
         while now >= self.interval_ends_ns {
             let next = self.lane.timeline.interval_end(self.interval_ends_ns);
             self.interval_ends_ns = next.unwrap_or(Nanos::MAX);
@@ -251,14 +256,6 @@ impl<'a> Questions<'a> {
         self.recent.clear();
     }
 
-    /// No answer came up to now: intervals that are over end without it.
-    #[inline]
-    pub fn waited(&mut self, now: Nanos) {
-        if now >= self.interval_ends_ns {
-            self.turn_interval(now);
-        }
-    }
-
     /// Notes an answer that came in time.
     #[inline]
     pub fn answered<T: Transport>(
@@ -270,9 +267,7 @@ impl<'a> Questions<'a> {
         answered_ns: Nanos,
         verdict: Verdict,
     ) {
-        if answered_ns >= self.interval_ends_ns {
-            self.turn_interval(answered_ns);
-        }
+        self.passed(answered_ns);
         let time = answered_ns.saturating_sub(asked_ns);
         self.recent.record(time);
         let counts = answered_ns >= self.lane.timeline.count_from_ns;
@@ -333,7 +328,7 @@ impl<'a> Questions<'a> {
         if let Some(numbers) = &mut self.numbers {
             numbers.give_up(number);
         }
-        self.turn_interval(now);
+        self.passed(now);
         self.totals.missing += 1;
         let ended_ns = self.ended_ns;
         self.done(now);
@@ -556,14 +551,14 @@ mod tests {
         for asked in [10 * MS, 20 * MS] {
             questions.answered(&far, None, 0, asked, asked + MS, Verdict::Right);
         }
-        questions.waited(99 * MS);
+        questions.passed(99 * MS);
         assert_eq!(handed(), (0, 0));
-        questions.waited(101 * MS);
+        questions.passed(101 * MS);
         assert_eq!(handed(), (1, 2));
-        questions.waited(330 * MS);
+        questions.passed(330 * MS);
         assert_eq!(handed(), (3, 2));
         questions.answered(&far, None, 1, 30 * MS, 340 * MS, Verdict::Right);
-        questions.waited(400 * MS);
+        questions.passed(400 * MS);
         assert_eq!(handed(), (4, 3));
     }
 

@@ -391,7 +391,7 @@ impl<'a, S: Copy> Reopener<'a, S> {
             }
         }
         let now = T::clock();
-        self.questions.waited(now);
+        self.questions.passed(now);
         if now >= self.marks.begun + self.questions.timeout_ns {
             // Whatever it waits for: the round trip is late.
             self.close(transport);
