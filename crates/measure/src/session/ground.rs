@@ -12,7 +12,7 @@ use linerate_metric::plan::{
 };
 use linerate_metric::record::{Doubt, Record};
 use linerate_metric::stack::{Control, StackPlan};
-use linerate_port::{Partner, PortError, PortUrl};
+use linerate_port::PortError;
 
 use super::agreement::settle;
 use super::client::Client;
@@ -214,9 +214,9 @@ impl Ground {
             }
             if began.elapsed() >= NEIGHBOR_PATIENCE {
                 // Nobody at all got the question.
-                if stack.partner() == Some(Partner::Awaited) {
+                if stack.is_alone() {
                     return Err(PortError::NoPartner {
-                        port: port_of(stack),
+                        port: stack.port_name(),
                         patience_s: NEIGHBOR_PATIENCE.as_secs(),
                     }
                     .into());
@@ -357,15 +357,8 @@ fn is_silence(error: &MeasureError) -> bool {
 }
 
 fn partner_gone(stack: &StackThread) -> MeasureError {
-    let port = port_of(stack);
+    let port = stack.port_name();
     PortError::PartnerGone { port }.into()
-}
-
-/// A port as errors name it.
-fn port_of(stack: &StackThread) -> String {
-    let typed = &stack.facts().device;
-    let url = typed.parse::<PortUrl>();
-    url.map_or_else(|_| typed.clone(), |url| url.short())
 }
 
 /// An address of IPv4 that is written as one of IPv6 (RFC 4291, section 2.5.5.2), as what it is: such packets

@@ -3,13 +3,13 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, mpsc};
+use std::sync::{Arc, mpsc};
 
 use linerate_host::sys::clock::Nanos;
-use linerate_port::Partner;
-use linerate_stack::{SocketId, Stack, StackError};
+use linerate_stack::{SocketId, Stack};
 
 use super::bridge::{Bridge, Ends};
+use super::port_state::PortState;
 use super::services::reception::Reception;
 use super::services::{Payload, Services};
 use crate::transport::stack_error;
@@ -37,65 +37,6 @@ pub enum Ask {
 /// Something to be looked at.
 pub type Look = Box<dyn FnOnce(&mut Stack, Option<&mut Services>) + Send>;
 
-/// What whoever polls the port has found out about it, for whoever waits for something of it.
-#[derive(Default)]
-pub struct PortState {
-    found: Mutex<Found>,
-}
-
-#[derive(Default)]
-struct Found {
-    failure: Option<StackError>,
-    broken: bool,
-    partner: Option<Partner>,
-    /// It went, and has not come back for a while.
-    left: bool,
-}
-
-impl PortState {
-    fn found(&self) -> MutexGuard<'_, Found> {
-        self.found.lock().expect("no holder panics")
-    }
-
-    /// The port does not work any more; the first reason is the one that counts.
-    pub fn fail(&self, why: StackError) {
-        let mut found = self.found();
-        found.broken = true;
-        found.failure.get_or_insert(why);
-    }
-
-    /// Whether it works no more, whoever was told why.
-    pub fn is_broken(&self) -> bool {
-        self.found().broken
-    }
-
-    /// Why it does not work any more: told once.
-    pub fn take_failure(&self) -> Option<StackError> {
-        self.found().failure.take()
-    }
-
-    /// Notes who is at the port's other end, where it has one.
-    pub fn see(&self, partner: Option<Partner>) {
-        if partner.is_some() {
-            self.found().partner = partner;
-        }
-    }
-
-    /// Who was there when somebody looked last.
-    pub fn partner(&self) -> Option<Partner> {
-        self.found().partner
-    }
-
-    /// Whether it went, and has been away for as long as its last frames take to be read.
-    pub fn is_left(&self) -> bool {
-        self.found().left
-    }
-
-    fn set_left(&self, left: bool) {
-        self.found().left = left;
-    }
-}
-
 /// Bridges, services, and what others ask for.
 pub struct Background {
     bridges: Vec<Bridge>,
@@ -103,8 +44,6 @@ pub struct Background {
     services: Option<Box<Services>>,
     refresh_ns: Nanos,
     port: Arc<PortState>,
-    /// Looks in a row that found the process at the port's other end gone.
-    absent: u32,
 }
 
 impl Background {
@@ -120,7 +59,6 @@ impl Background {
             services,
             refresh_ns: 0,
             port,
-            absent: 0,
         }
     }
 
@@ -229,21 +167,13 @@ impl Background {
     /// Has the port say what only the kernel counts of it, and whether it still works: once in a while, and whenever
     /// its counters are to be those of this moment.
     pub fn refresh(&mut self, stack: &mut Stack) {
-        let refreshed = stack.refresh();
-        self.port.see(stack.partner());
-        // Its last frames may be on their way still, and whoever is started again is back soon.
-        const LOOKS: u32 = 2;
-        self.absent = match self.port.partner() {
-            Some(Partner::Gone) => self.absent.saturating_add(1),
-            _ => 0,
-        };
-        let left = self.absent >= LOOKS;
-        self.port.set_left(left);
-        if let Err(error) = refreshed {
+        let now = stack.now();
+        if let Err(error) = stack.refresh() {
             self.port.fail(error);
         }
+        self.port.see(stack.partner(), now);
         // A thread of its own may have found out.
-        if self.port.is_broken() || left {
+        if self.port.is_over(now) {
             // Nothing will come any more: whoever talks learns it now.
             self.bridges.clear();
         }

@@ -14,7 +14,7 @@ use linerate_host::sys::{cpu, thread, ticks};
 use linerate_port::{AnyPort, Burst, Memory, Port, Receive};
 use linerate_stack::config::{Config, Thread};
 
-use super::background::PortState;
+use super::port_state::PortState;
 use crate::error::MeasureError;
 use crate::lane::schedule;
 
@@ -164,7 +164,7 @@ fn run(
             if let Err(error) = port.refresh() {
                 state.fail(error.into());
             }
-            state.see(port.receive.partner());
+            state.see(port.receive.partner(), now);
         }
         match interval {
             _ if moved > 0 => {}

@@ -17,7 +17,6 @@ use linerate_metric::record::{Doubt, Record, Summary, new_id};
 use linerate_metric::stack::{
     STACK_NAME, ServiceFigures, StackFacts, StackFigures, StackInterval, StackPlan,
 };
-use linerate_port::Partner;
 use linerate_stack::Counters;
 
 use super::services::ServiceSpec;
@@ -182,8 +181,8 @@ fn serve(
     // Ended before its time, or by what broke: the figures are whole up to there.
     let interrupted = interrupted || failure.is_some();
     let mut record = record(options, config, started, stack, figures, interrupted);
-    if thread.partner() == Some(Partner::Awaited) {
-        record.validity.push(no_peer(&thread.facts().device));
+    if thread.is_alone() {
+        record.validity.push(no_peer(&thread.port_name()));
     }
     Ok((record, failure))
 }

@@ -14,6 +14,7 @@ pub mod host;
 pub mod open;
 #[cfg(test)]
 pub mod pair;
+pub mod port_state;
 pub mod refuse;
 pub mod schedule;
 pub mod services;

@@ -11,8 +11,8 @@ use linerate_port::{AnyPort, Memory, PortUrl, Receive, Transmit};
 use linerate_stack::config::MemoryAccount;
 use linerate_stack::{Addressing, Config, Stack, StackError, memory_plan, port_url};
 
-use super::background::PortState;
 use super::driver::Driver;
+use super::port_state::PortState;
 use super::{facts, schedule};
 use crate::error::MeasureError;
 use crate::memory;

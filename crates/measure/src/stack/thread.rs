@@ -11,11 +11,12 @@ use std::time::Duration;
 use linerate_host::sys::{clock, thread, ticks};
 use linerate_metric::plan::Wait;
 use linerate_metric::stack::{StackFacts, StackPlan};
-use linerate_port::Partner;
+use linerate_port::PortUrl;
 use linerate_stack::{Addressing, Config, StackError};
 
-use super::background::{Ask, Background, Look, PortState};
+use super::background::{Ask, Background, Look};
 use super::bridge::Ends;
+use super::port_state::PortState;
 use super::services::{Front, ServiceSpec, Services};
 use super::{driver, open};
 use crate::error::MeasureError;
@@ -243,19 +244,26 @@ impl StackThread {
         self.port.take_failure()
     }
 
-    /// Whether the process at the port's other end went, and has not come back.
+    /// Whether the process at the port's other end went, and has not come back for a while.
     pub fn is_left(&self) -> bool {
-        self.port.is_left()
+        self.port.is_left(clock::now())
     }
 
     /// Whether nothing will come any more: the port is broken, or nobody is at its other end.
     pub fn is_over(&self) -> bool {
-        self.port.is_broken() || self.port.is_left()
+        self.port.is_over(clock::now())
     }
 
-    /// Who is at the port's other end, where it has one.
-    pub fn partner(&self) -> Option<Partner> {
-        self.port.partner()
+    /// Whether nobody ever came to the port's other end.
+    pub fn is_alone(&self) -> bool {
+        self.port.is_alone()
+    }
+
+    /// The port as texts name it.
+    pub fn port_name(&self) -> String {
+        let typed = &self.facts.device;
+        let url = typed.parse::<PortUrl>();
+        url.map_or_else(|_| typed.clone(), |url| url.short())
     }
 }
 
