@@ -84,7 +84,7 @@ impl Default for Packet {
 /// A queue of them in slots that are written where they lie.
 ///
 /// Handed to a queue of the standard library each was put together on the stack in short stores, and copied into its
-/// place by loads that are wider and wait for them: a tenth of what sending and receiving a datagram of 64 B took.
+/// place by a call whose loads are wider and wait for them.
 pub(super) struct ReceiveQueue {
     slots: Vec<Packet>,
     first: usize,
