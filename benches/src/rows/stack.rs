@@ -16,10 +16,11 @@ pub use memory::{MEMORY_DEFAULT, MEMORY_TUNED};
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::ground::Control;
 use crate::row::{Mark, Peer, Row};
+use crate::trouble::Trouble;
 
 /// How long one side is measured.
 pub const TIME: Duration = Duration::from_millis(500);
@@ -28,8 +29,8 @@ const SLICES: usize = 10;
 const SLICE: Duration = Duration::from_millis(TIME.as_millis() as u64 / SLICES as u64);
 /// Datagrams between two turns.
 pub const BURST: usize = 32;
-/// Turns between two looks at the clock.
-const ROUNDS: usize = 100;
+/// What programs and sockets keep of a stream.
+const BUFFER_BYTES: usize = 64 << 10;
 
 const BASE: Row = Row {
     name: "",
@@ -96,6 +97,29 @@ pub const TCP_STREAM_LIMIT: Row = Row {
     ours: |_| bare::stream(),
     ..TCP_STREAM
 };
+
+/// Runs a round again and again for so long, once its memory is in the caches and both ends know each other: what was
+/// moved in all, and how long that took, in ns.
+fn over(
+    time: Duration,
+    mut round: impl FnMut() -> Result<usize, Trouble>,
+) -> Result<(f64, f64), Trouble> {
+    /// Between two looks at the clock.
+    const ROUNDS: usize = 100;
+    let mut rounds = || -> Result<usize, Trouble> {
+        let mut moved = 0;
+        for _ in 0..ROUNDS {
+            moved += round()?;
+        }
+        Ok(moved)
+    };
+    rounds()?;
+    let (begin, mut moved) = (Instant::now(), 0);
+    while begin.elapsed() < time {
+        moved += rounds()?;
+    }
+    Ok((moved as f64, begin.elapsed().as_nanos() as f64))
+}
 
 /// Something to hold while a side is measured, so that its buffers lie elsewhere each time, those of both sides of a pair
 /// alike: how fast long copies are depends on where both ends lie in their pages, and would be the luck of a process.

@@ -1,16 +1,13 @@
 //! What no stack with buffers can go without: the bytes of a stream, copied and summed as often as two of them do.
 
 use std::hint::black_box;
-use std::time::Instant;
 
 use linerate_port::checksum::Sum;
 use linerate_port::copy;
 
-use super::{ROUNDS, SLICE, shift};
+use super::{BUFFER_BYTES, SLICE, over, shift};
 use crate::trouble::Trouble;
 
-/// Buffers of both ends, of the programs and of the sockets.
-const BUFFER_BYTES: usize = 64 << 10;
 /// Payload of a segment at an MTU of 1500.
 const SEGMENT_BYTES: usize = 1460;
 /// From one frame to the next, as in the ring's memory.
@@ -23,30 +20,23 @@ pub fn stream() -> Result<f64, Trouble> {
     let buffer = || vec![7u8; BUFFER_BYTES];
     let (source, mut sends, mut receives, mut sink) = (buffer(), buffer(), buffer(), buffer());
     let mut frames = vec![0u8; BUFFER_BYTES.div_ceil(SEGMENT_BYTES) * SLOT_BYTES];
-    let (mut bytes, mut begin) = (0usize, None);
-    while begin.is_none_or(|begin: Instant| begin.elapsed() < SLICE) {
-        for _ in 0..ROUNDS {
-            copy(&mut sends, black_box(&source));
-            let segments = sends.chunks(SEGMENT_BYTES);
-            for (frame, segment) in frames.chunks_mut(SLOT_BYTES).zip(segments) {
-                let payload = &mut frame[..segment.len()];
-                payload.copy_from_slice(segment);
-                black_box(Sum::of(payload).folded());
-            }
-            let segments = receives.chunks_mut(SEGMENT_BYTES);
-            for (frame, segment) in frames.chunks(SLOT_BYTES).zip(segments) {
-                let payload = &frame[..segment.len()];
-                black_box(Sum::of(payload).folded());
-                segment.copy_from_slice(payload);
-            }
-            copy(&mut sink, black_box(&receives));
-            bytes += sink.len();
+    let (bytes, took) = over(SLICE, || {
+        copy(&mut sends, black_box(&source));
+        let segments = sends.chunks(SEGMENT_BYTES);
+        for (frame, segment) in frames.chunks_mut(SLOT_BYTES).zip(segments) {
+            let payload = &mut frame[..segment.len()];
+            payload.copy_from_slice(segment);
+            black_box(Sum::of(payload).folded());
         }
-        if begin.is_none() {
-            (begin, bytes) = (Some(Instant::now()), 0);
+        let segments = receives.chunks_mut(SEGMENT_BYTES);
+        for (frame, segment) in frames.chunks(SLOT_BYTES).zip(segments) {
+            let payload = &frame[..segment.len()];
+            black_box(Sum::of(payload).folded());
+            segment.copy_from_slice(payload);
         }
-    }
+        copy(&mut sink, black_box(&receives));
+        Ok(sink.len())
+    })?;
     black_box(&sink);
-    let took = begin.map_or(1, |begin| begin.elapsed().as_nanos());
-    Ok(bytes as f64 * 8.0 / took as f64)
+    Ok(bytes * 8.0 / took)
 }

@@ -1,12 +1,13 @@
 //! Two of our stacks over a ring.
 
+use std::hint::black_box;
 use std::task::Poll;
 use std::time::Instant;
 
 use linerate_port::{Memory, PortUrl, copy, open};
 use linerate_stack::{Addressing, Config, SocketId, Stack, TcpState, memory_plan};
 
-use super::{BURST, ROUNDS, SLICE, TIME, shift};
+use super::{BUFFER_BYTES, BURST, SLICE, TIME, over, shift};
 use crate::trouble::Trouble;
 
 struct Ends {
@@ -86,23 +87,16 @@ impl Ends {
 pub fn datagrams() -> Result<f64, Trouble> {
     let mut ends = Ends::new(&[])?;
     let (client, server) = ends.datagram_sockets()?;
-    let (mut count, mut sum, mut begin) = (0usize, 0u64, None);
-    while begin.is_none_or(|begin: Instant| begin.elapsed() < SLICE) {
-        for _ in 0..ROUNDS {
-            let fill = |number: usize, payload: &mut [u8]| payload.fill(number as u8);
-            now(ends.near.udp_send_burst(client, None, 64, BURST, fill))?;
-            ends.turn();
-            let take = |payload: &[u8], _| sum += u64::from(payload[0]);
-            count += now(ends.far.udp_receive_burst(server, BURST, take))?.unwrap_or(0);
-        }
-        // What it needs is in the caches now.
-        if begin.is_none() {
-            (begin, count) = (Some(Instant::now()), 0);
-        }
-    }
-    std::hint::black_box(sum);
-    let took = begin.map_or(0, |begin| begin.elapsed().as_nanos());
-    Ok(took as f64 / count as f64)
+    let mut sum = 0u64;
+    let (count, took) = over(SLICE, || {
+        let fill = |number: usize, payload: &mut [u8]| payload.fill(number as u8);
+        now(ends.near.udp_send_burst(client, None, 64, BURST, fill))?;
+        ends.turn();
+        let take = |payload: &[u8], _| sum += u64::from(payload[0]);
+        Ok(now(ends.far.udp_receive_burst(server, BURST, take))?.unwrap_or(0))
+    })?;
+    black_box(sum);
+    Ok(took / count)
 }
 
 /// A stream whose application copies as those of `linerate` do over the stack.
@@ -117,31 +111,26 @@ pub fn stream() -> Result<f64, Trouble> {
     let any = ([0, 0, 0, 0], 7).into();
     let listener = ends.far.tcp_listen(any, 1).map_err(broken)?;
     let (client, server) = ends.connect(listener)?;
-    let (source, mut sink) = (vec![7; 64 << 10], vec![0; 64 << 10]);
-    let (mut bytes, mut begin) = (0usize, None);
-    while begin.is_none_or(|begin: Instant| begin.elapsed() < SLICE) {
-        for _ in 0..ROUNDS {
-            while now(ends.near.tcp_send(client, |room| {
-                copy(room, &source[..room.len()]);
-                room.len()
-            }))?
-            .is_some()
-            {}
-            ends.turn();
-            while let Some(count) = now(ends.far.tcp_receive(server, |got| {
-                copy(&mut sink[..got.len()], got);
-                (got.len(), got.len())
-            }))? {
-                bytes += count;
-            }
+    let (source, mut sink) = (vec![7; BUFFER_BYTES], vec![0; BUFFER_BYTES]);
+    let (bytes, took) = over(SLICE, || {
+        while now(ends.near.tcp_send(client, |room| {
+            copy(room, &source[..room.len()]);
+            room.len()
+        }))?
+        .is_some()
+        {}
+        ends.turn();
+        let mut bytes = 0;
+        while let Some(count) = now(ends.far.tcp_receive(server, |got| {
+            copy(&mut sink[..got.len()], got);
+            (got.len(), got.len())
+        }))? {
+            bytes += count;
         }
-        if begin.is_none() {
-            (begin, bytes) = (Some(Instant::now()), 0);
-        }
-    }
-    std::hint::black_box(&sink);
-    let took = begin.map_or(1, |begin| begin.elapsed().as_nanos());
-    Ok(bytes as f64 * 8.0 / took as f64)
+        Ok(bytes)
+    })?;
+    black_box(&sink);
+    Ok(bytes * 8.0 / took)
 }
 
 pub fn udp_round_trip(idle: usize) -> Result<f64, Trouble> {
@@ -152,23 +141,21 @@ pub fn udp_round_trip(idle: usize) -> Result<f64, Trouble> {
         ends.far.udp_bind(any).map_err(broken)?;
     }
     let (client, server) = ends.datagram_sockets()?;
-    let (begin, mut count) = (Instant::now(), 0usize);
-    while begin.elapsed() < TIME {
-        for _ in 0..ROUNDS {
-            now(ends
-                .near
-                .udp_send(client, None, 64, |payload| payload.fill(1)))?;
-            ends.turn();
-            let from = now(ends.far.udp_receive(server, |_, meta| meta.from))?;
-            now(ends
-                .far
-                .udp_send(server, from, 64, |payload| payload.fill(2)))?;
-            ends.far.flush();
-            ends.turn();
-            count += usize::from(now(ends.near.udp_receive(client, |_, _| ()))?.is_some());
-        }
-    }
-    Ok(begin.elapsed().as_nanos() as f64 / count as f64)
+    let (count, took) = over(TIME, || {
+        now(ends
+            .near
+            .udp_send(client, None, 64, |payload| payload.fill(1)))?;
+        ends.turn();
+        let from = now(ends.far.udp_receive(server, |_, meta| meta.from))?;
+        now(ends
+            .far
+            .udp_send(server, from, 64, |payload| payload.fill(2)))?;
+        ends.far.flush();
+        ends.turn();
+        let came = now(ends.near.udp_receive(client, |_, _| ()))?;
+        Ok(usize::from(came.is_some()))
+    })?;
+    Ok(took / count)
 }
 
 pub fn tcp_round_trip(idle: usize) -> Result<f64, Trouble> {
@@ -189,19 +176,16 @@ pub fn tcp_round_trip(idle: usize) -> Result<f64, Trouble> {
         room[..64].fill(1);
         64
     };
-    let (begin, mut count) = (Instant::now(), 0usize);
-    while begin.elapsed() < TIME {
-        for _ in 0..ROUNDS {
-            now(ends.near.tcp_send(client, fill))?;
-            while now(ends.far.tcp_receive(server, |got| (got.len(), ())))?.is_none() {
-                ends.turn();
-            }
-            now(ends.far.tcp_send(server, fill))?;
-            while now(ends.near.tcp_receive(client, |got| (got.len(), ())))?.is_none() {
-                ends.turn();
-            }
-            count += 1;
+    let (count, took) = over(TIME, || {
+        now(ends.near.tcp_send(client, fill))?;
+        while now(ends.far.tcp_receive(server, |got| (got.len(), ())))?.is_none() {
+            ends.turn();
         }
-    }
-    Ok(begin.elapsed().as_nanos() as f64 / count as f64)
+        now(ends.far.tcp_send(server, fill))?;
+        while now(ends.near.tcp_receive(client, |got| (got.len(), ())))?.is_none() {
+            ends.turn();
+        }
+        Ok(1)
+    })?;
+    Ok(took / count)
 }

@@ -1,5 +1,6 @@
 //! smoltcp as its documentation uses it: a device over the same ring, `poll` in a loop.
 
+use std::hint::black_box;
 use std::time::Instant;
 
 use linerate_port::{
@@ -11,11 +12,8 @@ use smoltcp::socket::{tcp, udp};
 use smoltcp::time::Instant as Time;
 use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr};
 
-use super::{BURST, ROUNDS, SLICE, shift};
+use super::{BUFFER_BYTES, BURST, SLICE, over, shift};
 use crate::trouble::Trouble;
-
-/// As large as our stack's own: what both may hold is the same.
-const BUFFER_BYTES: usize = 64 << 10;
 
 struct Ring {
     port: AnyPort,
@@ -172,34 +170,28 @@ fn time(start: Instant) -> Time {
 pub fn datagrams() -> Result<f64, Trouble> {
     let [mut near, mut far] = ends()?;
     let (client, server) = (near.datagram_socket(9)?, far.datagram_socket(7)?);
-    let start = Instant::now();
-    let (mut count, mut sum, mut begin) = (0usize, 0u64, None);
-    while begin.is_none_or(|begin: Instant| begin.elapsed() < SLICE) {
-        for _ in 0..ROUNDS {
-            let socket = near.sockets.get_mut::<udp::Socket>(client);
-            for number in 0..BURST {
-                let to = (IpAddress::v4(10, 0, 0, 2), 7);
-                if let Ok(payload) = socket.send(64, to) {
-                    payload.fill(number as u8);
-                }
-            }
-            let now = time(start);
-            near.poll(now);
-            far.poll(now);
-            let socket = far.sockets.get_mut::<udp::Socket>(server);
-            while let Ok((payload, _)) = socket.recv() {
-                sum += u64::from(payload[0]);
-                count += 1;
+    let (start, mut sum) = (Instant::now(), 0u64);
+    let (count, took) = over(SLICE, || {
+        let socket = near.sockets.get_mut::<udp::Socket>(client);
+        for number in 0..BURST {
+            let to = (IpAddress::v4(10, 0, 0, 2), 7);
+            if let Ok(payload) = socket.send(64, to) {
+                payload.fill(number as u8);
             }
         }
-        // Both know each other now.
-        if begin.is_none() && count > 0 {
-            (begin, count) = (Some(Instant::now()), 0);
+        let now = time(start);
+        near.poll(now);
+        far.poll(now);
+        let socket = far.sockets.get_mut::<udp::Socket>(server);
+        let mut count = 0;
+        while let Ok((payload, _)) = socket.recv() {
+            sum += u64::from(payload[0]);
+            count += 1;
         }
-    }
-    std::hint::black_box(sum);
-    let took = begin.map_or(0, |begin| begin.elapsed().as_nanos());
-    Ok(took as f64 / count as f64)
+        Ok(count)
+    })?;
+    black_box(sum);
+    Ok(took / count)
 }
 
 pub fn stream() -> Result<f64, Trouble> {
@@ -214,24 +206,19 @@ pub fn stream() -> Result<f64, Trouble> {
     socket.connect(context, to, 50_000).map_err(broken)?;
     let (source, mut sink) = (vec![7; BUFFER_BYTES], vec![0; BUFFER_BYTES]);
     let start = Instant::now();
-    let (mut bytes, mut begin) = (0usize, None);
-    while begin.is_none_or(|begin: Instant| begin.elapsed() < SLICE) {
-        for _ in 0..ROUNDS {
-            let socket = near.sockets.get_mut::<tcp::Socket>(client);
-            while socket.can_send() && socket.send_slice(&source).is_ok_and(|sent| sent > 0) {}
-            let now = time(start);
-            near.poll(now);
-            far.poll(now);
-            let socket = far.sockets.get_mut::<tcp::Socket>(server);
-            while socket.can_recv() {
-                bytes += socket.recv_slice(&mut sink).map_err(broken)?;
-            }
+    let (bytes, took) = over(SLICE, || {
+        let socket = near.sockets.get_mut::<tcp::Socket>(client);
+        while socket.can_send() && socket.send_slice(&source).is_ok_and(|sent| sent > 0) {}
+        let now = time(start);
+        near.poll(now);
+        far.poll(now);
+        let socket = far.sockets.get_mut::<tcp::Socket>(server);
+        let mut bytes = 0;
+        while socket.can_recv() {
+            bytes += socket.recv_slice(&mut sink).map_err(broken)?;
         }
-        if begin.is_none() && bytes > 0 {
-            (begin, bytes) = (Some(Instant::now()), 0);
-        }
-    }
-    std::hint::black_box(&sink);
-    let took = begin.map_or(1, |begin| begin.elapsed().as_nanos());
-    Ok(bytes as f64 * 8.0 / took as f64)
+        Ok(bytes)
+    })?;
+    black_box(&sink);
+    Ok(bytes * 8.0 / took)
 }
