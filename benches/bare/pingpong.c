@@ -1,8 +1,8 @@
-/* The least there is between two ends that ask and answer over UDP: nothing is checked or recorded
- * but the time. Connected sockets at both ends, as linerate's are.
+/* Lower limit of requests and responses over UDP: only the time is recorded, nothing is checked.
+ * The sockets of both ends are connected, as in linerate.
  *
- *   pingpong answer ADDRESS PORT BYTES block|spin
- *   pingpong ask    ADDRESS PORT BYTES block|spin MILLISECONDS    prints p50_ns and the count */
+ *   pingpong server ADDRESS PORT BYTES block|spin
+ *   pingpong client ADDRESS PORT BYTES block|spin MILLISECONDS    prints p50_ns and the count */
 #include <arpa/inet.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -11,9 +11,9 @@
 #include <sys/socket.h>
 #include <time.h>
 
-enum { SAMPLES = 1 << 22, ROOM = 65536 };
+enum { SAMPLES = 1 << 22, BUFFER = 65536 };
 static uint32_t samples[SAMPLES];
-static char room[ROOM];
+static char buffer[BUFFER];
 
 static uint64_t now(void) {
     struct timespec t;
@@ -33,24 +33,24 @@ int main(int argc, char **argv) {
     size_t bytes = atoi(argv[4]), count = 0;
     int flags = strcmp(argv[5], "spin") ? 0 : MSG_DONTWAIT, fd = socket(AF_INET, SOCK_DGRAM, 0);
     struct sockaddr *to = (struct sockaddr *)&address;
-    if (bytes > ROOM || inet_pton(AF_INET, argv[2], &address.sin_addr) != 1) return 2;
-    if (!strcmp(argv[1], "answer")) {
+    if (bytes > BUFFER || inet_pton(AF_INET, argv[2], &address.sin_addr) != 1) return 2;
+    if (!strcmp(argv[1], "server")) {
         if (bind(fd, to, sizeof address)) return perror("bind"), 1;
         puts("READY"), fflush(stdout);
-        if (recvfrom(fd, room, ROOM, MSG_PEEK, (struct sockaddr *)&peer, &length) < 0) return 1;
+        if (recvfrom(fd, buffer, BUFFER, MSG_PEEK, (struct sockaddr *)&peer, &length) < 0) return 1;
         if (connect(fd, (struct sockaddr *)&peer, length)) return perror("connect"), 1;
         for (;;) {
-            ssize_t got = recvfrom(fd, room, ROOM, flags, NULL, NULL);
-            if (got >= 0) sendto(fd, room, got, flags, NULL, 0);
+            ssize_t got = recvfrom(fd, buffer, BUFFER, flags, NULL, NULL);
+            if (got >= 0) sendto(fd, buffer, got, flags, NULL, 0);
         }
     }
     if (argc < 7 || connect(fd, to, sizeof address)) return perror("connect"), 1;
-    uint64_t asked = now(), end = asked + (uint64_t)atoi(argv[6]) * 1000000;
-    while (asked < end && count < SAMPLES) {
-        asked = now();
-        if (sendto(fd, room, bytes, flags, NULL, 0) < 0) return perror("sendto"), 1;
-        while (recvfrom(fd, room, ROOM, flags, NULL, NULL) < 0) {}
-        samples[count++] = (uint32_t)(now() - asked);
+    uint64_t sent = now(), end = sent + (uint64_t)atoi(argv[6]) * 1000000;
+    while (sent < end && count < SAMPLES) {
+        sent = now();
+        if (sendto(fd, buffer, bytes, flags, NULL, 0) < 0) return perror("sendto"), 1;
+        while (recvfrom(fd, buffer, BUFFER, flags, NULL, NULL) < 0) {}
+        samples[count++] = (uint32_t)(now() - sent);
     }
     qsort(samples, count, sizeof *samples, ascending);
     printf("p50_ns=%u count=%zu\n", samples[count / 2], count);

@@ -1,7 +1,7 @@
-/* The least there is between two ends that move a stream over TCP: write at one end, read at the
- * other, both touch every byte, nothing is counted but bytes and the time.
+/* Bare TCP stream: writes at one end and reads at the other, both touch every byte, and only bytes
+ * and the time are counted.
  *
- *   stream sink   ADDRESS PORT BYTES block|spin    prints bps of what arrived
+ *   stream sink   ADDRESS PORT BYTES block|spin    prints the received bps
  *   stream source ADDRESS PORT BYTES MILLISECONDS CONTROL */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -26,9 +26,9 @@ int main(int argc, char **argv) {
     struct sockaddr *at = (struct sockaddr *)&address;
     size_t bytes = strtoul(argv[4], NULL, 10);
     int fd = socket(AF_INET, SOCK_STREAM, 0), on = 1;
-    char *room = calloc(1, bytes);
-    if (!room || inet_pton(AF_INET, argv[2], &address.sin_addr) != 1) return 2;
-    memset(room, 'x', bytes);
+    char *buffer = calloc(1, bytes);
+    if (!buffer || inet_pton(AF_INET, argv[2], &address.sin_addr) != 1) return 2;
+    memset(buffer, 'x', bytes);
     if (!strcmp(argv[1], "source")) {
         if (argc < 7) return 2;
         if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, argv[6], strlen(argv[6])))
@@ -36,7 +36,7 @@ int main(int argc, char **argv) {
         if (connect(fd, at, sizeof address)) return perror("connect"), 1;
         double end = now() + atof(argv[5]) / 1e3;
         while (now() < end)
-            if (write(fd, room, bytes) < 0) return perror("write"), 1;
+            if (write(fd, buffer, bytes) < 0) return perror("write"), 1;
         return 0;
     }
     int flags = strcmp(argv[5], "spin") ? 0 : MSG_DONTWAIT;
@@ -47,7 +47,7 @@ int main(int argc, char **argv) {
     uint64_t total = 0;
     double first = 0, last = 0;
     for (;;) {
-        ssize_t got = recv(flow, room, bytes, flags);
+        ssize_t got = recv(flow, buffer, bytes, flags);
         if (got == 0) break;
         if (got < 0 && errno != EAGAIN) return perror("recv"), 1;
         if (got <= 0) continue;

@@ -1,8 +1,8 @@
-/* The least there is between two ends with many TCP streams: one thread and one epoll loop each,
- * nothing checked or recorded but the bytes. Writes and reads are as large as linerate's.
+/* Bare transfer over many TCP streams: one thread with one epoll loop per end, and only bytes are
+ * counted. Writes and reads have the sizes of linerate's.
  *
- *   streams sink   ADDRESS PORT STREAMS MILLISECONDS    prints bps, counted once all streams stand
- *   streams source ADDRESS PORT STREAMS CONTROL         sends until the other end goes */
+ *   streams sink   ADDRESS PORT STREAMS MILLISECONDS    prints bps, counted once all streams are connected
+ *   streams source ADDRESS PORT STREAMS CONTROL         sends until the other end closes */
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
 #include <stdint.h>
@@ -14,9 +14,9 @@
 #include <sys/socket.h>
 #include <time.h>
 
-enum { AT_ONCE = 256, ROOM = 1 << 20, LEAST = 256 << 10, ALL = 64 << 20 };
-static char room[ROOM];
-static struct epoll_event ready[AT_ONCE];
+enum { EVENTS = 256, BUFFER = 1 << 20, MIN_CALL = 256 << 10, TOTAL = 64 << 20 };
+static char buffer[BUFFER];
+static struct epoll_event ready[EVENTS];
 
 static uint64_t now(void) {
     struct timespec t;
@@ -31,8 +31,8 @@ int main(int argc, char **argv) {
     int sinks = !strcmp(argv[1], "sink"), streams = atoi(argv[4]), one = 1, listener = -1;
     if (streams < 1 || inet_pton(AF_INET, argv[2], &address.sin_addr) != 1) return 2;
     if (!getrlimit(RLIMIT_NOFILE, &files)) files.rlim_cur = files.rlim_max, setrlimit(RLIMIT_NOFILE, &files);
-    size_t bytes = ALL / streams < LEAST ? LEAST : ALL / streams > ROOM ? ROOM : ALL / streams;
-    memset(room, 0xa5, ROOM); /* never-written pages would all be the one zero page */
+    size_t bytes = TOTAL / streams < MIN_CALL ? MIN_CALL : TOTAL / streams > BUFFER ? BUFFER : TOTAL / streams;
+    memset(buffer, 0xa5, BUFFER); /* pages never written would all map to the zero page */
     int epoll = epoll_create1(0);
     if (sinks) {
         listener = socket(AF_INET, SOCK_STREAM, 0);
@@ -48,13 +48,13 @@ int main(int argc, char **argv) {
             return perror("connect"), 1;
         if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event)) return perror("epoll_ctl"), 1;
     }
-    uint64_t moved = 0, begun = now(), end = sinks ? begun + (uint64_t)atoi(argv[5]) * 1000000 : UINT64_MAX;
+    uint64_t bytes_done = 0, start = now(), end = sinks ? start + (uint64_t)atoi(argv[5]) * 1000000 : UINT64_MAX;
     while (now() < end)
-        for (int n = epoll_wait(epoll, ready, AT_ONCE, 100); n-- > 0;) {
-            ssize_t got = sinks ? recv(ready[n].data.fd, room, LEAST, MSG_DONTWAIT)
-                                : send(ready[n].data.fd, room, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
-            if (got > 0) moved += got;
+        for (int n = epoll_wait(epoll, ready, EVENTS, 100); n-- > 0;) {
+            ssize_t got = sinks ? recv(ready[n].data.fd, buffer, MIN_CALL, MSG_DONTWAIT)
+                                : send(ready[n].data.fd, buffer, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+            if (got > 0) bytes_done += got;
             else if (!sinks && (ready[n].events & (EPOLLERR | EPOLLHUP))) return 0;
         }
-    return printf("bps=%.0f\n", moved * 8e9 / (now() - begun)) < 0;
+    return printf("bps=%.0f\n", bytes_done * 8e9 / (now() - start)) < 0;
 }

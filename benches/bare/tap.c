@@ -1,12 +1,12 @@
-/* The least that a host behind a tap costs: without a stack.
- *     tap echo NAME ADDRESS CPU                            prints READY, then turns each datagram round where it lies
- *     tap stream NAME ADDRESS FAR CPU CPU MILLISECONDS     writes segments of 64 KB as they lie in memory, for the kernel
- *         to cut and sum, as far as the window of its socket goes, which reads on the other core: bps
- *     tap copies NAME ADDRESS FAR CPU CPU MILLISECONDS     the same; each segment is copied from a program's memory into a ring of
- *         1 MB, and from there to where it is written from: bps
- *     tap take NAME ADDRESS FAR CPU CPU MILLISECONDS CC     reads segments as the kernel's socket writes them on the other core,
- *         with that congestion control, and acknowledges every second one and the last that is there: bps
- *     tap send NAME ADDRESS CPU MILLISECONDS               writes the same UDP datagram of 64 B again and again: pps */
+/* Lower limit of a host behind a tap: no stack, only the required headers. FAR is the host's address.
+ *     tap echo NAME ADDRESS CPU                            prints READY, then returns each datagram in place
+ *     tap stream NAME ADDRESS FAR CPU CPU MILLISECONDS     writes segments of 64 KB without a copy; the kernel segments
+ *         and checksums them; limited by the window of its socket, which reads on the other core: bps
+ *     tap copies NAME ADDRESS FAR CPU CPU MILLISECONDS     as stream, but copies each segment from a program's memory
+ *         into a ring of 1 MB, and from there into the transmit buffer: bps
+ *     tap take NAME ADDRESS FAR CPU CPU MILLISECONDS CC    reads the segments of a kernel socket that writes on the other
+ *         core with this congestion control; acknowledges every second one and the last one available: bps
+ *     tap send NAME ADDRESS CPU MILLISECONDS               writes the same UDP datagram of 64 B repeatedly: pps */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -28,13 +28,13 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SYN = 2, ACK = 16, EACH = 1460, MOST = 44 * EACH, HEAD = 10 + 14, TCP = HEAD + 20, UDP = 17 };
-static const unsigned char own[6] = {2, 0, 0, 0, 0, 9};
-static unsigned char f[HEAD + 40 + MOST], in[1 << 17];
+enum { SYN = 2, ACK = 16, MSS = 1460, SEGMENT = 44 * MSS, HEAD = 10 + 14, TCP = HEAD + 20, UDP = 17 };
+static const unsigned char mac[6] = {2, 0, 0, 0, 0, 9};
+static unsigned char f[HEAD + 40 + SEGMENT], in[1 << 17];
 static int tap, scale, copies;
-static uint32_t theirs;
+static uint32_t peer_sequence;
 
-/* The C library's functions around these cost up to 0.4 us (docs/METHOD.md#calls-without-a-wrapper); errors as it tells them. */
+/* The C library's wrappers cost up to 0.4 us (docs/method/defaults.md#system-calls-without-a-wrapper); errors are reported as by the library. */
 #ifdef __x86_64__
 static long enter(long call, int file, const void *at, long bytes) {
     long result;
@@ -58,11 +58,11 @@ static uint16_t sum(const unsigned char *at, int bytes, uint32_t total) {
     return total;
 }
 
-/* A segment of what stands in f: the other side sums it, and cuts it where it is long. */
+/* Sends a segment from the buffer f; the kernel checksums it, and segments it if it is long. */
 static void segment(int flags, uint32_t sequence, uint32_t acknowledged, int head, int bytes) {
     struct virtio_net_hdr *vnet = (void *)f;
     *vnet = (struct virtio_net_hdr){.flags = VIRTIO_NET_HDR_F_NEEDS_CSUM, .csum_start = 34, .csum_offset = 16};
-    if (bytes > EACH) vnet->gso_type = VIRTIO_NET_HDR_GSO_TCPV4, vnet->gso_size = EACH, vnet->hdr_len = 34 + head;
+    if (bytes > MSS) vnet->gso_type = VIRTIO_NET_HDR_GSO_TCPV4, vnet->gso_size = MSS, vnet->hdr_len = 34 + head;
     unsigned char *ip = f + HEAD, *tcp = f + TCP;
     int length = 20 + head + bytes;
     ip[2] = length >> 8, ip[3] = length, ip[10] = ip[11] = 0;
@@ -75,7 +75,7 @@ static void segment(int flags, uint32_t sequence, uint32_t acknowledged, int hea
     if (write(tap, f, HEAD + length) < 0) perror("write"), exit(1);
 }
 
-static int joined(const char *to, const char *control) {
+static int connected(const char *to, const char *control) {
     struct sockaddr_in far = {.sin_family = AF_INET, .sin_port = htons(7)};
     inet_pton(AF_INET, to, &far.sin_addr);
     int sock = socket(AF_INET, SOCK_STREAM, 0);
@@ -85,17 +85,17 @@ static int joined(const char *to, const char *control) {
 }
 
 static void source(const char *to, const char *control) {
-    static char room[128 << 10];
-    for (int sock = joined(to, control);;)
-        if (write(sock, room, sizeof room) <= 0) perror("write"), exit(1);
+    static char buffer[128 << 10];
+    for (int sock = connected(to, control);;)
+        if (write(sock, buffer, sizeof buffer) <= 0) perror("write"), exit(1);
 }
 
 static void sink(const char *to, double time) {
-    int sock = joined(to, 0);
-    static char room[1 << 20];
+    int sock = connected(to, 0);
+    static char buffer[1 << 20];
     double begin = now() + 0.2, then = 0, count = 0, from = 0;
     while ((then = now()) < begin + time) {
-        ssize_t got = read(sock, room, sizeof room);
+        ssize_t got = read(sock, buffer, sizeof buffer);
         if (got <= 0) perror("read"), exit(1);
         if (then < begin) continue;
         if (!from) from = then; else count += got;
@@ -103,7 +103,7 @@ static void sink(const char *to, double time) {
     printf("bps=%.0f\n", count * 8 / (then - from)), exit(0);
 }
 
-static void stay(const char *cpu) {
+static void pin(const char *cpu) {
     cpu_set_t set;
     CPU_ZERO(&set);
     CPU_SET(atoi(cpu), &set);
@@ -135,35 +135,35 @@ static void swap(unsigned char *a, unsigned char *b, int bytes) {
     }
 }
 
-/* Sends a frame back to where it came from. Sums stay what they were: their words only change places. */
-static void back(ssize_t bytes) {
-    memcpy(in + 10, in + 16, 6), memcpy(in + 16, own, 6);
+/* Returns a frame to its sender. The checksums stay valid: the summed words only change places. */
+static void send_back(ssize_t bytes) {
+    memcpy(in + 10, in + 16, 6), memcpy(in + 16, mac, 6);
     if (write(tap, in, bytes) < 0) perror("write"), exit(1);
 }
 
-/* What comes next, ARP answered; nothing: -1. */
-static ssize_t come(void) {
+/* Reads the next frame, and answers ARP requests; returns -1 if there is none. */
+static ssize_t next_frame(void) {
     ssize_t bytes = read(tap, in, sizeof in);
     if (bytes < 0 && errno != EAGAIN) perror("read"), exit(1);
     if (bytes < 52 || in[22] != 8 || in[23] != 6 || in[31] != 1) return bytes;
     in[31] = 2;
     swap(in + 32, in + 42, 10);
-    memcpy(in + 32, own, 6);
-    back(bytes);
+    memcpy(in + 32, mac, 6);
+    send_back(bytes);
     return -1;
 }
 
 static void echo(void) {
     puts("READY");
     for (fflush(stdout);;) {
-        ssize_t bytes = come();
+        ssize_t bytes = next_frame();
         if (bytes < 52 || in[22] != 8 || in[23] || in[33] != UDP) continue;
         swap(in + 36, in + 40, 4), swap(in + 44, in + 46, 2);
-        back(bytes);
+        send_back(bytes);
     }
 }
 
-/* To an address that is nobody's, as a generator's frames are: what the kernel does with them is the least it can. */
+/* The destination address is unused, as in a generator's frames, so that the kernel does the least work. */
 static void send_on(double time) {
     unsigned char frame[60] = {2, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 9, 8, 0, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, UDP};
     put(frame + 26, 0xc6120001), put(frame + 30, 0xc6120002);
@@ -178,61 +178,61 @@ static void send_on(double time) {
     printf("pps=%.0f\n", count / (end - begin));
 }
 
-/* A segment of TCP that came; one that asks for a connection is answered, with windows in steps of 32 bytes. */
-static unsigned char *come_tcp(ssize_t got) {
+/* Returns a received TCP segment; answers a SYN, with a window scale of 32 bytes. */
+static unsigned char *next_segment(ssize_t got) {
     unsigned char *ip = in + HEAD, *tcp = in + TCP;
     if (got < 64 || in[22] != 8 || in[23] || ip[9] != 6) return 0;
     if (!(tcp[13] & SYN)) return tcp;
     for (int at = 20; at < tcp[12] >> 2; at += tcp[at] < 2 ? 1 : tcp[at + 1])
         if (tcp[at] == 3) scale = tcp[at + 2];
-    memcpy(f + 10, in + 16, 6), memcpy(f + 16, own, 6);
+    memcpy(f + 10, in + 16, 6), memcpy(f + 16, mac, 6);
     f[22] = 8, f[HEAD] = 0x45, f[HEAD + 6] = 0x40, f[HEAD + 8] = 64, f[HEAD + 9] = 6;
     memcpy(f + HEAD + 12, ip + 16, 4), memcpy(f + HEAD + 16, ip + 12, 4);
     memcpy(f + TCP, tcp + 2, 2), memcpy(f + TCP + 2, tcp, 2);
     memcpy(f + TCP + 20, "\2\4\5\264\3\3\5\0", 8);
-    theirs = get(tcp + 4) + 1;
-    segment(SYN | ACK, 0, theirs, 28, 0);
+    peer_sequence = get(tcp + 4) + 1;
+    segment(SYN | ACK, 0, peer_sequence, 28, 0);
     return 0;
 }
 
 static void copy(uint32_t next) {
-    /* Not all zeros: pages that nobody wrote are all the same one. */
-    static unsigned char program[MOST] = {0xa5}, buffer[16 * MOST];
-    unsigned char *place = buffer + next / MOST % 16 * MOST;
-    if (copies) memcpy(place, program, MOST), memcpy(f + TCP + 20, place, MOST);
+    /* Not all zeros: pages never written would all map to the zero page. */
+    static unsigned char program[SEGMENT] = {0xa5}, buffer[16 * SEGMENT];
+    unsigned char *ring_slot = buffer + next / SEGMENT % 16 * SEGMENT;
+    if (copies) memcpy(ring_slot, program, SEGMENT), memcpy(f + TCP + 20, ring_slot, SEGMENT);
 }
 
 static void stream(void) {
     uint32_t next = 1, acknowledged = 1, edge = 0;
-    double moved = now();
-    for (int stands = 0;;) {
-        ssize_t got = come();
-        unsigned char *tcp = come_tcp(got);
+    double progress_at = now();
+    for (int established = 0;;) {
+        ssize_t got = next_frame();
+        unsigned char *tcp = next_segment(got);
         if (tcp) {
             uint32_t number = get(tcp + 8);
-            if ((int32_t)(number - acknowledged) > 0) acknowledged = number, moved = now();
-            edge = number + ((tcp[14] << 8 | tcp[15]) << scale), stands = 1;
+            if ((int32_t)(number - acknowledged) > 0) acknowledged = number, progress_at = now();
+            edge = number + ((tcp[14] << 8 | tcp[15]) << scale), established = 1;
         }
-        if (stands && (int32_t)(edge - next) >= MOST) copy(next), segment(ACK, next, theirs, 20, MOST), next += MOST;
+        if (established && (int32_t)(edge - next) >= SEGMENT) copy(next), segment(ACK, next, peer_sequence, 20, SEGMENT), next += SEGMENT;
         else if (got >= 0) continue;
         else if (waitpid(-1, 0, WNOHANG) > 0) return;
-        else if (stands && now() > moved + 0.05) next = acknowledged, moved = now();
+        else if (established && now() > progress_at + 0.05) next = acknowledged, progress_at = now();
     }
 }
 
 static void take(double time) {
     double begin = now() + 0.2, then = 0, count = 0, from = 0;
-    for (int waits = 0; (then = now()) < begin + time;) {
-        ssize_t got = come();
-        unsigned char *tcp = come_tcp(got);
+    for (int unacknowledged = 0; (then = now()) < begin + time;) {
+        ssize_t got = next_frame();
+        unsigned char *tcp = next_segment(got);
         int bytes = tcp ? (in[HEAD + 2] << 8 | in[HEAD + 3]) - 20 - (tcp[12] >> 4) * 4 : 0;
-        if (bytes > 0 && get(tcp + 4) == theirs) {
-            theirs += bytes;
+        if (bytes > 0 && get(tcp + 4) == peer_sequence) {
+            peer_sequence += bytes;
             if (from) count += bytes;
             else if (then >= begin) from = then;
         }
-        waits += bytes > 0;
-        if (waits == 2 || (waits && got < 0)) segment(ACK, 1, theirs, 20, 0), waits = 0;
+        unacknowledged += bytes > 0;
+        if (unacknowledged == 2 || (unacknowledged && got < 0)) segment(ACK, 1, peer_sequence, 20, 0), unacknowledged = 0;
     }
     printf("bps=%.0f\n", count * 8 / (then - from));
 }
@@ -244,9 +244,9 @@ int main(int argc, char **argv) {
     if ((streams && argc < 8) || (takes && argc < 9) || (sends && argc < 6)) return 2;
     up(argv[2], argv[3], sends ? 0 : IFF_VNET_HDR);
     if ((streams || takes) && !fork()) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL), stay(argv[6]);
+        prctl(PR_SET_PDEATHSIG, SIGKILL), pin(argv[6]);
         streams ? sink(argv[4], atoi(argv[7]) / 1e3) : source(argv[4], argv[8]);
     }
-    stay(argv[streams || takes ? 5 : 4]);
+    pin(argv[streams || takes ? 5 : 4]);
     streams ? stream() : takes ? take(atoi(argv[7]) / 1e3) : sends ? send_on(atoi(argv[5]) / 1e3) : echo();
 }

@@ -1,6 +1,6 @@
-/* The least that AF_XDP costs: frames go on from where they came to lie, in memory that all sockets share, 32 a time.
- *     xdp io IN OUT MILLISECONDS    both ways between two interfaces; prints what OUT was given: pps
- *     xdp echo IN                   prints READY, then sends each datagram back to where it came from */
+/* Lower limit of AF_XDP: frames are forwarded in place, in a UMEM shared by the sockets, in bursts of 32.
+ *     xdp io IN OUT MILLISECONDS    forwards in both directions between two interfaces; prints the pps given to OUT
+ *     xdp echo IN                   prints READY, then returns each datagram to its sender */
 #define _GNU_SOURCE
 #include <linux/bpf.h>
 #include <linux/if_link.h>
@@ -17,33 +17,33 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { RING = 1024, LENT = 2 * RING, SLOT = 2048, BURST = 32, PAGE = 2 << 20 };
+enum { RING = 1024, FILL = 2 * RING, SLOT = 2048, BURST = 32, PAGE = 2 << 20 };
 struct ring { unsigned *produced, *consumed, at; void *entries; };
 struct port { int sock; struct ring fill, done, in, out; };
-static char *room;
+static char *umem;
 
 static double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec + t.tv_nsec / 1e9;
 }
-static unsigned seen(unsigned *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
-static void show(unsigned *word, unsigned at) { __atomic_store_n(word, at, __ATOMIC_RELEASE); }
-static long must(long result, const char *what) {
+static unsigned load(unsigned *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
+static void store(unsigned *word, unsigned at) { __atomic_store_n(word, at, __ATOMIC_RELEASE); }
+static long check(long result, const char *what) {
     if (result < 0) perror(what), exit(1);
     return result;
 }
 
-/* What follows up to `pass` is done once. The sizes of the rings and how sockets are bound are those of the port `xdp:`. */
+/* Setup, up to `pass`. Ring sizes and bind flags are those of the port `xdp:`. */
 static struct ring ring(int sock, int which, unsigned size, off_t page, struct xdp_ring_offset at, size_t each) {
-    must(setsockopt(sock, SOL_XDP, which, &size, sizeof size), "ring");
+    check(setsockopt(sock, SOL_XDP, which, &size, sizeof size), "ring");
     char *base = mmap(0, at.desc + size * each, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, sock, page);
-    must(base == MAP_FAILED ? -1 : 0, "map");
+    check(base == MAP_FAILED ? -1 : 0, "map");
     return (struct ring){(void *)(base + at.producer), (void *)(base + at.consumer), 0, base + at.desc};
 }
-static int bpf(int command, union bpf_attr wish) { return must(syscall(SYS_bpf, command, &wish, sizeof wish), "bpf"); }
+static int bpf(int command, union bpf_attr attributes) { return check(syscall(SYS_bpf, command, &attributes, sizeof attributes), "bpf"); }
 
-/* Has a program in the driver give all frames of an interface to a socket, until this process ends. */
+/* Redirects all frames of an interface to a socket by a program in the driver, until this process ends. */
 static void feed(int interface, int sock) {
     int zero = 0, map = bpf(BPF_MAP_CREATE, (union bpf_attr){
         .map_type = BPF_MAP_TYPE_XSKMAP, .key_size = sizeof zero, .value_size = sizeof sock, .max_entries = 1});
@@ -61,28 +61,28 @@ static void feed(int interface, int sock) {
     bpf(BPF_MAP_UPDATE_ELEM, (union bpf_attr){.map_fd = map, .key = (uintptr_t)&zero, .value = (uintptr_t)&sock});
 }
 
-/* A socket on an interface, which is lent the frames from `first` on. */
+/* Opens a socket on an interface, with the frames from `first` on in its fill ring. */
 static struct port up(const char *name, uint64_t first) {
-    int interface = if_nametoindex(name), sock = must(socket(AF_XDP, SOCK_RAW, 0), "socket");
-    struct xdp_umem_reg memory = {.addr = (uintptr_t)room, .len = 2 * LENT * SLOT, .chunk_size = SLOT};
+    int interface = if_nametoindex(name), sock = check(socket(AF_XDP, SOCK_RAW, 0), "socket");
+    struct xdp_umem_reg memory = {.addr = (uintptr_t)umem, .len = 2 * FILL * SLOT, .chunk_size = SLOT};
     struct xdp_mmap_offsets at;
-    must(setsockopt(sock, SOL_XDP, XDP_UMEM_REG, &memory, sizeof memory), "memory");
-    must(getsockopt(sock, SOL_XDP, XDP_MMAP_OFFSETS, &at, &(socklen_t){sizeof at}), "offsets");
+    check(setsockopt(sock, SOL_XDP, XDP_UMEM_REG, &memory, sizeof memory), "memory");
+    check(getsockopt(sock, SOL_XDP, XDP_MMAP_OFFSETS, &at, &(socklen_t){sizeof at}), "offsets");
     struct port port = {sock,
-        ring(sock, XDP_UMEM_FILL_RING, LENT, XDP_UMEM_PGOFF_FILL_RING, at.fr, sizeof(uint64_t)),
+        ring(sock, XDP_UMEM_FILL_RING, FILL, XDP_UMEM_PGOFF_FILL_RING, at.fr, sizeof(uint64_t)),
         ring(sock, XDP_UMEM_COMPLETION_RING, RING, XDP_UMEM_PGOFF_COMPLETION_RING, at.cr, sizeof(uint64_t)),
         ring(sock, XDP_RX_RING, RING, XDP_PGOFF_RX_RING, at.rx, sizeof(struct xdp_desc)),
         ring(sock, XDP_TX_RING, RING, XDP_PGOFF_TX_RING, at.tx, sizeof(struct xdp_desc))};
     uint64_t *fill = port.fill.entries;
-    for (; port.fill.at < LENT; port.fill.at++) fill[port.fill.at] = (first + port.fill.at) * SLOT;
-    show(port.fill.produced, port.fill.at);
+    for (; port.fill.at < FILL; port.fill.at++) fill[port.fill.at] = (first + port.fill.at) * SLOT;
+    store(port.fill.produced, port.fill.at);
     struct sockaddr_xdp where = {.sxdp_family = AF_XDP, .sxdp_flags = XDP_USE_NEED_WAKEUP, .sxdp_ifindex = interface};
-    must(bind(sock, (void *)&where, sizeof where), "bind");
+    check(bind(sock, (void *)&where, sizeof where), "bind");
     feed(interface, sock);
     return port;
 }
 
-/* In the loop, as in tap.c and for its reason. What fails with too much to do is tried again with the next frames. */
+/* System call without the C library, for the reason given in tap.c. A kick that fails with EAGAIN is repeated with the next frames. */
 static inline __attribute__((always_inline)) void kick(int sock) {
 #ifdef __x86_64__
     register long flags __asm__("r10") = MSG_DONTWAIT, to __asm__("r8") = 0, bytes __asm__("r9") = 0;
@@ -95,42 +95,42 @@ static inline __attribute__((always_inline)) void kick(int sock) {
 }
 
 static void swap(char *one, char *other, size_t bytes) {
-    char kept[6];
-    memcpy(kept, one, bytes), memcpy(one, other, bytes), memcpy(other, kept, bytes);
+    char temporary[6];
+    memcpy(temporary, one, bytes), memcpy(one, other, bytes), memcpy(other, temporary, bytes);
 }
 
-/* One poll. What has left is lent again to the socket that it came in by. */
-static inline __attribute__((always_inline)) unsigned pass(struct port *from, struct port *to, int turns) {
+/* One poll. Completed frames return to the fill ring of the socket that received them. */
+static inline __attribute__((always_inline)) unsigned pass(struct port *from, struct port *to, int is_echo) {
     struct xdp_desc *in = from->in.entries, *out = to->out.entries;
     uint64_t *done = to->done.entries, *fill = from->fill.entries;
-    unsigned came = seen(from->in.produced) - from->in.at, waits = to->out.at - seen(to->out.consumed);
-    if (came > BURST) came = BURST;
-    if (came > RING - waits) came = RING - waits;
-    for (unsigned i = 0; i < came; i++) {
+    unsigned received = load(from->in.produced) - from->in.at, pending = to->out.at - load(to->out.consumed);
+    if (received > BURST) received = BURST;
+    if (received > RING - pending) received = RING - pending;
+    for (unsigned i = 0; i < received; i++) {
         struct xdp_desc frame = in[from->in.at++ % RING];
-        char *bytes = room + frame.addr;
-        if (turns) swap(bytes, bytes + 6, 6), swap(bytes + 26, bytes + 30, 4), swap(bytes + 34, bytes + 36, 2);
+        char *bytes = umem + frame.addr;
+        if (is_echo) swap(bytes, bytes + 6, 6), swap(bytes + 26, bytes + 30, 4), swap(bytes + 34, bytes + 36, 2);
         out[to->out.at++ % RING] = frame;
     }
-    if (came) show(from->in.consumed, from->in.at), show(to->out.produced, to->out.at);
-    if (came || waits) kick(to->sock);
-    unsigned left = seen(to->done.produced) - to->done.at;
-    for (unsigned i = 0; i < left; i++) fill[from->fill.at++ % LENT] = done[to->done.at++ % RING];
-    if (left) show(to->done.consumed, to->done.at), show(from->fill.produced, from->fill.at);
-    return came;
+    if (received) store(from->in.consumed, from->in.at), store(to->out.produced, to->out.at);
+    if (received || pending) kick(to->sock);
+    unsigned completed = load(to->done.produced) - to->done.at;
+    for (unsigned i = 0; i < completed; i++) fill[from->fill.at++ % FILL] = done[to->done.at++ % RING];
+    if (completed) store(to->done.consumed, to->done.at), store(from->fill.produced, from->fill.at);
+    return received;
 }
 
 int main(int argc, char **argv) {
-    int turns = argc == 3 && !strcmp(argv[1], "echo");
-    if (!turns && (argc < 5 || strcmp(argv[1], "io"))) return 2;
-    room = aligned_alloc(PAGE, 2 * LENT * SLOT);
-    if (!room) return 2;
-    madvise(room, 2 * LENT * SLOT, MADV_HUGEPAGE);
-    memset(room, 0, 2 * LENT * SLOT);
+    int is_echo = argc == 3 && !strcmp(argv[1], "echo");
+    if (!is_echo && (argc < 5 || strcmp(argv[1], "io"))) return 2;
+    umem = aligned_alloc(PAGE, 2 * FILL * SLOT);
+    if (!umem) return 2;
+    madvise(umem, 2 * FILL * SLOT, MADV_HUGEPAGE);
+    memset(umem, 0, 2 * FILL * SLOT);
     struct port near = up(argv[2], 0);
-    if (turns) puts("READY"), fflush(stdout);
-    while (turns) pass(&near, &near, 1);
-    struct port far = up(argv[3], LENT);
+    if (is_echo) puts("READY"), fflush(stdout);
+    while (is_echo) pass(&near, &near, 1);
+    struct port far = up(argv[3], FILL);
     double time = atoi(argv[4]) / 1e3, from = 0, end = now() + 0.2 + time, then;
     unsigned long count = 0;
     for (unsigned polls = 0;;) {
