@@ -1,6 +1,6 @@
-//! `docs/BENCHMARKS.md`: the last figures of every row, with machine and date.
+//! Writer of `docs/BENCHMARKS.md`: the latest figures of every row, with machine and date.
 //!
-//! A bench of some rows replaces theirs and keeps the others, each with the date it was measured on.
+//! A run of some rows replaces theirs and keeps the others, each with its own date.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,15 +12,15 @@ use crate::outcome::Outcome;
 use crate::rows::hops::Point;
 use crate::trouble::Trouble;
 
-/// From the root of the repository.
+/// Path from the root of the repository.
 const PATH: &str = "docs/BENCHMARKS.md";
 
 const HEAD: &str = "\
 # Benchmarks
 
-Written by `RECORD=1 make bench`; [benches/README.md](../benches/README.md) says how each row is measured and how to read it.
+Written by `RECORD=1 make bench`; [benches/README.md](../benches/README.md) describes how each row is measured and how to read it.
 `ratio` is ours over theirs, the median of interleaved pairs, with its 95 % interval. Rows of different dates were not measured
-side by side: compare ratios, never figures across rows.
+under the same conditions: compare ratios, never figures across rows.
 ";
 
 const COLUMNS: &str = "\
@@ -33,7 +33,7 @@ const HOPS: &str = "\
 |---|---|---|---|
 ";
 
-/// Puts what was measured into the document.
+/// Updates the document with the measured rows.
 pub fn write(setting: &str, outcomes: &[Outcome], points: &[Point]) -> Result<(), Trouble> {
     let before = fs::read_to_string(PATH).unwrap_or_default();
     let date = Zoned::now().strftime("%F").to_string();
@@ -71,19 +71,19 @@ fn document(
         lines(others)
     );
     if !hops.is_empty() {
-        text.push_str("\n## What each switch adds\n\nUDP round trips, p50, idle states held off, five runs of each point in turn.\n\n");
+        text.push_str("\n## Latency added by each switch\n\nUDP round trips, p50, without idle states, five interleaved runs of each point.\n\n");
         text.push_str(HOPS);
         text.push_str(&lines(hops));
     }
     text
 }
 
-/// The rows of a document by name.
+/// Rows of a document by name.
 fn lines_of(text: &str) -> BTreeMap<String, String> {
     text.lines()
         .filter_map(|line| {
             let name = line.strip_prefix("| ")?.split(" | ").next()?;
-            // Headings have no folder in their names.
+            // Column headings contain no slash.
             name.contains('/')
                 .then(|| (name.to_owned(), line.to_owned()))
         })

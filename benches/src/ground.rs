@@ -1,4 +1,5 @@
-//! Where everything runs: two hosts joined by a veth pair, two cores, and what is installed.
+//! Environment of the bench: two hosts connected by a veth pair, two cores, and the installed
+//! programs.
 
 use std::cell::{OnceCell, RefCell};
 use std::net::Ipv4Addr;
@@ -14,17 +15,17 @@ use crate::peer::bare::Bare;
 use crate::rows::memory::TenMinutes;
 use crate::trouble::Trouble;
 
-/// Whether programs are given the cores of the bench.
+/// CPU placement of the programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pinned {
-    /// Client and server have one each.
+    /// One core for the client and one for the server.
     Yes,
-    /// The scheduler puts them where it likes.
+    /// Placement by the scheduler.
     No,
 }
 
 impl Pinned {
-    /// The client's core and the server's.
+    /// Core of the client and core of the server.
     pub fn cpus(self, ground: &Ground) -> (Option<u32>, Option<u32>) {
         match self {
             Self::Yes => (Some(ground.cpus[0]), Some(ground.cpus[1])),
@@ -33,31 +34,31 @@ impl Pinned {
     }
 }
 
-/// The congestion control that programs get which ask for none.
+/// Congestion control of programs that request none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// Cubic (or reno): what both sides ask for where they can.
+    /// Cubic (or reno): the algorithm that both sides request if they can.
     Cubic,
-    /// Whatever this machine comes with.
+    /// The default of this machine.
     Found,
 }
 
-/// What all rows share.
+/// Environment shared by all rows.
 pub struct Ground {
     lab: Lab,
     /// Core of the client and core of the server.
     pub cpus: [u32; 2],
-    /// Congestion control that both sides of a TCP row are given.
+    /// Congestion control for both sides of a TCP row.
     pub congestion_control: &'static str,
-    /// The one that this machine comes with.
+    /// Default congestion control of this machine.
     pub found_control: String,
-    /// The program that is measured.
+    /// Path of the program under test.
     pub linerate: PathBuf,
-    /// The same with `dpdk:` ports, where there is such a build.
+    /// Path of the build with `dpdk:` ports, or of the normal build if there is none.
     pub linerate_dpdk: PathBuf,
-    /// First line of `iperf3 --version`; `None` where it is not installed.
+    /// First line of `iperf3 --version`; `None` if it is not installed.
     pub iperf3: Option<String>,
-    /// Run once for all rows that read it.
+    /// Result of a run shared by all rows that read it.
     pub ten_minutes: OnceCell<TenMinutes>,
     bare: OnceCell<Bare>,
     folder: TempDir,
@@ -65,12 +66,12 @@ pub struct Ground {
 }
 
 impl Ground {
-    /// Builds the lab and looks around.
+    /// Builds the lab and finds the installed programs.
     pub fn build() -> Result<Self, Trouble> {
         let usable = cpu::usable().map_err(Trouble::system("read the affinity"))?;
         let [near, far, ..] = usable[..] else {
             return Err(Trouble::usage(
-                "one processor is too few: client and server need one each",
+                "one processor is not enough: client and server need one each",
             ));
         };
         let lab = Lab::up(&Topology::hops(0))?;
@@ -87,19 +88,19 @@ impl Ground {
             iperf3: version_of("iperf3"),
             ten_minutes: OnceCell::new(),
             bare: OnceCell::new(),
-            folder: TempDir::new().map_err(Trouble::system("make a temporary folder"))?,
+            folder: TempDir::new().map_err(Trouble::system("create a temporary directory"))?,
             notes: RefCell::default(),
         })
     }
 
-    /// Makes a congestion control the default of both hosts; false where that is not allowed.
+    /// Sets the default congestion control of both hosts; returns false if that is not permitted.
     pub fn default_to(&self, control: Control) -> Result<bool, Trouble> {
         let name = match control {
             Control::Cubic => self.congestion_control,
             Control::Found => self.found_control.as_str(),
         };
         for host in [self.client()?, self.server()?] {
-            // The file is that of the network that the writing thread is in.
+            // The file belongs to the network namespace of the writing thread.
             let write = || std::fs::write(DEFAULT_CONTROL, name);
             if host.run(write)?.is_ok() {
                 continue;
@@ -114,22 +115,20 @@ impl Ground {
         Ok(true)
     }
 
-    /// The near host.
     pub fn client(&self) -> Result<&LabHost, Trouble> {
         Ok(self.lab.host("client")?)
     }
 
-    /// The far host.
     pub fn server(&self) -> Result<&LabHost, Trouble> {
         Ok(self.lab.host("server")?)
     }
 
-    /// Where the far host is reached.
+    /// Address of the server host.
     pub fn far(&self) -> Result<Ipv4Addr, Trouble> {
         Ok(self.server()?.address())
     }
 
-    /// The bare loops, compiled when first asked for.
+    /// Bare loops, compiled on first use.
     pub fn bare(&self) -> Result<&Bare, Trouble> {
         if let Some(bare) = self.bare.get() {
             return Ok(bare);
@@ -138,7 +137,7 @@ impl Ground {
         Ok(self.bare.get_or_init(|| bare))
     }
 
-    /// Keeps something to be said below the row.
+    /// Adds a note to print below the row.
     pub fn note(&self, text: String) {
         let mut notes = self.notes.borrow_mut();
         if !notes.contains(&text) {
@@ -146,7 +145,7 @@ impl Ground {
         }
     }
 
-    /// Hands over what is to be said.
+    /// Takes the notes to print.
     pub fn take_notes(&self) -> Vec<String> {
         self.notes.take()
     }
@@ -156,48 +155,49 @@ impl Ground {
     }
 }
 
-/// First line of what `program --version` says; `None` where it is not installed.
+/// First line of the output of `program --version`; `None` if it is not installed.
 pub fn version_of(program: &str) -> Option<String> {
     let output = Command::new(program).arg("--version").output().ok()?;
-    // Some say it on standard error.
+    // Some programs print it to standard error.
     let said = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&said);
     text.lines().next().map(|line| line.trim().to_owned())
 }
 
-/// The binary beside this one: cargo puts both into the same folder.
+/// Path of the binary in the directory of this program, where cargo puts both.
 fn linerate() -> Result<PathBuf, Trouble> {
-    let own = std::env::current_exe().map_err(Trouble::system("find this program's folder"))?;
+    let own = std::env::current_exe().map_err(Trouble::system("find this program's directory"))?;
     let path = own.with_file_name("linerate");
     if path.is_file() {
         return Ok(path);
     }
     Err(Trouble::usage(format!(
-        "{} is not there: build it with `cargo build --release`",
+        "{} does not exist: build it with `cargo build --release`",
         path.display()
     )))
 }
 
-/// The build with `dpdk:` ports beside the other one, where there is one.
+/// Path of the build with `dpdk:` ports, or `linerate` itself if there is none.
 fn with_dpdk(linerate: PathBuf) -> PathBuf {
     let path = linerate.with_file_name("linerate-dpdk");
     if path.is_file() { path } else { linerate }
 }
 
-/// cubic, the kernel's own default, where this process may ask for it.
+/// Cubic, the kernel's default, or reno, whichever this process may use.
 fn allowed_congestion_control() -> Result<&'static str, Trouble> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)
         .map_err(Trouble::system("open a TCP socket"))?;
     let allowed = |name: &&str| socket.set_tcp_congestion(name.as_bytes()).is_ok();
     ["cubic", "reno"].into_iter().find(allowed).ok_or_else(|| {
-        Trouble::usage("neither cubic nor reno may be used here: see `sysctl net.ipv4.tcp_allowed_congestion_control`")
+        Trouble::usage("neither cubic nor reno is permitted here: see `sysctl net.ipv4.tcp_allowed_congestion_control`")
     })
 }
 
 const DEFAULT_CONTROL: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
-/// Other networks may default to what the first one allows to everybody. The list is as before once
-/// this is dropped, which is milliseconds later.
+/// Extends the list of permitted algorithms for a few milliseconds; restores it on drop.
+///
+/// Other network namespaces may only default to an algorithm that the initial one permits.
 struct Allowed {
     before: String,
 }
@@ -214,7 +214,7 @@ impl Allowed {
 
 impl Drop for Allowed {
     fn drop(&mut self) {
-        // It could be written a moment ago.
+        // The write succeeded a moment ago.
         let _ = std::fs::write(Self::LIST, self.before.trim());
     }
 }

@@ -1,8 +1,10 @@
-//! `make bench`: interleaved pairs of linerate and what it is compared with, on two hosts of a lab.
+//! `make bench`: interleaved pairs of linerate and a program to compare with, on two hosts of a
+//! lab.
 //!
-//! Settings come from the environment, so that `make bench ONLY=… PAIRS=…` hands them on:
-//! `ONLY=name,…` (a name or a folder of names; `hops` is the table of switches), `PAIRS=n`, `LONG=1`,
-//! `DETAIL=1` (each pair), `RECORD=1` (into docs/BENCHMARKS.md).
+//! Options come from environment variables, so that `make bench ONLY=… PAIRS=…` passes them:
+//! `ONLY=name,…` (a name or a prefix of names; `hops` is the table of switches), `PAIRS=n`,
+//! `LONG=1`,
+//! `DETAIL=1` (each pair), `RECORD=1` (update docs/BENCHMARKS.md).
 #![forbid(unsafe_code)]
 
 mod document;
@@ -24,29 +26,29 @@ use row::{ROWS, Row};
 use rows::hops;
 use trouble::Trouble;
 
-/// All marks hold, or cannot be judged here.
+/// Exit code if all marks hold or cannot be judged here.
 const EXIT_OK: u8 = 0;
-/// A mark does not hold.
+/// Exit code if a mark does not hold.
 const EXIT_MISSED: u8 = 1;
-/// Something kept rows from being measured.
+/// Exit code if a row could not be measured.
 const EXIT_BROKEN: u8 = 2;
 
-/// Pairs of a row unless PAIRS says otherwise: they tell 2 % of a round trip and 5 % of a throughput.
+/// Default number of pairs: they resolve 2 % of a round trip and 5 % of a throughput.
 const DEFAULT_PAIRS: usize = 10;
 
-/// The table of switches, beside the rows.
+/// Name that selects the table of switches, which is not a row.
 const HOPS: &str = "hops";
 
-/// What was asked for.
+/// Options of this run.
 struct Asked {
     rows: Vec<&'static Row>,
     pairs: usize,
     long: bool,
-    /// Whether each pair is printed.
+    /// True to print each pair.
     detail: bool,
-    /// Whether the table of switches is measured.
+    /// True to measure the table of switches.
     hops: bool,
-    /// Whether docs/BENCHMARKS.md gets the figures.
+    /// True to update docs/BENCHMARKS.md.
     record: bool,
 }
 
@@ -66,7 +68,7 @@ fn main() -> ExitCode {
 
 fn bench() -> Result<u8, Trouble> {
     let asked = asked(|name| std::env::var(name).ok())?;
-    // Before the first thread: only a process with one can enter a user namespace.
+    // Before the first thread starts: only a single-threaded process can enter a user namespace.
     if !linerate_lab::privileged() {
         linerate_lab::enter_user_namespace()?;
     }
@@ -79,7 +81,7 @@ fn bench() -> Result<u8, Trouble> {
     for row in asked.rows {
         let wanted = row.most_pairs.map_or(asked.pairs, |n| n.min(asked.pairs));
         let ran = if row.long && !asked.long {
-            Err(Trouble::skip("takes long: ask for it with LONG=1"))
+            Err(Trouble::skip("takes long: enable it with LONG=1"))
         } else {
             pairs::run(row, &ground, wanted)
         };
@@ -101,7 +103,7 @@ fn bench() -> Result<u8, Trouble> {
         for note in ground.take_notes() {
             println!("  {note}");
         }
-        // After each row: what was measured survives whatever comes next.
+        // Written after each row, so that a later failure loses nothing.
         write_results(&outcomes)?;
         if asked.record {
             document::write(&setting, &outcomes, &[])?;
@@ -130,7 +132,7 @@ fn conclude(outcomes: &[Outcome], broken: bool) -> u8 {
         .map(|outcome| outcome.name)
         .collect();
     if !missed.is_empty() {
-        println!("marks that do not hold: {}", missed.join(", "));
+        println!("missed marks: {}", missed.join(", "));
         EXIT_MISSED
     } else if broken {
         EXIT_BROKEN
@@ -148,7 +150,7 @@ fn asked(variable: impl Fn(&str) -> Option<String>) -> Result<Asked, Trouble> {
             .filter(|&pairs| pairs > 0)
             .ok_or_else(|| {
                 Trouble::usage(format!(
-                    "PAIRS={text} is no number of pairs: give 1 or more"
+                    "PAIRS={text} is not a number of pairs: give 1 or more"
                 ))
             })?,
     };
@@ -170,7 +172,7 @@ fn asked(variable: impl Fn(&str) -> Option<String>) -> Result<Asked, Trouble> {
     })
 }
 
-/// The rows that a list of names means, in the order of the table.
+/// Rows selected by a list of names, in the order of the table.
 fn chosen(names: &str) -> Result<Vec<&'static Row>, Trouble> {
     let names: Vec<&str> = (names.split(','))
         .map(str::trim)
@@ -179,7 +181,7 @@ fn chosen(names: &str) -> Result<Vec<&'static Row>, Trouble> {
     if let Some(name) = names.iter().find(|n| !ROWS.iter().any(|row| row.is(n))) {
         let known: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
         return Err(Trouble::usage(format!(
-            "ONLY={name} names no row: choose among {}",
+            "ONLY={name} matches no row: use one of {}",
             known.join(", ")
         )));
     }

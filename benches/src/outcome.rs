@@ -1,4 +1,4 @@
-//! A row's result: as a line of the table and as an object of results.json.
+//! Result of a row, as a line of the table and as an object of results.json.
 
 use std::fs;
 use std::path::Path;
@@ -10,19 +10,18 @@ use crate::pairs::{Measured, Pair, State};
 use crate::row::{Mark, Row};
 use crate::trouble::Trouble;
 
-/// Where results go, from the root of the repository.
+/// Path of the results, from the root of the repository.
 pub const RESULTS: &str = "target/bench/results.json";
 
-/// One object of results.json.
+/// Object of results.json.
 #[derive(Debug, Serialize)]
 pub struct Outcome {
-    /// The row's name.
     pub name: &'static str,
     against: String,
     unit: &'static str,
-    /// Median over the pairs.
+    /// Median over the pairs, of linerate.
     ours: f64,
-    /// Median over the pairs.
+    /// Median over the pairs, of the program compared with.
     theirs: f64,
     /// Median of ours / theirs over the pairs.
     ratio: f64,
@@ -30,19 +29,19 @@ pub struct Outcome {
     high: f64,
     pairs: usize,
     mark: String,
-    /// Whether the mark holds; `None` where the machine was not as the row needs it.
+    /// True if the mark holds; `None` if the machine was not in the state that the row needs.
     pub holds: Option<bool>,
     state: Option<State>,
-    /// Cache-line round trip of each pair: the median of before, between and after.
+    /// Cache-line round trip of each pair: median of the values before, between and after the runs.
     pair_line_rtt_ns: Vec<u64>,
-    /// Share of processor time stolen meanwhile, 0 to 1.
+    /// Share of CPU time stolen by the hypervisor, 0 to 1.
     steal: Option<f64>,
     #[serde(skip)]
     tried: usize,
 }
 
 impl Outcome {
-    /// The result of a row.
+    /// Result of a row.
     pub fn of(row: &Row, measured: &Measured) -> Self {
         let both: Vec<(f64, f64)> = (measured.pairs.iter())
             .map(|pair| (pair.ours, pair.theirs))
@@ -52,7 +51,7 @@ impl Outcome {
             median(&values).expect("a row without pairs is not measured")
         };
         let (ours, theirs) = (middle(|pair| pair.ours), middle(|pair| pair.theirs));
-        // Pairs with a zero say nothing; without any other, neither does the row.
+        // Pairs with a zero carry no information; without other pairs the row has no ratio.
         let estimate = ratio(&both);
         let (ratio, low, high) = estimate.map_or((f64::NAN, f64::NAN, f64::NAN), |estimate| {
             (estimate.median, estimate.low, estimate.high)
@@ -87,7 +86,7 @@ impl Outcome {
 }
 
 impl Outcome {
-    /// A row of the document.
+    /// Row of the document.
     pub fn markdown(&self, date: &str) -> String {
         let side = |value| {
             format!("{} {}", digits(value), self.unit)
@@ -137,31 +136,30 @@ fn judged(mark: Mark, fit: bool, (ratio, low, high): (f64, f64, f64)) -> Option<
 pub fn write_results(outcomes: &[Outcome]) -> Result<(), Trouble> {
     let path = Path::new(RESULTS);
     let folder = path.parent().expect("the path has a folder");
-    let text =
-        serde_json::to_string_pretty(outcomes).expect("outcomes hold only what JSON can say");
+    let text = serde_json::to_string_pretty(outcomes).expect("outcomes can be represented in JSON");
     fs::create_dir_all(folder)
         .and_then(|()| fs::write(path, text + "\n"))
         .map_err(Trouble::system(format!("write {RESULTS}")))
 }
 
-/// The table, printed line by line.
+/// Table printed line by line.
 pub struct Table {
     name: usize,
     against: usize,
 }
 
 impl Table {
-    /// As wide as its rows need.
+    /// Table with the widths that these rows need.
     pub fn of<'a>(rows: impl Iterator<Item = &'a Row> + Clone) -> Self {
         let widest = |text: fn(&Row) -> usize| rows.clone().map(text).max().unwrap_or(0);
         Self {
             name: widest(|row| row.name.len()),
-            // The name of the best of several comes behind it.
+            // The name of the best of several peers is appended.
             against: widest(|row| row.against.len() + if row.theirs.len() > 1 { 9 } else { 0 }),
         }
     }
 
-    /// The names of the columns.
+    /// Prints the names of the columns.
     pub fn print_head(&self) {
         println!(
             "{:<name$}  {:<against$}  {:>12}  {:>12}  {:>6}  {:<14}  {:>6}  {:<6}  {:<5}  {:<5}  {:>7}  {:>6}",
@@ -182,7 +180,7 @@ impl Table {
         );
     }
 
-    /// A result.
+    /// Prints a result.
     pub fn print(&self, outcome: &Outcome) {
         let side = |value| format!("{} {}", digits(value), outcome.unit);
         let mut lines = outcome.pair_line_rtt_ns.clone();
@@ -209,7 +207,7 @@ impl Table {
         );
     }
 
-    /// A row without a result.
+    /// Prints a row without a result.
     pub fn print_skipped(&self, row: &Row, why: &str) {
         println!(
             "{:<name$}  {:<against$}  skipped: {why}",
@@ -221,7 +219,7 @@ impl Table {
     }
 }
 
-/// Four significant digits.
+/// Formats a number with four significant digits.
 fn digits(value: f64) -> String {
     let before_point = value.abs().max(1.0).log10().floor() as usize + 1;
     format!("{value:.*}", 4_usize.saturating_sub(before_point))

@@ -1,4 +1,4 @@
-//! Interleaved pairs, and which of them can be compared.
+//! Interleaved pairs, and the selection of those that can be compared.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -13,19 +13,19 @@ use crate::ground::Ground;
 use crate::row::{Peer, Row};
 use crate::trouble::Trouble;
 
-/// Pairs tried for each that is wanted, before the machine is found too restless.
+/// Pairs tried per required pair before the machine counts as too unstable.
 const PATIENCE: usize = 3;
 
-/// Runs that may fail in a row's time before the row is given up.
+/// Failed runs of a row that are tolerated.
 const FAILURES: usize = 2;
 
-/// Whether the two cores share a cache at the moment.
+/// Machine state: whether the two cores share a cache at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// A cache line is there and back in 250 ns.
+    /// The round trip of a cache line takes at most 250 ns.
     Near,
-    /// It takes longer.
+    /// The round trip takes longer.
     Far,
 }
 
@@ -39,44 +39,44 @@ impl State {
     }
 }
 
-/// One pair, run one right after the other.
+/// Two runs, one right after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Pair {
-    /// Ours, in the row's unit.
+    /// Figure of linerate, in the row's unit.
     pub ours: f64,
-    /// What it is compared with.
+    /// Figure of the program compared with.
     pub theirs: f64,
-    /// Cache-line round trip before, between and after, in ns; `None` where it was not looked at.
+    /// Cache-line round trip before, between and after the runs, ns; `None` if it was not measured.
     pub line_ns: Option<[u64; 3]>,
 }
 
 impl Pair {
-    /// The machine's state; `None` when it changed meanwhile.
+    /// State of the machine; `None` if it changed during the pair.
     fn state(&self) -> Option<State> {
         let [before, between, after] = self.line_ns?.map(State::of);
         (before == between && between == after).then_some(before)
     }
 }
 
-/// What became of a row.
+/// Measurement of a row.
 #[derive(Debug)]
 pub struct Measured {
-    /// The pairs that count, all of one state.
+    /// Valid pairs, all of one state.
     pub pairs: Vec<Pair>,
-    /// That state; `None` for a row that is not about speed.
+    /// State of these pairs; `None` for a row that is not about speed.
     pub state: Option<State>,
-    /// Pairs that were run.
+    /// Number of pairs run.
     pub tried: usize,
-    /// Share of processor time stolen meanwhile, 0 to 1.
+    /// Share of CPU time stolen by the hypervisor, 0 to 1.
     pub steal: Option<f64>,
-    /// Whether the machine was as the row needs it.
+    /// True if the machine was in the state that the row needs.
     pub fit: bool,
-    /// Which of several it was compared with.
+    /// Name of the peer compared with, if there are several.
     pub peer: &'static str,
 }
 
 impl Measured {
-    /// Prints the pairs that count.
+    /// Prints the valid pairs.
     pub fn print_pairs(&self) {
         for Pair {
             ours,
@@ -117,7 +117,7 @@ pub fn run(row: &Row, ground: &Ground, wanted: usize) -> Result<Measured, Troubl
                 before = pair.line_ns.map(|[_, _, after]| after);
                 pairs.push(pair);
             }
-            // One failed run says little on a busy machine.
+            // A single failed run is not significant on a busy machine.
             Err(error @ Trouble::Program { .. }) if failures < FAILURES => {
                 failures += 1;
                 ground.note(format!("repeated a pair: {error}"));
@@ -133,7 +133,7 @@ pub fn run(row: &Row, ground: &Ground, wanted: usize) -> Result<Measured, Troubl
     if row.near && counted == 0 {
         (state, fit) = (Some(State::Far), false);
         ground.note(format!(
-            "{} is not judged: its mark is of the near state, in which none of {tried} pairs fell",
+            "{} is not judged: its mark applies to the near state, which none of {tried} pairs reached",
             row.name
         ));
     }
@@ -146,7 +146,7 @@ pub fn run(row: &Row, ground: &Ground, wanted: usize) -> Result<Measured, Troubl
     if pairs.is_empty() {
         return Err(Trouble::program(
             "this machine",
-            format!("it changed its state within each of {tried} pairs: try again"),
+            format!("its state changed within each of {tried} pairs: try again"),
         ));
     }
     Ok(Measured {
@@ -159,10 +159,10 @@ pub fn run(row: &Row, ground: &Ground, wanted: usize) -> Result<Measured, Troubl
     })
 }
 
-/// Runs of each in the round that finds the best peer.
+/// Number of runs per peer in the round that selects the best one.
 const CHOOSING: usize = 3;
 
-/// The best of those that the row is compared with, in a round of its own.
+/// Selects the best of the row's peers in a separate round.
 fn best(row: &Row, ground: &Ground) -> Result<&'static Peer, Trouble> {
     let mut able = Vec::new();
     let mut why = None;
@@ -181,7 +181,7 @@ fn best(row: &Row, ground: &Ground) -> Result<&'static Peer, Trouble> {
     }
     for _ in 0..CHOOSING {
         for (peer, values) in &mut able {
-            show(row, &format!("finding the best peer: {}", peer.name));
+            show(row, &format!("selecting the best peer: {}", peer.name));
             match (peer.run)(ground) {
                 Ok(value) => values.push(value),
                 Err(error @ Trouble::Program { .. }) => {
@@ -200,9 +200,9 @@ fn best(row: &Row, ground: &Ground) -> Result<&'static Peer, Trouble> {
         measured.reverse();
     }
     let Some(&(_, best)) = measured.first() else {
-        return Err(Trouble::skip(why.unwrap_or_else(|| {
-            "nothing that it is compared with could be measured".to_owned()
-        })));
+        return Err(Trouble::skip(
+            why.unwrap_or_else(|| "no peer could be measured".to_owned()),
+        ));
     };
     let words: Vec<String> = measured
         .iter()
@@ -212,7 +212,7 @@ fn best(row: &Row, ground: &Ground) -> Result<&'static Peer, Trouble> {
     Ok(best)
 }
 
-/// One pair; every second one the other way round, so that a drift favours neither side.
+/// Runs a pair; the order alternates, so that a drift favors neither side.
 fn pair(
     row: &Row,
     peer: &Peer,
@@ -250,23 +250,26 @@ fn pair(
     })
 }
 
-/// Nothing is no figure, and nothing can be a multiple of it.
+/// Rejects figures of zero, with which there is no ratio.
 fn check(row: &Row, peer: &Peer, [ours, theirs]: [f64; 2]) -> Result<(), Trouble> {
-    // The only one has no name of its own.
+    // A single peer has no name.
     let other = match peer.name {
         "" => row.against,
         name => name,
     };
     for (side, figure) in [("linerate", ours), (other, theirs)] {
         if !(figure.is_finite() && figure > 0.0) {
-            let what = format!("it moved nothing in {}: look at it with DETAIL=1", row.name);
+            let what = format!(
+                "transferred nothing in {}: see the pairs with DETAIL=1",
+                row.name
+            );
             return Err(Trouble::program(side, what));
         }
     }
     Ok(())
 }
 
-/// Of both sides: the ratio of these is the mean of the slices' ratios.
+/// Geometric means of both sides, whose ratio is the mean of the slices' ratios.
 fn geometric_means(slices: &[[f64; 2]]) -> [f64; 2] {
     if let [only] = slices {
         return *only;
@@ -291,17 +294,17 @@ fn hold(ground: &Ground) -> Option<IdleHold> {
         Ok(hold) => Some(hold),
         Err(error) => {
             ground.note(format!(
-                "not judged, because idle states could not be held off: {error}"
+                "not judged, because idle states could not be disabled: {error}"
             ));
             None
         }
     }
 }
 
-/// How long a row whose mark is of the near state waits for it before each pair.
+/// Maximum wait before each pair for the near state, in tries of one second.
 const NEAR_WAITS: u32 = 10;
 
-/// The round trip of a cache line, once it is short or that was waited for in vain.
+/// Waits for the near state; returns the last round trip of a cache line.
 fn near_line(row: &Row, ground: &Ground, mut now: Option<u64>) -> Option<u64> {
     let is_near = |line: u64| u128::from(line) < NEAR_BELOW.as_nanos();
     for _ in 0..NEAR_WAITS {
@@ -315,7 +318,7 @@ fn near_line(row: &Row, ground: &Ground, mut now: Option<u64>) -> Option<u64> {
     now
 }
 
-/// The state with the most pairs, or the one that the mark is of, and how many pairs it has.
+/// State with the most pairs, or the state required by the mark, with its number of pairs.
 fn largest(pairs: &[Pair], row: &Row) -> (Option<State>, usize) {
     if !row.speed {
         return (None, pairs.len());
@@ -332,7 +335,7 @@ fn largest(pairs: &[Pair], row: &Row) -> (Option<State>, usize) {
     }
 }
 
-/// Progress on a terminal, between runs only.
+/// Shows progress on a terminal, between runs only.
 fn show(row: &Row, text: &str) {
     let mut out = std::io::stderr();
     if out.is_terminal() {
@@ -379,7 +382,7 @@ mod tests {
     #[test]
     fn slices_come_to_their_mean_ratio() {
         assert_eq!(geometric_means(&[[0.1, 0.3]]), [0.1, 0.3]);
-        // Ratios of a half and of two.
+        // Ratios of 0.5 and 2.
         let [ours, theirs] = geometric_means(&[[1.0, 2.0], [8.0, 4.0]]);
         assert!((ours / theirs - 1.0).abs() < 1e-12, "{ours} {theirs}");
         assert!((ours - 8f64.sqrt()).abs() < 1e-12);

@@ -1,4 +1,4 @@
-//! Programs on the hosts of the lab.
+//! Programs run on the hosts of the lab.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::trouble::Trouble;
 
-/// A program that runs, and ends with this value.
+/// Running program; killed on drop.
 pub struct Program {
     name: String,
     child: Child,
@@ -22,13 +22,13 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts it on a host, on one core where that is said.
+    /// Starts a program on a host, pinned to one core if given.
     pub fn start(host: &LabHost, cpu: Option<u32>, command: &mut Command) -> Result<Self, Trouble> {
         command.stdout(Stdio::piped());
         Self::start_into(host, cpu, command)
     }
 
-    /// Starts it with an output of the caller's.
+    /// Starts a program with the output that the caller configured.
     pub fn start_into(
         host: &LabHost,
         cpu: Option<u32>,
@@ -36,7 +36,8 @@ impl Program {
     ) -> Result<Self, Trouble> {
         let name = command.get_program().to_string_lossy().into_owned();
         command.stdin(Stdio::null()).stderr(Stdio::piped());
-        // A program is born into the network and onto the cores of the thread that starts it.
+        // A child process inherits network namespace and CPU affinity from the thread that starts
+        // it.
         let child = host.run(|| {
             if let Some(cpu) = cpu {
                 cpu::pin(&[cpu])?;
@@ -52,33 +53,32 @@ impl Program {
         })
     }
 
-    /// Its process number.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Reads lines of its output up to one that contains `word`, and gives that one.
+    /// Reads output lines until one contains `word`, and returns that line.
     pub fn wait_for(&mut self, word: &str, limit: Duration) -> Result<String, Trouble> {
         let _watch = self.watch(limit)?;
         let mut line = String::new();
-        let out = self.out.as_mut().expect("the output is read by one only");
+        let out = self.out.as_mut().expect("the output has a single reader");
         loop {
             line.clear();
             match out.read_line(&mut line) {
-                Ok(0) | Err(_) => return Err(self.failed(&format!("never said {word}"))),
+                Ok(0) | Err(_) => return Err(self.failed(&format!("did not print {word}"))),
                 Ok(_) if line.contains(word) => return Ok(line),
                 Ok(_) => {}
             }
         }
     }
 
-    /// Waits for its end and gives the rest of its output; past the limit it is killed.
+    /// Waits for the end and returns the rest of the output; kills the program at the time limit.
     pub fn finish(mut self, limit: Duration) -> Result<String, Trouble> {
         let _watch = self.watch(limit)?;
         let mut text = String::new();
         if let Some(out) = &mut self.out {
             out.read_to_string(&mut text)
-                .map_err(Trouble::system(format!("read what {} prints", self.name)))?;
+                .map_err(Trouble::system(format!("read the output of {}", self.name)))?;
         }
         let status = self.child.wait();
         let status = status.map_err(Trouble::system(format!("wait for {}", self.name)))?;
@@ -90,8 +90,9 @@ impl Program {
         }
     }
 
-    /// Kills it when the limit passes before the value drops. Sleeps meanwhile: a thread that
-    /// looked up now and then would disturb what is measured.
+    /// Kills the program at the time limit unless the returned value drops before.
+    ///
+    /// The thread sleeps in between: polling would disturb the measurement.
     fn watch(&self, limit: Duration) -> Result<mpsc::Sender<()>, Trouble> {
         let handle = self.handle()?;
         let (alive, over) = mpsc::channel::<()>();
@@ -121,7 +122,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // Fails only for one that has ended.
+        // Fails only for a program that has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! What is compared, as a table.
+//! Table of the comparisons.
 
 use std::fmt;
 
@@ -6,54 +6,57 @@ use crate::ground::{Control, Ground};
 use crate::rows::{forward, growth, guard, latency, memory, stack, throughput, xdp};
 use crate::trouble::Trouble;
 
-/// Measures one side once; gives the figure in the row's unit.
+/// Function that measures one side once and returns the figure in the row's unit.
 pub type Run = fn(&Ground) -> Result<f64, Trouble>;
 
-/// One comparison.
+/// Comparison.
 pub struct Row {
-    /// Spells the setting; stable for scripts.
+    /// Name that spells the setting; stable for scripts.
     pub name: &'static str,
-    /// What ours is compared with.
+    /// Description of the other side.
     pub against: &'static str,
     /// Unit of both figures.
     pub unit: &'static str,
-    /// What the ratio ours / theirs is to be.
+    /// Goal for the ratio ours / theirs.
     pub mark: Mark,
-    /// Whether it is about speed: a pair counts only when the machine stayed in one state.
+    /// True if the row is about speed: a pair is valid only if the machine stayed in one state.
     pub speed: bool,
-    /// Whether its mark is of the near state alone: elsewhere it is measured and not judged.
+    /// True if the mark applies to the near state only: in the far state the row is measured but
+    /// not judged.
     pub near: bool,
-    /// Whether idle states are held off for both sides; otherwise cores halt as the machine has it.
+    /// True to disable idle states for both sides; otherwise cores halt as the machine is
+    /// configured.
     pub held: bool,
-    /// The congestion control of programs that ask for none.
+    /// Congestion control of programs that request none.
     pub control: Control,
-    /// Whether it is left out unless LONG=1.
+    /// True if the row is skipped unless LONG=1.
     pub long: bool,
-    /// Pairs at most, where more tell nothing.
+    /// Maximum number of pairs, if more add no information.
     pub most_pairs: Option<usize>,
-    /// Short runs of each side, in turn, that make one pair: of loops in this process, which need not be long. The shorter
-    /// they are, the seldomer the machine's pace changes between one and the other.
+    /// Number of short alternating runs of each side that form one pair.
+    ///
+    /// Used for loops in this process: with short runs the machine's speed rarely changes in
+    /// between.
     pub slices: usize,
-    /// Fails with [`Trouble::Skip`] where something that the row needs is not installed.
+    /// Returns [`Trouble::Skip`] if a requirement of the row is not installed.
     pub needs: fn(&Ground) -> Result<(), Trouble>,
-    /// Measures ours.
+    /// Measures linerate.
     pub ours: Run,
-    /// What it is compared with: the best of these, found in a round of its own before.
+    /// Programs to compare with; the best one, found in a separate round before, is used.
     pub theirs: &'static [Peer],
 }
 
-/// One of those that ours is compared with.
+/// Program to compare with.
 pub struct Peer {
-    /// Its name, for the table.
+    /// Name in the table.
     pub name: &'static str,
-    /// Fails with [`Trouble::Skip`] where it cannot take part.
+    /// Returns [`Trouble::Skip`] if the peer cannot run.
     pub needs: fn(&Ground) -> Result<(), Trouble>,
-    /// Measures it once.
     pub run: Run,
 }
 
 impl Peer {
-    /// The only one.
+    /// Single peer of a row.
     pub const fn only(run: Run) -> Self {
         Self {
             name: "",
@@ -63,7 +66,7 @@ impl Peer {
     }
 }
 
-/// Every row, in the order it runs.
+/// Rows in the order in which they run.
 pub const ROWS: &[Row] = &[
     throughput::TCP_TUNED,
     throughput::TCP_TUNED_FOUND,
@@ -164,36 +167,36 @@ pub const ROWS: &[Row] = &[
 ];
 
 impl Row {
-    /// Whether `name` means this row: its name, or a folder of it.
+    /// Returns whether `name` selects this row: its full name, or a prefix that ends at a slash.
     pub fn is(&self, name: &str) -> bool {
         let rest = self.name.strip_prefix(name);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 }
 
-/// What a ratio ours / theirs is to be.
+/// Goal for a ratio ours / theirs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Mark {
-    /// More is better.
+    /// Minimum; more is better.
     AtLeast(f64),
-    /// Less is better.
+    /// Maximum; less is better.
     AtMost(f64),
-    /// Neither more nor less.
+    /// Range with both limits.
     Within(f64, f64),
-    /// Only to be seen.
+    /// No goal; the row is informational.
     Shown,
 }
 
-/// How far the interval may reach beyond the mark, as a share of it.
+/// Share of the mark by which the interval may exceed it.
 const TOLERANCE: f64 = 0.02;
 
 impl Mark {
-    /// Whether more is better, for what ours is compared with as well.
+    /// Returns whether more is better, also for the selection of the best peer.
     pub fn more_is_better(self) -> bool {
         matches!(self, Self::AtLeast(_) | Self::Shown)
     }
 
-    /// Whether a median with its interval meets it.
+    /// Returns whether a median with its interval meets the mark.
     pub fn holds(self, median: f64, low: f64, high: f64) -> bool {
         match self {
             Self::AtLeast(mark) => median >= mark && low >= mark * (1.0 - TOLERANCE),

@@ -1,4 +1,4 @@
-//! The setting above the table: figures mean little without it.
+//! Description of the machine above the table.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use linerate_host::snapshot;
 
 use crate::ground::{Ground, version_of};
 
-/// The setting as lines of text.
+/// Description as lines of text.
 pub fn text(ground: &Ground) -> String {
     let host = snapshot::host();
     let unknown = || "unknown".to_owned();
@@ -36,13 +36,13 @@ pub fn text(ground: &Ground) -> String {
         (
             "TCP",
             format!(
-                "{} for both sides; the machine comes with {}",
+                "{} for both sides; the machine's default is {}",
                 ground.congestion_control, ground.found_control
             ),
         ),
         (
             "idle states",
-            "held off through /dev/cpu_dma_latency for both sides, but for rows `as found`"
+            "disabled through /dev/cpu_dma_latency for both sides, except for rows `found` and `as_it_comes`"
                 .to_owned(),
         ),
         (

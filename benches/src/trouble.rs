@@ -1,54 +1,51 @@
-//! What keeps a row from being measured.
+//! Errors that prevent a row from being measured.
 
 use std::io;
 
 use linerate_lab::LabError;
 
-/// What went wrong, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum Trouble {
-    /// The row is left out, and that is no failure.
+    /// The row is skipped, which is not a failure.
     #[error("{why}")]
     Skip {
-        /// What is missing and how to get it.
+        /// Missing requirement and how to install it.
         why: String,
     },
-    /// The settings make no sense.
+    /// The options are invalid.
     #[error("{0}")]
     Usage(String),
     /// The lab could not be built or entered.
     #[error("{}", .0.full_text())]
     Lab(#[from] LabError),
-    /// A program did not do its part.
+    /// A program failed.
     #[error("{program}: {what}")]
     Program {
-        /// Which one.
         program: String,
-        /// What it did instead, with its own last words.
+        /// Description of the failure, with the program's last output.
         what: String,
     },
-    /// The system refused something.
+    /// A system call failed.
     #[error("{doing}: {source}")]
     System {
-        /// What was tried.
+        /// Action that failed.
         doing: String,
-        /// What the system says.
         source: io::Error,
     },
 }
 
 impl Trouble {
-    /// A row that is left out.
+    /// Error that skips a row.
     pub fn skip(why: impl Into<String>) -> Self {
         Self::Skip { why: why.into() }
     }
 
-    /// Settings that make no sense.
+    /// Error for invalid options.
     pub fn usage(text: impl Into<String>) -> Self {
         Self::Usage(text.into())
     }
 
-    /// A program that did not do its part.
+    /// Error for a program that failed.
     pub fn program(program: impl Into<String>, what: impl Into<String>) -> Self {
         Self::Program {
             program: program.into(),
@@ -56,7 +53,7 @@ impl Trouble {
         }
     }
 
-    /// Something the system refused.
+    /// Error for a failed system call.
     pub fn system(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let doing = doing.into();
         move |source| Self::System { doing, source }

@@ -1,5 +1,6 @@
-//! What a configuration of our stack is computed to take, what it takes, and what it allocates later:
-//! `linerate-bench-memory PROFILE` prints the two numbers of bytes and a number of calls.
+//! `linerate-bench-memory PROFILE` prints three numbers for a configuration of the user-space
+//! stack: its computed
+//! memory and its real memory, in bytes, and the number of allocations that follow during traffic.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::ExitCode;
@@ -19,29 +20,29 @@ fn count(bytes: i64) {
     CALLS.fetch_add(1, Relaxed);
 }
 
-// SAFETY: every call is handed on to the system's allocator as it came.
+// SAFETY: every call is passed unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as i64);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as i64);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         count(-(layout.size() as i64));
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count(size as i64 - layout.size() as i64);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.realloc(pointer, layout, size) }
     }
 }
@@ -71,7 +72,7 @@ fn measure(profile: &str) -> Result<(usize, usize, u64), Broken> {
     let computed = config.memory(&urls[0]).bytes();
     let plan = memory_plan(&config, &urls[0]);
     let memory = Memory::new(plan.joined(memory_plan(&config, &urls[1])))?;
-    // Both ends have half of the mapping, whose size is rounded up to whole huge pages.
+    // Each end has half of the mapping, whose size is rounded up to huge pages.
     let frames = memory.frames() as usize / 2 * memory.slot_bytes();
     let mapped = memory.mapped_bytes();
     if mapped != (2 * frames).next_multiple_of(2 << 20) {
@@ -92,7 +93,7 @@ fn measure(profile: &str) -> Result<(usize, usize, u64), Broken> {
     Ok((computed, frames + usize::try_from(heap)?, later))
 }
 
-/// Datagrams, in fragments too, and connections that come, carry something and go.
+/// Traffic: datagrams, some fragmented, and connections that open, transfer data and close.
 fn traffic(near: &mut Stack, far: &mut Stack) -> Result<(), Broken> {
     let mut now = 1_000_000;
     let mut turn = |near: &mut Stack, far: &mut Stack| {
@@ -138,7 +139,7 @@ fn traffic(near: &mut Stack, far: &mut Stack) -> Result<(), Broken> {
         turn(near, far);
     }
     if answered < 500 || moved < 20_000 {
-        return Err(format!("only {answered} answers and {moved} B of streams").into());
+        return Err(format!("only {answered} responses and {moved} B of streams").into());
     }
     Ok(())
 }

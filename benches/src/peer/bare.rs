@@ -1,4 +1,5 @@
-//! Bare loops: `benches/bare`, compiled by the machine's C compiler when the bench runs.
+//! Bare loops: the C programs of `benches/bare`, compiled by the machine's C compiler when the
+//! bench runs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,24 +21,24 @@ const SOURCES: [(&str, &str); 7] = [
     ("xdp", include_str!("../../bare/xdp.c")),
 ];
 
-/// Any free port of the lab's server will do.
+/// Port of the lab's server; any free one works.
 const PORT: &str = "7007";
 
-/// Another one: connections of the run before linger on theirs.
+/// Separate port for many streams, because connections of the previous run linger.
 const STREAMS_PORT: &str = "7010";
 
-/// How long ten thousand connections may take.
+/// Time to open ten thousand connections.
 const OPENING: Duration = Duration::from_secs(60);
 
-/// How long a start or an end may take.
+/// Time for a program to start or to end.
 const MOMENT: Duration = Duration::from_secs(10);
 
-/// The compiled loops.
+/// Compiled bare loops.
 pub struct Bare {
     folder: PathBuf,
 }
 
-/// Says how to get a compiler where there is none.
+/// Checks for a compiler; the error explains how to install one.
 pub fn installed(_ground: &Ground) -> Result<(), Trouble> {
     match version_of("cc") {
         Some(_) => Ok(()),
@@ -48,7 +49,7 @@ pub fn installed(_ground: &Ground) -> Result<(), Trouble> {
 }
 
 impl Bare {
-    /// Compiles them into a folder.
+    /// Compiles the loops into a directory.
     pub fn compile(folder: &Path) -> Result<Self, Trouble> {
         for (name, text) in SOURCES {
             let source = folder.join(name).with_extension("c");
@@ -66,17 +67,18 @@ impl Bare {
         Ok(Self { folder })
     }
 
-    /// Frames of so many bytes that two processes copy into and out of shared memory, in M/s.
+    /// Frames of `bytes` that two processes copy into and out of shared memory, M/s.
     pub fn memory(&self, ground: &Ground, bytes: u32, time: Duration) -> Result<f64, Trouble> {
         Ok(self.sharing(("memory", "pps"), ground, bytes, time)? / 1e6)
     }
 
-    /// The median time from a question of so many bytes to its answer, between two processes that share memory, in µs.
+    /// Median time from a request of `bytes` to its response, between two processes with shared
+    /// memory, µs.
     pub fn exchange(&self, ground: &Ground, bytes: u32, time: Duration) -> Result<f64, Trouble> {
         Ok(self.sharing(("exchange", "p50_ns"), ground, bytes, time)? / 1e3)
     }
 
-    /// What a loop between two processes that share memory says of itself.
+    /// Runs a loop between two processes with shared memory and returns its figure.
     fn sharing(
         &self,
         (program, figure): (&'static str, &str),
@@ -92,7 +94,7 @@ impl Bare {
         told(program, figure, &text)
     }
 
-    /// What many TCP streams of one thread an end carry, in Gb/s at the receiver.
+    /// Goodput of many TCP streams with one thread per end, Gb/s at the receiver.
     pub fn streams(&self, ground: &Ground, streams: u32, time: Duration) -> Result<f64, Trouble> {
         let [near, far] = ground.cpus;
         let command = |part: &str, last: &str| -> Result<Command, Trouble> {
@@ -107,13 +109,15 @@ impl Bare {
         let mut source = command("source", ground.congestion_control)?;
         let source = Program::start(ground.client()?, Some(near), &mut source)?;
         let text = sink.finish(time + OPENING)?;
-        // The other end has gone: it has nobody to send to.
+        // The receiver has ended, so the source fails to send.
         let _ = source.finish(MOMENT);
         Ok(told("streams", "bps", &text)? / 1e9)
     }
 
-    /// A host behind a tap in the near namespace that turns each datagram round, whatever its port; it runs until it
-    /// is dropped. `address`: the kernel's end.
+    /// Host behind a tap in the client's namespace that returns each datagram on any port; runs
+    /// until dropped.
+    ///
+    /// `address` is that of the kernel's end.
     pub fn tap_echo(&self, ground: &Ground, name: &str, address: &str) -> Result<Program, Trouble> {
         let [_, far] = ground.cpus;
         let mut command = Command::new(self.folder.join("tap"));
@@ -123,20 +127,23 @@ impl Bare {
         Ok(host)
     }
 
-    /// Frames of 64 B that a loop of nothing but writes gives to a tap, in M/s.
+    /// Frames of 64 B that a loop of writes sends to a tap, M/s.
     pub fn tap_send(&self, ground: &Ground, name: &str, time: Duration) -> Result<f64, Trouble> {
         let [_, far] = ground.cpus;
         let mut command = Command::new(self.folder.join("tap"));
-        // The address belongs to nobody else in the namespace: the interface only has to be up.
+        // The address is otherwise unused in the namespace; the interface only has to be up.
         command.args(["send", name, "198.18.255.1", &far.to_string()]);
         command.arg(time.as_millis().to_string());
         let text = Program::start(ground.client()?, None, &mut command)?.finish(time + MOMENT)?;
         Ok(told("tap", "pps", &text)? / 1e6)
     }
 
-    /// What a kernel's socket reads of a stream that a host behind a tap writes in segments of 64 KB, in Gb/s.
-    /// `part`: "stream", or "copies" where each is copied twice before, and the interface; `ends`: the kernel's address
-    /// and the host's.
+    /// Goodput that a kernel socket reads from a host behind a tap, which writes segments of 64 KB,
+    /// Gb/s.
+    ///
+    /// `part` is "stream", or "copies" to copy each segment twice before, and the interface. `ends`
+    /// are
+    /// the addresses of the kernel and of the host.
     pub fn tap_stream(
         &self,
         ground: &Ground,
@@ -147,8 +154,10 @@ impl Bare {
         self.tap_tcp(ground, part, ends, time, None)
     }
 
-    /// What a host behind a tap reads, and does not look at, of a stream that a kernel's socket writes with that
-    /// congestion control, in Gb/s. `ends`: the kernel's address and the host's.
+    /// Goodput that a host behind a tap reads, without checks, from a kernel socket with this
+    /// congestion control, Gb/s.
+    ///
+    /// `ends` are the addresses of the kernel and of the host.
     pub fn tap_take(
         &self,
         ground: &Ground,
@@ -177,7 +186,7 @@ impl Bare {
         Ok(told("tap", "bps", &text)? / 1e9)
     }
 
-    /// Frames that a loop of nothing but AF_XDP hands on from `eth0` of a host to its `eth1`, in M/s.
+    /// Frames that an AF_XDP loop forwards from `eth0` of a host to its `eth1`, M/s.
     pub fn xdp_io(&self, ground: &Ground, host: &LabHost, time: Duration) -> Result<f64, Trouble> {
         let [_, far] = ground.cpus;
         let mut command = Command::new(self.folder.join("xdp"));
@@ -186,7 +195,7 @@ impl Bare {
         Ok(told("xdp", "pps", &text)? / 1e6)
     }
 
-    /// The same loop on one interface, which sends each datagram back; it runs until it is dropped.
+    /// AF_XDP loop on one interface that returns each datagram; runs until dropped.
     pub fn xdp_echo(&self, ground: &Ground, host: &LabHost) -> Result<Program, Trouble> {
         let [_, far] = ground.cpus;
         let mut command = Command::new(self.folder.join("xdp"));
@@ -196,7 +205,7 @@ impl Bare {
         Ok(answering)
     }
 
-    /// The median round trip of datagrams of so many bytes, in µs. `wait`: `block` or `spin`.
+    /// Median round trip of datagrams of `bytes`, µs. `wait`: `block` or `spin`.
     pub fn pingpong(
         &self,
         ground: &Ground,
@@ -211,17 +220,18 @@ impl Bare {
             command.args([&bytes.to_string(), wait]);
             Ok(command)
         };
-        let mut server = Program::start(ground.server()?, Some(far), &mut command("answer")?)?;
+        let mut server = Program::start(ground.server()?, Some(far), &mut command("server")?)?;
         server.wait_for("READY", MOMENT)?;
-        let mut client = command("ask")?;
+        let mut client = command("client")?;
         client.arg(time.as_millis().to_string());
         let client = Program::start(ground.client()?, Some(near), &mut client)?;
         let text = client.finish(time + MOMENT)?;
         Ok(told("pingpong", "p50_ns", &text)? / 1e3)
     }
 
-    /// What arrives of a stream in a second of `written` bytes a write call and `read` bytes a
-    /// receive call, in Gb/s. `wait`: `block` or `spin`, of the receiver.
+    /// Goodput of a stream with writes of `written` and reads of `read` bytes, Gb/s.
+    ///
+    /// `wait` is the receiver's: `block` or `spin`.
     pub fn stream(
         &self,
         ground: &Ground,
@@ -247,7 +257,7 @@ impl Bare {
     }
 }
 
-/// The number behind a name in what a loop printed.
+/// Number after `NAME=` in the output of a loop.
 fn told(program: &'static str, name: &str, text: &str) -> Result<f64, Trouble> {
     let number = |word: &str| word.strip_prefix(name)?.strip_prefix('=')?.parse().ok();
     let mut words = text.split_whitespace();

@@ -1,4 +1,4 @@
-//! Stock iperf of the second line (Debian's package `iperf`).
+//! Upstream iperf 2 (Debian's package `iperf`).
 
 use std::process::Command;
 use std::time::Duration;
@@ -7,13 +7,13 @@ use crate::ground::{Ground, Pinned, version_of};
 use crate::process::Program;
 use crate::trouble::Trouble;
 
-/// Its own default; the lab's hosts have all their ports free.
+/// Default port of iperf 2; all ports of the lab's hosts are free.
 const PORT: &str = "5001";
 
-/// How long it may take to start, or to end.
+/// Time for a program to start or to end.
 const MOMENT: Duration = Duration::from_secs(10);
 
-/// Says how to get it where it is not installed.
+/// Checks that it is installed; the error explains how to install it.
 pub fn installed(_ground: &Ground) -> Result<(), Trouble> {
     match version_of("iperf") {
         Some(_) => Ok(()),
@@ -31,14 +31,16 @@ pub fn goodput(ground: &Ground, pinned: Pinned, words: &str) -> Result<f64, Trou
     command.args(["-s", "-p", PORT, "-y", "C"]);
     command.args(udp.then_some("-u"));
     let mut server = Program::start(ground.server()?, far, &mut command)?;
-    // It says nothing before its first result, and is ready some milliseconds after its start.
+    // The server prints nothing before its first result; it is ready some milliseconds after its
+    // start.
     std::thread::sleep(Duration::from_millis(150));
     let mut command = Command::new("iperf");
     command
         .args(["-c", &ground.far()?.to_string(), "-p", PORT])
         .args(words.split_whitespace());
     Program::start(ground.client()?, near, &mut command)?.finish(3 * MOMENT)?;
-    // date, four addresses and ports, id, interval, bytes, bits per second, and for UDP some more.
+    // Fields: date, four addresses and ports, id, interval, bytes, bits per second, and more for
+    // UDP.
     let line = server.wait_for(",", MOMENT)?;
     let bits = line
         .trim()

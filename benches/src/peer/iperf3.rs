@@ -1,4 +1,4 @@
-//! Stock iperf3.
+//! Upstream iperf3.
 
 use std::process::Command;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use crate::ground::{Ground, Pinned};
 use crate::process::Program;
 use crate::trouble::Trouble;
 
-/// Its own default; the lab's hosts have all their ports free.
+/// Default port of iperf3; all ports of the lab's hosts are free.
 const PORT: &str = "5201";
 
-/// How long it may take to start, or to end.
+/// Time for a program to start or to end.
 const MOMENT: Duration = Duration::from_secs(10);
 
-/// Says how to get it where it is not installed.
+/// Checks that it is installed; the error explains how to install it.
 pub fn installed(ground: &Ground) -> Result<(), Trouble> {
     match ground.iperf3 {
         Some(_) => Ok(()),
@@ -25,10 +25,10 @@ pub fn installed(ground: &Ground) -> Result<(), Trouble> {
     }
 }
 
-/// Goodput at the receiver, in Gb/s.
+/// Goodput at the receiver, Gb/s.
 pub fn goodput(ground: &Ground, pinned: Pinned, words: &str) -> Result<f64, Trouble> {
     let mut command = Command::new("iperf3");
-    // Ends by itself when this process is killed before the client comes.
+    // The server ends by itself if this process is killed before the client connects.
     command.args(["-s", "-1", "-p", PORT, "-i", "0", "--forceflush"]);
     command.args(["--idle-timeout", "30"]);
     let mut server = Program::start(ground.server()?, None, &mut command)?;
@@ -51,10 +51,10 @@ pub fn goodput(ground: &Ground, pinned: Pinned, words: &str) -> Result<f64, Trou
     let text = Program::start(ground.client()?, None, &mut command)?.finish(3 * MOMENT)?;
     server.finish(MOMENT)?;
     let result: Value = serde_json::from_str(&text)
-        .map_err(|error| Trouble::program("iperf3", format!("its result is no JSON: {error}")))?;
+        .map_err(|error| Trouble::program("iperf3", format!("its result is not JSON: {error}")))?;
     let goodput = result.pointer("/end/sum_received/bits_per_second");
     let goodput = goodput.and_then(Value::as_f64);
     goodput
         .map(|bits| bits / 1e9)
-        .ok_or_else(|| Trouble::program("iperf3", "its result has no figure of the receiver"))
+        .ok_or_else(|| Trouble::program("iperf3", "its result has no receiver figure"))
 }

@@ -1,4 +1,4 @@
-//! Ours: a server for one test, and a client that gives its record.
+//! linerate: a server for one test, and a client that returns its record.
 
 use std::process::Command;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use crate::ground::{Ground, Pinned};
 use crate::process::Program;
 use crate::trouble::Trouble;
 
-/// How long a server may take to start.
+/// Time for a server to start.
 const START: Duration = Duration::from_secs(10);
 
-/// Starts a server for one test; gives its port.
+/// Starts a server for one test; returns its port.
 pub fn serve(ground: &Ground) -> Result<(Program, String), Trouble> {
     let mut command = Command::new(&ground.linerate);
     command.args([
@@ -28,7 +28,7 @@ pub fn serve(ground: &Ground) -> Result<(Program, String), Trouble> {
     started(Program::start(ground.server()?, None, &mut command)?)
 }
 
-/// Waits for a server's READY line; gives its port.
+/// Waits for a server's READY line; returns its port.
 fn started(mut server: Program) -> Result<(Program, String), Trouble> {
     let line = server.wait_for("READY", START)?;
     let port = line
@@ -39,7 +39,7 @@ fn started(mut server: Program) -> Result<(Program, String), Trouble> {
     Ok((server, port?.to_owned()))
 }
 
-/// A client's command line against that server, on the cores of the bench.
+/// Command line of a client for that server, on the cores of the bench.
 pub fn client(ground: &Ground, port: &str, words: &str) -> Result<Command, Trouble> {
     client_on(ground, Pinned::Yes, port, words)
 }
@@ -58,12 +58,12 @@ fn client_on(ground: &Ground, pinned: Pinned, port: &str, words: &str) -> Result
     Ok(command)
 }
 
-/// Runs a test and gives its record.
+/// Runs a test and returns its record.
 pub fn run(ground: &Ground, words: &str, limit: Duration) -> Result<Value, Trouble> {
     run_on(ground, Pinned::Yes, words, limit)
 }
 
-/// Runs a test on the cores of the bench, or wherever the scheduler puts it.
+/// Runs a test with this CPU placement.
 pub fn run_on(
     ground: &Ground,
     pinned: Pinned,
@@ -75,10 +75,10 @@ pub fn run_on(
     let text = Program::start(ground.client()?, None, &mut command)?.finish(limit)?;
     server.finish(START)?;
     serde_json::from_str(&text)
-        .map_err(|error| Trouble::program("linerate", format!("its record is no JSON: {error}")))
+        .map_err(|error| Trouble::program("linerate", format!("its record is not JSON: {error}")))
 }
 
-/// Runs a command that makes several tests one after the other, and gives its document.
+/// Runs a command with several consecutive tests, and returns its document.
 pub fn run_tests(ground: &Ground, words: &str, limit: Duration) -> Result<Value, Trouble> {
     let mut command = Command::new(&ground.linerate);
     command.args([
@@ -94,10 +94,10 @@ pub fn run_tests(ground: &Ground, words: &str, limit: Duration) -> Result<Value,
     let mut command = client(ground, &port, words)?;
     let text = Program::start(ground.client()?, None, &mut command)?.finish(limit)?;
     serde_json::from_str(&text)
-        .map_err(|error| Trouble::program("linerate", format!("its record is no JSON: {error}")))
+        .map_err(|error| Trouble::program("linerate", format!("its record is not JSON: {error}")))
 }
 
-/// A figure of a record.
+/// Figure of a record.
 pub fn figure(record: &Value, pointer: &str) -> Result<f64, Trouble> {
     let value = record.pointer(pointer).and_then(Value::as_f64);
     value.ok_or_else(|| Trouble::program("linerate", format!("its record has no {pointer}")))

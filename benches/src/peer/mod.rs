@@ -1,4 +1,4 @@
-//! The programs that are run: ours, and those it is compared with.
+//! Programs that are run: linerate and those that it is compared with.
 
 pub mod bare;
 pub mod iperf2;

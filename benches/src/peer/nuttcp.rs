@@ -1,4 +1,4 @@
-//! Stock nuttcp.
+//! Upstream nuttcp.
 
 use std::process::Command;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use crate::ground::{Ground, Pinned};
 use crate::process::Program;
 use crate::trouble::Trouble;
 
-/// How long it may take to start, or to end.
+/// Time for a program to start or to end.
 const MOMENT: Duration = Duration::from_secs(10);
 
-/// Says how to get it where it is not installed.
+/// Checks that it is installed; the error explains how to install it.
 pub fn installed(_ground: &Ground) -> Result<(), Trouble> {
     // It has no --version.
     match Command::new("nuttcp").arg("-V").output() {
@@ -21,17 +21,17 @@ pub fn installed(_ground: &Ground) -> Result<(), Trouble> {
     }
 }
 
-/// What it says of itself.
+/// First line of its version output.
 pub fn version() -> Option<String> {
     let output = Command::new("nuttcp").arg("-V").output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     text.lines().next().map(str::to_owned)
 }
 
-/// Goodput at the receiver, in Gb/s. It has no option for the congestion control.
+/// Goodput at the receiver, Gb/s. It has no option for the congestion control.
 pub fn goodput(ground: &Ground, pinned: Pinned, words: &str) -> Result<f64, Trouble> {
     let (near, far) = pinned.cpus(ground);
-    // The server ends with its first test.
+    // The server ends after its first test.
     let _server = Program::start(ground.server()?, far, Command::new("nuttcp").args(["-1"]))?;
     std::thread::sleep(Duration::from_millis(150));
     let mut command = Command::new("nuttcp");

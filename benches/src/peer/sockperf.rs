@@ -1,4 +1,4 @@
-//! Stock sockperf.
+//! Upstream sockperf.
 
 use std::process::Command;
 use std::time::Duration;
@@ -7,13 +7,13 @@ use crate::ground::{Ground, Pinned, version_of};
 use crate::process::Program;
 use crate::trouble::Trouble;
 
-/// Its own default.
+/// Default port of sockperf.
 const PORT: &str = "11111";
 
-/// How long it may take to start, or to end.
+/// Time for a program to start or to end.
 const MOMENT: Duration = Duration::from_secs(10);
 
-/// Says how to get it where it is not installed.
+/// Checks that it is installed; the error explains how to install it.
 pub fn installed(_ground: &Ground) -> Result<(), Trouble> {
     match version_of("sockperf") {
         Some(_) => Ok(()),
@@ -23,7 +23,7 @@ pub fn installed(_ground: &Ground) -> Result<(), Trouble> {
     }
 }
 
-/// The median round trip, in µs (`--full-rtt`: it halves otherwise). It measures whole seconds.
+/// Median round trip, µs (`--full-rtt`: otherwise sockperf halves it). It measures whole seconds.
 pub fn ping_pong(ground: &Ground, words: &str) -> Result<f64, Trouble> {
     let (near, far) = Pinned::Yes.cpus(ground);
     let address = ground.far()?.to_string();

@@ -1,4 +1,4 @@
-//! DPDK's testpmd, as Debian ships it (package dpdk-dev), on ordinary pages.
+//! DPDK's testpmd as packaged by Debian (dpdk-dev), with normal pages.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -13,12 +13,12 @@ use crate::trouble::Trouble;
 
 const PROGRAM: &str = "dpdk-testpmd";
 
-/// Time for it to begin and come to its pace, before rates are counted.
+/// Time to start and reach a steady rate before the rates are counted.
 const SETTLING: Duration = Duration::from_millis(1500);
 /// Time over which it counts its rates.
 const COUNTING: Duration = Duration::from_secs(1);
 
-/// Whether it can be run here.
+/// Checks that it can run here.
 pub fn installed(_: &Ground) -> Result<(), Trouble> {
     if Command::new(PROGRAM).arg("--version").output().is_err() {
         return Err(Trouble::skip(
@@ -26,12 +26,12 @@ pub fn installed(_: &Ground) -> Result<(), Trouble> {
         ));
     }
     if !rustix::process::geteuid().is_root() {
-        return Err(Trouble::skip("dpdk-testpmd wants root for its memory"));
+        return Err(Trouble::skip("dpdk-testpmd needs root for its memory"));
     }
     Ok(())
 }
 
-/// Its version, in a word.
+/// Version text.
 pub fn version() -> Option<String> {
     let output = Command::new(PROGRAM)
         .arg("-v")
@@ -44,30 +44,30 @@ pub fn version() -> Option<String> {
     Some(line.trim_start_matches("EAL: ").replace('\'', ""))
 }
 
-/// How one is started.
+/// Options of a testpmd process.
 pub struct Setting<'a> {
-    /// Its virtual devices.
+    /// Virtual devices (`--vdev`).
     pub devices: &'a [String],
-    /// `lcore@cpu` for each of its threads: the first takes commands, the others forward.
+    /// `lcore@cpu` for each thread: the first one runs the shell, the others forward.
     pub lcores: String,
-    /// Threads that forward.
+    /// Number of forwarding threads.
     pub cores: u32,
-    /// Commands before the rates are counted, with `start` among them.
+    /// Shell commands before the rates are counted, including `start`.
     pub commands: &'a str,
 }
 
-/// One that runs, and gives the rates of its ports.
+/// Running testpmd process; returns the rates of its ports.
 pub struct Testpmd {
     child: Child,
-    /// Files of its own, which outlive it.
+    /// Directory of its runtime files, which outlive it.
     folder: PathBuf,
 }
 
 impl Testpmd {
-    /// Starts it on a host.
+    /// Starts testpmd on a host.
     pub fn start(host: &LabHost, setting: &Setting<'_>) -> Result<Self, Trouble> {
         let mut command = Command::new("stdbuf");
-        // Each has files of its own, so that two may run side by side.
+        // A prefix of its own, so that two processes can run at the same time.
         let prefix = format!("linerate-{}-{}", std::process::id(), fastrand::u32(..));
         command
             .args([
@@ -95,7 +95,8 @@ impl Testpmd {
         let mut commands = child.stdin.take().expect("piped above");
         let said = format!("{}\n", setting.commands);
         let (first, second) = (said.into_bytes(), b"show port stats all\n".to_vec());
-        // It reads on while it forwards; rates are those between two shows.
+        // The shell reads commands while testpmd forwards; rates are those between two `show`
+        // commands.
         thread::spawn(move || {
             let mut say = |words: &[u8], wait: Duration| {
                 let said = commands.write_all(words).and_then(|()| commands.flush());
@@ -111,12 +112,12 @@ impl Testpmd {
         Ok(Self { child, folder })
     }
 
-    /// Waits for its end; the rates of all ports together, received and sent, in M/s.
+    /// Waits for the end; returns the summed rates of all ports, received and sent, M/s.
     pub fn rates(mut self) -> Result<[f64; 2], Trouble> {
         let mut text = String::new();
         let out = self.child.stdout.as_mut().expect("piped above");
         out.read_to_string(&mut text)
-            .map_err(Trouble::system("read what dpdk-testpmd prints"))?;
+            .map_err(Trouble::system("read the output of dpdk-testpmd"))?;
         parse(&text).ok_or_else(|| {
             let last = text.lines().rev().find(|line| !line.trim().is_empty());
             Trouble::program(
@@ -129,15 +130,17 @@ impl Testpmd {
 
 impl Drop for Testpmd {
     fn drop(&mut self) {
-        // Fails only for one that has ended.
+        // Fails only for a process that has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
-/// Frames for all ports. Two AF_XDP ports keep 8192 for themselves and then forward nothing; more than other
-/// ports need delays their start.
+/// Number of mbufs for all ports.
+///
+/// Two AF_XDP ports reserve 8192 and would then forward nothing. More than other ports need delays
+/// their start.
 fn frames(devices: &[String]) -> u32 {
     let several = devices.len() > 1;
     match devices
@@ -149,7 +152,7 @@ fn frames(devices: &[String]) -> u32 {
     }
 }
 
-/// The rates of the last show, summed over ports.
+/// Rates of the last `show` command, summed over the ports.
 fn parse(text: &str) -> Option<[f64; 2]> {
     let rates = |way: &str| {
         let lines = text.lines().filter_map(|line| {

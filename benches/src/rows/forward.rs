@@ -1,4 +1,4 @@
-//! Forwarding against DPDK's testpmd, over ports of the same kind.
+//! Forwarding compared with DPDK's testpmd over ports of the same kind.
 
 use std::fs;
 use std::path::Path;
@@ -17,9 +17,9 @@ use crate::process::Program;
 use crate::row::{Mark, Peer, Row};
 use crate::trouble::Trouble;
 
-/// How long a bare loop is timed.
+/// Duration of a bare loop.
 pub(super) const SECOND: Duration = Duration::from_secs(1);
-/// Far above the seconds that a run takes.
+/// Time limit, far above the seconds of a run.
 const LIMIT: Duration = Duration::from_secs(30);
 
 pub const BASE: Row = Row {
@@ -35,11 +35,11 @@ pub const BASE: Row = Row {
     most_pairs: None,
     slices: 1,
     needs: installed,
-    ours: |_| unreachable!("every row of this file says how to measure"),
+    ours: |_| unreachable!("each row of this file sets its own measurement"),
     theirs: &[],
 };
 
-/// One core round one ring, 32 packets in flight.
+/// One core and one ring, 32 packets in flight.
 pub const RING_IO: Row = Row {
     name: "forward/ring/io",
     against: "testpmd net_ring",
@@ -51,7 +51,7 @@ pub const RING_IO: Row = Row {
     ..BASE
 };
 
-/// Round a ring of DPDK's own, by our loop.
+/// DPDK's own ring, polled by linerate's loop.
 pub const DPDK_RING: Row = Row {
     name: "forward/dpdk/ring/io",
     against: "testpmd net_ring, the same device",
@@ -63,7 +63,7 @@ pub const DPDK_RING: Row = Row {
         match tried.output() {
             Ok(output) if output.status.success() => Ok(()),
             _ => Err(Trouble::skip(
-                "there is no build with dpdk ports: `make bench` makes one where pkg-config finds libdpdk (Debian: \
+                "there is no build with dpdk ports: `make bench` builds one if pkg-config finds libdpdk (Debian: \
                  libdpdk-dev)",
             )),
         }
@@ -76,7 +76,7 @@ pub const DPDK_RING: Row = Row {
     ..RING_IO
 };
 
-/// Two cores, each hands the other 512 packets.
+/// Two cores that exchange 512 packets.
 pub const RING_IO_2_CORES: Row = Row {
     name: "forward/ring/io/2_cores",
     against: "testpmd net_ring, 512 in flight",
@@ -89,7 +89,7 @@ pub const RING_IO_2_CORES: Row = Row {
     ..BASE
 };
 
-/// Every frame's addresses are written.
+/// The addresses of every frame are rewritten.
 pub const RING_MACSWAP_1: Row = Row {
     name: "forward/ring/macswap/1",
     against: "testpmd net_ring, tx_first 1",
@@ -101,7 +101,7 @@ pub const RING_MACSWAP_1: Row = Row {
     ..BASE
 };
 
-/// The same with 512 frames in turn.
+/// [`RING_MACSWAP_1`] with 512 frames in flight.
 pub const RING_MACSWAP_16: Row = Row {
     name: "forward/ring/macswap/16",
     against: "testpmd net_ring, tx_first 16",
@@ -112,7 +112,7 @@ pub const RING_MACSWAP_16: Row = Row {
     ..RING_MACSWAP_1
 };
 
-/// Two processes over shared memory, every byte copied in and out.
+/// Two processes over shared memory, with every byte copied in and out.
 pub const SHM_64B: Row = Row {
     name: "forward/shm/64B",
     against: "testpmd net_memif",
@@ -123,7 +123,7 @@ pub const SHM_64B: Row = Row {
     ..BASE
 };
 
-/// The same with large frames: what the copies cost.
+/// [`SHM_64B`] with large frames, which shows the cost of the copies.
 pub const SHM_1500B: Row = Row {
     name: "forward/shm/1500B",
     mark: Mark::AtLeast(1.2),
@@ -133,7 +133,7 @@ pub const SHM_1500B: Row = Row {
     ..SHM_64B
 };
 
-/// Ours against a loop that does nothing but the copies.
+/// linerate compared with a loop of the copies alone.
 pub const SHM_64B_BARE: Row = Row {
     name: "forward/shm/64B/bare",
     against: "bare loop of copies",
@@ -145,7 +145,7 @@ pub const SHM_64B_BARE: Row = Row {
     ..SHM_64B
 };
 
-/// The same with large frames.
+/// [`SHM_64B_BARE`] with large frames.
 pub const SHM_1500B_BARE: Row = Row {
     name: "forward/shm/1500B/bare",
     theirs: &[Peer::only(|ground| {
@@ -155,7 +155,7 @@ pub const SHM_1500B_BARE: Row = Row {
     ..SHM_64B_BARE
 };
 
-/// What the bare loop leaves room for: nothing that copies twice is faster.
+/// The bare loop compared with testpmd: the upper limit with two copies.
 pub const SHM_BARE_MEMIF_64B: Row = Row {
     name: "forward/shm/64B/limit",
     against: "testpmd net_memif; ours is the bare loop of copies",
@@ -165,7 +165,7 @@ pub const SHM_BARE_MEMIF_64B: Row = Row {
     ..SHM_64B
 };
 
-/// The same with large frames.
+/// [`SHM_BARE_MEMIF_64B`] with large frames.
 pub const SHM_BARE_MEMIF_1500B: Row = Row {
     name: "forward/shm/1500B/limit",
     ours: |ground| ground.bare()?.memory(ground, 1500, SECOND),
@@ -173,7 +173,7 @@ pub const SHM_BARE_MEMIF_1500B: Row = Row {
     ..SHM_BARE_MEMIF_64B
 };
 
-/// Out of a packet socket into a veth link whose far end nobody polls.
+/// Transmit through a packet socket into a veth link whose other end is not read.
 pub const PACKET_TX: Row = Row {
     name: "forward/packet/tx",
     against: "testpmd net_af_packet",
@@ -191,7 +191,7 @@ pub const PACKET_TX: Row = Row {
     ..BASE
 };
 
-/// Into a packet socket, from a sender of ours on the other core.
+/// Receive through a packet socket, from a linerate sender on the other core.
 pub const PACKET_RX: Row = Row {
     name: "forward/packet/rx",
     ours: |ground| {
@@ -212,7 +212,7 @@ pub const PACKET_RX: Row = Row {
     ..PACKET_TX
 };
 
-/// From one link to another, from a sender of ours on the other core.
+/// Forward between two links, from a linerate sender on the other core.
 pub const PACKET_IO: Row = Row {
     name: "forward/packet/io",
     ours: |ground| {
@@ -241,7 +241,7 @@ pub const PACKET_IO: Row = Row {
     ..PACKET_TX
 };
 
-/// Out of a tap.
+/// Transmit through a tap.
 pub const TAP_TX: Row = Row {
     name: "forward/tap/tx",
     against: "testpmd net_tap",
@@ -259,7 +259,7 @@ pub const TAP_TX: Row = Row {
     ..BASE
 };
 
-/// Ours against a loop that does nothing but write.
+/// linerate compared with a loop of writes alone.
 pub const TAP_TX_BARE: Row = Row {
     name: "forward/tap/tx/bare",
     against: "bare loop of writes",
@@ -271,7 +271,7 @@ pub const TAP_TX_BARE: Row = Row {
     ..TAP_TX
 };
 
-/// What the bare loop leaves room for: nothing that writes frame by frame is faster.
+/// The bare loop compared with testpmd: the upper limit with one write per frame.
 pub const TAP_TX_LIMIT: Row = Row {
     name: "forward/tap/tx/limit",
     against: "testpmd net_tap; ours is the bare loop of writes",
@@ -281,14 +281,17 @@ pub const TAP_TX_LIMIT: Row = Row {
     ..TAP_TX
 };
 
-/// Frames forwarded per second in a record.
+/// Pointer to the frames forwarded per second in a record.
 pub(super) const RATE: &str = "/summary/packets_per_second";
 
-/// The kernel hands a frame to the receiver's socket on the sender's core, which is the one that has nothing left
-/// to give: with the cheapest sender the forwarder is what is measured.
+/// Device of the cheapest sender.
+///
+/// The kernel delivers a frame to the receiver's socket on the sender's core, which is saturated.
+/// With
+/// the cheapest sender the forwarder is the bottleneck.
 const FASTEST: &str = "xdp:eth0";
 
-/// A source, a device with two interfaces, a sink.
+/// Lab with a source, a device with two interfaces, and a sink.
 pub(super) fn wire() -> Result<Lab, Trouble> {
     const FILE: &str = "[hosts.source]\n[hosts.device]\n[hosts.sink]\n\
         [[links]]\nbetween = ['source', 'device']\n[[links]]\nbetween = ['device', 'sink']\n";
@@ -300,7 +303,7 @@ fn af_packet(number: u32, interface: &str) -> String {
     format!("net_af_packet{number},iface={interface},qdisc_bypass=1")
 }
 
-/// Runs a forwarder of ours, and reads a figure of its record; rates in M/s.
+/// Runs a linerate forwarder and returns a figure of its record; rates in M/s.
 pub(super) fn ours(
     host: &LabHost,
     ground: &Ground,
@@ -310,11 +313,12 @@ pub(super) fn ours(
     ours_by(&ground.linerate, host, words, pointer)
 }
 
-/// The same by another build.
+/// Like `ours`, with the given build.
 fn ours_by(program: &Path, host: &LabHost, words: &str, pointer: &str) -> Result<f64, Trouble> {
     let text = start_by(program, host, words)?.finish(LIMIT)?;
-    let record: Value = serde_json::from_str(&text)
-        .map_err(|error| Trouble::program("linerate", format!("its record is no JSON: {error}")))?;
+    let record: Value = serde_json::from_str(&text).map_err(|error| {
+        Trouble::program("linerate", format!("its record is not JSON: {error}"))
+    })?;
     let value = figure(&record, pointer)?;
     Ok(if pointer == RATE { value / 1e6 } else { value })
 }
@@ -332,7 +336,7 @@ fn start_by(program: &Path, host: &LabHost, words: &str) -> Result<Program, Trou
     Program::start(host, None, &mut command)
 }
 
-/// Both cores for rings of two, the far one for a single ring.
+/// Runs linerate on both cores for two rings, on the second core for one.
 fn ours_ring(ground: &Ground, words: &str) -> Result<f64, Trouble> {
     let [near, far] = ground.cpus;
     let cpus = match words.contains("--cores 2") {
@@ -360,7 +364,7 @@ fn theirs_ring(ground: &Ground, cores: u32, commands: &str) -> Result<f64, Troub
     Ok(sent)
 }
 
-/// One forwarding thread on the far core.
+/// Runs testpmd with one forwarding thread on the second core.
 pub(super) fn one_core(
     ground: &Ground,
     host: &LabHost,
@@ -377,7 +381,7 @@ pub(super) fn one_core(
     Testpmd::start(host, &setting)?.rates()
 }
 
-/// Measures while a sender of ours keeps the other core busy.
+/// Measures while a linerate sender keeps the other core busy.
 pub(super) fn with_source(
     host: &LabHost,
     ground: &Ground,
@@ -387,7 +391,7 @@ pub(super) fn with_source(
     let [near, _] = ground.cpus;
     let words = format!("--dev {device} --mode txonly --corelist {near} -t 20");
     let _source = start(host, ground, &words)?;
-    // It runs when packets flow; measuring begins a moment later on both sides alike.
+    // The sender runs once packets flow; both sides of a pair start measuring a moment later.
     thread::sleep(Duration::from_millis(300));
     measure()
 }
@@ -405,7 +409,7 @@ fn ours_shm(ground: &Ground, bytes: u32) -> Result<f64, Trouble> {
     ours(host, ground, &words, RATE)
 }
 
-/// Waits until somebody on a host listens at an abstract address.
+/// Waits until a process on a host listens on an abstract socket address.
 fn listening(host: &LabHost, socket: &str) -> Result<(), Trouble> {
     let end = Instant::now() + Duration::from_secs(5);
     loop {
@@ -443,7 +447,7 @@ fn theirs_memif(ground: &Ground, bytes: u32) -> Result<f64, Trouble> {
         commands: &commands,
     };
     let sink = Testpmd::start(host, &sink)?;
-    // A client that asks before its server listens does not ask again.
+    // A client that connects before its server listens does not retry.
     listening(host, &socket)?;
     let source = Testpmd::start(host, &source)?;
     let [received, _] = sink.rates()?;

@@ -1,4 +1,4 @@
-//! What many streams cost: the goodput of all of them against that of one.
+//! Cost of many streams: their total goodput compared with that of one.
 
 use std::time::Duration;
 
@@ -7,10 +7,9 @@ use crate::peer::{bare, linerate};
 use crate::row::{Mark, Peer, Row};
 use crate::trouble::Trouble;
 
-/// Opening ten thousand connections takes some seconds.
+/// Time limit; opening ten thousand connections takes some seconds.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Ten TCP streams.
 pub const STREAMS_10: Row = Row {
     name: "throughput/tcp/streams/10",
     against: "one stream",
@@ -28,21 +27,19 @@ pub const STREAMS_10: Row = Row {
     theirs: &[Peer::only(|ground| goodput(ground, 1))],
 };
 
-/// A hundred.
 pub const STREAMS_100: Row = Row {
     name: "throughput/tcp/streams/100",
     ours: |ground| goodput(ground, 100),
     ..STREAMS_10
 };
 
-/// A thousand.
 pub const STREAMS_1000: Row = Row {
     name: "throughput/tcp/streams/1000",
     ours: |ground| goodput(ground, 1_000),
     ..STREAMS_10
 };
 
-/// Ten thousand, each end in its own process.
+/// Ten thousand streams, each end in its own process.
 pub const STREAMS_10000: Row = Row {
     name: "throughput/tcp/streams/10000",
     against: "ten streams",
@@ -52,7 +49,7 @@ pub const STREAMS_10000: Row = Row {
     ..STREAMS_10
 };
 
-/// Our ten thousand streams against a bare epoll loop with as many, one thread an end each.
+/// Ten thousand streams compared with a bare epoll loop, one thread per end each.
 pub const STREAMS_10000_BARE: Row = Row {
     name: "throughput/tcp/streams_bare/10000",
     against: "a bare epoll loop",
@@ -63,7 +60,7 @@ pub const STREAMS_10000_BARE: Row = Row {
     ..STREAMS_10
 };
 
-/// What ten thousand streams cost when nothing but the kernel's calls is there.
+/// Cost of ten thousand streams with the kernel's calls alone.
 pub const STREAMS_BARE_GROWTH: Row = Row {
     name: "throughput/tcp/streams_bare/growth",
     against: "the same bare loop with ten streams",

@@ -1,5 +1,6 @@
-//! What the server's guard costs each answer to an address that proved nothing: one thread asks and answers over
-//! loopback, with the guard asked as the server asks it, and without one.
+//! Cost of the server's amplification guard per response to an unvalidated address: one thread
+//! sends requests and
+//! responses over loopback, with the guard called as the server does, and without one.
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::sync::{Mutex, PoisonError};
@@ -11,14 +12,14 @@ use super::stack::UDP_BURST;
 use crate::row::{Mark, Peer, Row};
 use crate::trouble::Trouble;
 
-/// How long one side is measured.
+/// Duration of one side.
 const TIME: Duration = Duration::from_millis(500);
-/// Bytes of a question and of its answer.
+/// Size of a request and of its response, bytes.
 const BYTES: usize = 64;
-/// Round trips between two looks at whether the time is over.
+/// Round trips between two checks of the clock.
 const ROUND: u32 = 256;
 
-/// A question and its answer.
+/// Request and response.
 pub const ANSWER: Row = Row {
     name: "server/guard/answer_64B",
     against: "no guard, one thread over loopback",
@@ -32,10 +33,10 @@ pub const ANSWER: Row = Row {
     ..UDP_BURST
 };
 
-/// The decision alone, with leave for a moment, against asking for each datagram.
+/// Decision alone, with a flow-local credit, compared with a call of the guard per datagram.
 pub const DECISION: Row = Row {
     name: "server/guard/decision",
-    against: "the guard asked for each datagram",
+    against: "the guard called for each datagram",
     unit: "ns",
     mark: Mark::AtMost(1.0),
     ours: |_| Ok(per_decision(TIME, asked_once_in_a_while())),
@@ -45,7 +46,8 @@ pub const DECISION: Row = Row {
 
 const PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// As the server does it: a flow has leave of its own, and the guard behind its lock gives it.
+/// Calls the guard as the server does: a flow has a local credit, which the guard behind its lock
+/// refills.
 fn asked_once_in_a_while() -> impl FnMut(u64, u64) -> bool {
     let guard = Mutex::new(Guard::new(Rules::default()));
     let mut leave = Leave::default();
@@ -60,7 +62,7 @@ fn asked_once_in_a_while() -> impl FnMut(u64, u64) -> bool {
     }
 }
 
-/// As it would be without leave.
+/// Calls the guard for each datagram, without a local credit.
 fn asked_each_time() -> impl FnMut(u64, u64) -> bool {
     let guard = Mutex::new(Guard::new(Rules::default()));
     move |now_ns, bytes| {
@@ -70,9 +72,9 @@ fn asked_each_time() -> impl FnMut(u64, u64) -> bool {
     }
 }
 
-/// Nanoseconds of a question that is answered, where it may be.
+/// Time per request with its response, ns; fails if a response is not permitted.
 fn per_answer(time: Duration, mut allow: impl FnMut(u64, u64) -> bool) -> Result<f64, Trouble> {
-    let broken = || Trouble::system("ask over loopback");
+    let broken = || Trouble::system("send over loopback");
     let own = (Ipv4Addr::LOCALHOST, 0);
     let asks = UdpSocket::bind(own).map_err(broken())?;
     let answers = UdpSocket::bind(own).map_err(broken())?;
@@ -85,10 +87,13 @@ fn per_answer(time: Duration, mut allow: impl FnMut(u64, u64) -> bool) -> Result
         for _ in 0..ROUND {
             asks.send(&room).map_err(broken())?;
             let bytes = answers.recv(&mut room).map_err(broken())?;
-            // The server reads the clock for each datagram, guard or not.
+            // The server reads the clock for each datagram, with or without the guard.
             let now_ns = begin.elapsed().as_nanos() as u64;
             if !allow(now_ns, bytes as u64) {
-                return Err(Trouble::program("the guard", "it refuses an honest answer"));
+                return Err(Trouble::program(
+                    "the guard",
+                    "it rejects a permitted response",
+                ));
             }
             answers.send(&room[..bytes]).map_err(broken())?;
             asks.recv(&mut room).map_err(broken())?;
@@ -98,7 +103,7 @@ fn per_answer(time: Duration, mut allow: impl FnMut(u64, u64) -> bool) -> Result
     Ok(begin.elapsed().as_nanos() as f64 / f64::from(answered.max(1)))
 }
 
-/// Nanoseconds of a decision, at a million datagrams a second.
+/// Time per decision, ns, at a million datagrams per second.
 fn per_decision(time: Duration, mut allow: impl FnMut(u64, u64) -> bool) -> f64 {
     let (begin, mut decided, mut allowed) = (Instant::now(), 0_u64, 0_u64);
     while begin.elapsed() < time {

@@ -1,4 +1,4 @@
-//! What each switch adds: the table of round trips over 0 to 4 of them.
+//! Latency added by each switch: table of round trips over 0 to 4 switches.
 
 use std::process::Command;
 use std::time::Duration;
@@ -12,36 +12,36 @@ use crate::ground::Ground;
 use crate::process::Program;
 use crate::trouble::Trouble;
 
-/// Switches between the hosts, at most.
+/// Maximum number of switches between the hosts.
 const MOST: usize = 4;
 
-/// Runs of each point; all hop counts take turns, so that a drift favours none.
+/// Runs of each point; the hop counts alternate, so that a drift favors none.
 const RUNS: usize = 5;
 
-/// Messages.
+/// Message sizes.
 const SIZES: [&str; 2] = ["1024", "32K"];
 
-/// One socket for all round trips, and one for each.
+/// Socket modes: one socket for all round trips, or one for each.
 const SOCKETS: [(&str, &str); 2] = [("reused", ""), ("reopened", "--reopen")];
 
 const MOMENT: Duration = Duration::from_secs(20);
 
-/// A point of the table.
+/// Point of the table.
 pub struct Point {
-    /// `hops/2/1024/reused`.
+    /// Name such as `hops/2/1024/reused`.
     pub name: String,
-    /// Median of the runs' medians, us.
+    /// Median of the runs' medians, µs.
     pub p50_us: f64,
-    /// The same without a switch.
+    /// Median without a switch, µs.
     pub without_us: f64,
 }
 
-/// Measures and prints it.
+/// Measures and prints the table.
 pub fn table(ground: &Ground) -> Result<Vec<Point>, Trouble> {
     let labs: Vec<Lab> = (0..=MOST)
         .map(|hops| Ok(Lab::up(&Topology::hops(hops))?))
         .collect::<Result<_, Trouble>>()?;
-    // Without it the wake-ups of halted cores hide what a switch adds.
+    // With idle states the wakeups of halted cores hide the latency of a switch.
     let _hold = idle_hold().ok();
     println!(
         "\nround trips over switches: UDP, p50 of {RUNS} runs, us (the last column is the increment per switch)"
@@ -83,7 +83,7 @@ pub fn table(ground: &Ground) -> Result<Vec<Point>, Trouble> {
     Ok(points)
 }
 
-/// The increment per switch: least squares over 0, 1, 2 …
+/// Slope per switch: least squares over 0, 1, 2 …
 fn slope(values: &[f64]) -> f64 {
     let count = values.len() as f64;
     let (middle, mean) = ((count - 1.0) / 2.0, values.iter().sum::<f64>() / count);
@@ -121,8 +121,9 @@ fn round_trip(ground: &Ground, lab: &Lab, bytes: &str, option: &str) -> Result<f
         .args(option.split_whitespace());
     let text = Program::start(lab.host("client")?, None, &mut command)?.finish(MOMENT)?;
     server.finish(MOMENT)?;
-    let record: Value = serde_json::from_str(&text)
-        .map_err(|error| Trouble::program("linerate", format!("its record is no JSON: {error}")))?;
+    let record: Value = serde_json::from_str(&text).map_err(|error| {
+        Trouble::program("linerate", format!("its record is not JSON: {error}"))
+    })?;
     let p50 = record
         .pointer("/summary/rtt_ns/p50")
         .and_then(Value::as_f64);

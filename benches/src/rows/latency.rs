@@ -1,5 +1,5 @@
-//! Median round trips against a bare loop that waits in the same way, against sockperf, and what our
-//! own ways of looking cost.
+//! Median round trips compared with a bare loop in the same wait mode and with sockperf, and the
+//! cost of timestamps.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use crate::peer::{bare, linerate, sockperf};
 use crate::row::{Mark, Peer, Row};
 use crate::trouble::Trouble;
 
-/// One slice: tens of thousands of round trips, and rarely a change of the machine's state.
+/// Duration of a run: tens of thousands of round trips, and rarely a change of the machine's state.
 const SLICE: Duration = Duration::from_millis(500);
 
-/// Far above a slice.
+/// Time limit, far above a run.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Both ends sleep until something comes.
+/// Both ends block.
 pub const UDP_BLOCKING: Row = Row {
     name: "latency/udp/1024B/blocking",
     against: "bare blocking sendto/recvfrom loop, p50",
@@ -35,7 +35,7 @@ pub const UDP_BLOCKING: Row = Row {
     theirs: &[Peer::only(|ground| bare_loop(ground, 1024, "block"))],
 };
 
-/// The same with small messages.
+/// [`UDP_BLOCKING`] with small messages.
 pub const UDP_64B_BLOCKING: Row = Row {
     name: "latency/udp/64B/blocking",
     ours: |ground| ours(ground, 64, "block"),
@@ -43,7 +43,7 @@ pub const UDP_64B_BLOCKING: Row = Row {
     ..UDP_BLOCKING
 };
 
-/// The same in 23 fragments.
+/// [`UDP_BLOCKING`] with messages of 23 fragments.
 pub const UDP_32K_BLOCKING: Row = Row {
     name: "latency/udp/32K/blocking",
     ours: |ground| ours(ground, 32 << 10, "block"),
@@ -51,7 +51,7 @@ pub const UDP_32K_BLOCKING: Row = Row {
     ..UDP_BLOCKING
 };
 
-/// Neither end ever sleeps.
+/// Both ends spin.
 pub const UDP_SPINNING: Row = Row {
     name: "latency/udp/1024B/spinning",
     against: "bare MSG_DONTWAIT sendto/recvfrom loop, p50",
@@ -61,7 +61,7 @@ pub const UDP_SPINNING: Row = Row {
     ..UDP_BLOCKING
 };
 
-/// Neither end ever sleeps, connected, against the fastest stock tool.
+/// Both ends spin on connected sockets, compared with sockperf.
 pub const UDP_64B_SPINNING: Row = Row {
     name: "latency/udp/64B/spinning",
     against: "sockperf ping-pong --nonblocked --full-rtt, p50",
@@ -74,7 +74,7 @@ pub const UDP_64B_SPINNING: Row = Row {
     ..UDP_BLOCKING
 };
 
-/// As programs wait by default, on the machine as it is.
+/// Default wait mode, on the unmodified machine.
 pub const UDP_64B_FOUND: Row = Row {
     name: "latency/udp/64B/blocking/found",
     against: "sockperf ping-pong --full-rtt, p50",
@@ -86,7 +86,7 @@ pub const UDP_64B_FOUND: Row = Row {
     ..UDP_BLOCKING
 };
 
-/// What holding cores awake gives.
+/// Gain of disabling idle states.
 pub const HOLD_LATENCY: Row = Row {
     name: "latency/hold_latency",
     against: "blocking as found, p50",
@@ -98,8 +98,8 @@ pub const HOLD_LATENCY: Row = Row {
     ..UDP_BLOCKING
 };
 
-/// The same of a loop without us: what the machine lets holding give, where other programs keep its
-/// cores busy there is nothing to hold.
+/// Gain of [`HOLD_LATENCY`] in a bare loop: the maximum on this machine; if other programs keep its cores
+/// busy, there is none.
 pub const HOLD_LATENCY_BARE: Row = Row {
     name: "latency/hold_latency/bare",
     against: "bare blocking sendto/recvfrom loop as found, p50",
@@ -112,7 +112,7 @@ pub const HOLD_LATENCY_BARE: Row = Row {
     ..HOLD_LATENCY
 };
 
-/// What asking for every stamp of packets adds to a round trip.
+/// Added time per round trip for requesting all packet timestamps.
 pub const STAMPS: Row = Row {
     name: "latency/stages/asking",
     against: "1.6 us on top of the round trip",
@@ -126,10 +126,10 @@ pub const STAMPS: Row = Row {
     ..UDP_BLOCKING
 };
 
-/// The medians of the stages, added up, against the median of the same round trips.
+/// Sum of the stages' medians compared with the median of the same round trips.
 pub const STAGE_SUM: Row = Row {
     name: "latency/stages/sum",
-    against: "p50 of the same stamped round trips",
+    against: "p50 of the same timestamped round trips",
     mark: Mark::Within(0.95, 1.05),
     needs: |_| Ok(()),
     ours: |ground| {

@@ -1,4 +1,4 @@
-//! What a long run costs in memory.
+//! Memory growth of long runs.
 
 use std::fs;
 use std::io::Read;
@@ -17,13 +17,13 @@ use crate::process::Program;
 use crate::row::{Mark, Peer, Row};
 use crate::trouble::Trouble;
 
-/// First word of a command line that makes this program the one that is measured.
+/// First argument that makes this program the process under test.
 const SUBJECT: &str = "record-samples";
 
-/// Memory moves by pages, not by noise.
+/// Number of pairs; memory is not noisy, it changes by pages.
 const PAIRS: usize = 3;
 
-/// The histogram alone: 10^8 samples against 10^3.
+/// Histogram alone: 10^8 samples compared with 10^3.
 pub const HISTOGRAM: Row = Row {
     name: "memory/histogram",
     against: "10^3 samples instead of 10^8, peak RSS",
@@ -41,7 +41,7 @@ pub const HISTOGRAM: Row = Row {
     theirs: &[Peer::only(|_| histogram(1_000))],
 };
 
-/// The whole client: 2 million round trips against a thousand.
+/// Complete client: 2 million round trips compared with a thousand.
 pub const ROUND_TRIPS: Row = Row {
     name: "memory/round_trips",
     against: "1000 round trips instead of 2 million, peak RSS",
@@ -51,7 +51,7 @@ pub const ROUND_TRIPS: Row = Row {
     ..HISTOGRAM
 };
 
-/// The client after ten minutes of throughput, against one minute and the series since.
+/// Client after ten minutes of throughput, compared with one minute and the series recorded since.
 pub const TEN_MINUTES_CLIENT: Row = Row {
     name: "memory/10min/client",
     against: "RSS at 1 min + 2x series since (-i 0.1)",
@@ -64,7 +64,7 @@ pub const TEN_MINUTES_CLIENT: Row = Row {
     ..HISTOGRAM
 };
 
-/// The same for the server.
+/// [`TEN_MINUTES_CLIENT`] for the server.
 pub const TEN_MINUTES_SERVER: Row = Row {
     name: "memory/10min/server",
     ours: |ground| Ok(ten_minutes(ground)?.server.late),
@@ -74,7 +74,7 @@ pub const TEN_MINUTES_SERVER: Row = Row {
     ..TEN_MINUTES_CLIENT
 };
 
-/// Runs as the subject of a memory row, when the command line says so.
+/// Runs as the process under test if the command line requests it.
 pub fn as_subject(words: &[String]) -> Option<ExitCode> {
     let [SUBJECT, count] = [words.first()?.as_str(), words.get(1)?.as_str()] else {
         return None;
@@ -84,19 +84,20 @@ pub fn as_subject(words: &[String]) -> Option<ExitCode> {
     for time in samples(count) {
         histogram.record(time);
     }
-    // The count keeps the work from being optimised away, and is checked.
+    // The printed count prevents the loop from being optimized away, and is checked.
     println!("{} {}", histogram.count(), status_kib("self", "VmHWM")?);
     Some(ExitCode::SUCCESS)
 }
 
-/// Times from 1 µs to 10 s, as many in each octave. Few samples touch the same pages of a
-/// histogram as many do, so that the comparison is about their number alone.
+/// Times from 1 µs to 10 s, equally many per octave.
+///
+/// Few samples touch the same pages of a histogram as many, so that only their number differs.
 fn samples(count: u64) -> impl Iterator<Item = u64> {
     const LOWEST_NS: f64 = 1e3;
     const OCTAVES: f64 = 23.25;
-    // One sample in each of 1000 strata, over and over, at a random place within.
+    // One sample in each of 1000 strata, repeatedly, at a random position within.
     const STRATA: u64 = 1_000;
-    // A table keeps the exponential out of the loop: 10^8 samples take a second.
+    // A precomputed table keeps the exponential out of the loop: 10^8 samples take a second.
     let places: Vec<f64> = (0..=STRATA)
         .map(|place| LOWEST_NS * (OCTAVES * place as f64 / STRATA as f64).exp2())
         .collect();
@@ -122,19 +123,19 @@ fn histogram(count: u64) -> Result<f64, Trouble> {
     }
 }
 
-/// Peak RSS of a client that has made so many round trips and its record.
+/// Peak RSS of a client that has made `count` round trips and its record.
 fn round_trips(ground: &Ground, count: u64) -> Result<f64, Trouble> {
     let (server, port) = linerate::serve(ground)?;
     let words = format!("latency -u -n {count} -i 0 --wait spin");
     let mut command = linerate::client(ground, &port, &words)?;
-    // A pipe too small for the record: the client stands still with everything in memory until
-    // somebody reads, so that its peak is seen whenever one looks.
-    let system = |error: rustix::io::Errno| Trouble::system("make a pipe")(error.into());
+    // A pipe too small for the record: the client blocks with its data in memory until the pipe is
+    // read, so that its peak RSS can be read at any time.
+    let system = |error: rustix::io::Errno| Trouble::system("create a pipe")(error.into());
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(system)?;
     fcntl_setpipe_size(&writer, 4096).map_err(system)?;
     command.stdout(Stdio::from(writer));
     let client = Program::start_into(ground.client()?, None, &mut command)?;
-    // The command holds an end of the pipe as well, which would never close.
+    // The command holds a copy of the pipe's write end, which would keep it open.
     drop(command);
     let limit = Timespec {
         tv_sec: 300,
@@ -148,32 +149,33 @@ fn round_trips(ground: &Ground, count: u64) -> Result<f64, Trouble> {
         .map_err(Trouble::system("read the record"))?;
     client.finish(Duration::from_secs(10))?;
     server.finish(Duration::from_secs(10))?;
-    let record = serde_json::from_str(&record)
-        .map_err(|error| Trouble::program("linerate", format!("its record is no JSON: {error}")))?;
+    let record = serde_json::from_str(&record).map_err(|error| {
+        Trouble::program("linerate", format!("its record is not JSON: {error}"))
+    })?;
     let made = linerate::figure(&record, "/summary/round_trips")?;
     if made < count as f64 * 0.99 {
         return Err(Trouble::program(
             "linerate latency",
-            format!("made {made} of {count} round trips"),
+            format!("completed {made} of {count} round trips"),
         ));
     }
-    peak.ok_or_else(|| Trouble::program("linerate latency", "ended before its memory was read"))
+    peak.ok_or_else(|| Trouble::program("linerate latency", "it ended before its memory was read"))
 }
 
-/// RSS of one end, in KiB.
+/// RSS of one end, KiB.
 #[derive(Clone, Copy)]
 pub struct Growth {
-    /// After a minute.
+    /// RSS after one minute.
     early: f64,
-    /// After ten.
+    /// RSS after ten minutes.
     late: f64,
-    /// What the intervals that ended in between take in memory.
+    /// Size of the intervals that ended in between.
     series: f64,
 }
 
 impl Growth {
-    /// What it may have come to: a vector that grows by doubling leaves its old place behind, so the
-    /// series counts twice.
+    /// Limit for `late`: the series counts twice, since a growing vector leaves its old allocation
+    /// behind.
     fn allowed(self) -> f64 {
         self.early + 2.0 * self.series
     }
@@ -203,7 +205,7 @@ fn ten_minutes(ground: &Ground) -> Result<TenMinutes, Trouble> {
         thread::sleep(moment.saturating_sub(began.elapsed()));
         let kib = |program: &Program| {
             status_kib(&program.pid().to_string(), "VmRSS")
-                .ok_or_else(|| Trouble::program("linerate", "ended before its memory was read"))
+                .ok_or_else(|| Trouble::program("linerate", "it ended before its memory was read"))
         };
         Ok([kib(&client)?, kib(&server)?])
     };
@@ -233,7 +235,7 @@ fn ten_minutes(ground: &Ground) -> Result<TenMinutes, Trouble> {
     Ok(*ground.ten_minutes.get_or_init(|| known))
 }
 
-/// A size in /proc/PID/status, in KiB.
+/// Size in /proc/PID/status, KiB.
 fn status_kib(pid: &str, name: &str) -> Option<f64> {
     kib_of(
         &fs::read_to_string(format!("/proc/{pid}/status")).ok()?,

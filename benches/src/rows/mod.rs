@@ -1,4 +1,4 @@
-//! The comparisons, by what they are about.
+//! Comparisons by topic.
 
 pub mod forward;
 pub mod growth;

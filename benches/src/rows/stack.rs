@@ -1,5 +1,6 @@
-//! Our own stack: beside a plain loop over its engine, both on the same ring ports, one thread for both ends;
-//! and as a host that the kernel talks to, beside a host of the kernel.
+//! User-space stack: compared with a plain loop over smoltcp, both on the same ring ports with one
+//! thread for both
+//! ends; and as a host that communicates with the kernel, compared with a host of the kernel.
 
 mod bare;
 mod beside;
@@ -22,14 +23,14 @@ use crate::ground::Control;
 use crate::row::{Mark, Peer, Row};
 use crate::trouble::Trouble;
 
-/// How long one side is measured.
+/// Duration of one side.
 pub const TIME: Duration = Duration::from_millis(500);
-/// Slices that the time of a loop is cut into which stands at once.
+/// Number of slices into which the duration of an in-process loop is divided.
 const SLICES: usize = 10;
 const SLICE: Duration = Duration::from_millis(TIME.as_millis() as u64 / SLICES as u64);
-/// Datagrams between two turns.
+/// Datagrams between two polls.
 pub const BURST: usize = 32;
-/// What programs and sockets keep of a stream.
+/// Size of the buffers of programs and sockets for a stream.
 const BUFFER_BYTES: usize = 64 << 10;
 
 const BASE: Row = Row {
@@ -45,11 +46,11 @@ const BASE: Row = Row {
     most_pairs: None,
     slices: 1,
     needs: |_| Ok(()),
-    ours: |_| unreachable!("every row of this file says how to measure"),
+    ours: |_| unreachable!("each row of this file sets its own measurement"),
     theirs: &[],
 };
 
-/// A round trip of 64 B beside ten thousand idle UDP sockets.
+/// Round trip of 64 B with ten thousand idle UDP sockets.
 pub const IDLE_UDP: Row = Row {
     name: "stack/idle/udp_10000",
     against: "no other socket, round trip",
@@ -59,7 +60,7 @@ pub const IDLE_UDP: Row = Row {
     ..BASE
 };
 
-/// A round trip of 64 B beside ten thousand idle connections.
+/// Round trip of 64 B with ten thousand idle connections.
 pub const IDLE_TCP: Row = Row {
     name: "stack/idle/tcp_10000",
     ours: |_| ours::tcp_round_trip(10_000),
@@ -67,7 +68,7 @@ pub const IDLE_TCP: Row = Row {
     ..IDLE_UDP
 };
 
-/// Sending and receiving a datagram of 64 B.
+/// Send and receive of a datagram of 64 B.
 pub const UDP_BURST: Row = Row {
     name: "stack/udp/64B_burst32",
     against: "plain smoltcp on the same ring, send + receive",
@@ -78,7 +79,7 @@ pub const UDP_BURST: Row = Row {
     ..BASE
 };
 
-/// A stream with checksums, copied in and out.
+/// Stream with checksums, copied in and out.
 pub const TCP_STREAM: Row = Row {
     name: "stack/tcp/1500_64K",
     against: "plain smoltcp on the same ring, one stream",
@@ -89,7 +90,7 @@ pub const TCP_STREAM: Row = Row {
     ..UDP_BURST
 };
 
-/// What the bytes of such a stream cost whoever keeps them in buffers.
+/// Cost of the bytes of such a stream for any stack with buffers.
 pub const TCP_STREAM_LIMIT: Row = Row {
     name: "stack/tcp/1500_64K/limit",
     against: "plain smoltcp on the same ring, one stream; ours is the bare loop: four copies and two sums of each byte",
@@ -98,13 +99,13 @@ pub const TCP_STREAM_LIMIT: Row = Row {
     ..TCP_STREAM
 };
 
-/// Runs a round again and again for so long, once its memory is in the caches and both ends know each other: what was
-/// moved in all, and how long that took, in ns.
+/// Repeats `round` for `time` after a warm-up; returns the amount transferred and the duration in
+/// ns.
 fn over(
     time: Duration,
     mut round: impl FnMut() -> Result<usize, Trouble>,
 ) -> Result<(f64, f64), Trouble> {
-    /// Between two looks at the clock.
+    /// Rounds between two reads of the clock.
     const ROUNDS: usize = 100;
     let mut rounds = || -> Result<usize, Trouble> {
         let mut moved = 0;
@@ -121,14 +122,17 @@ fn over(
     Ok((moved as f64, begin.elapsed().as_nanos() as f64))
 }
 
-/// Something to hold while a side is measured, so that its buffers lie elsewhere each time, those of both sides of a pair
-/// alike: how fast long copies are depends on where both ends lie in their pages, and would be the luck of a process.
+/// Allocation to hold during a measurement, so that its buffers have another page offset each time.
+///
+/// Both sides of a pair get the same offset. The speed of long copies depends on the page offsets
+/// of
+/// source and target, which would otherwise be fixed at random per process.
 fn shift() -> Vec<u8> {
     const PAGE: usize = 4096;
-    /// Comes by every multiple of 16 bytes.
+    /// Step that reaches every multiple of 16 bytes.
     const STEP: usize = 65 * 16;
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let pair = NEXT.fetch_add(1, Relaxed) / 2;
-    // More than allocators keep at hand: what is allocated next lies behind it.
+    // More than allocators cache: the next allocation follows behind it.
     black_box(Vec::with_capacity(16 * PAGE + pair * STEP % PAGE))
 }

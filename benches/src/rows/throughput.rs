@@ -1,4 +1,4 @@
-//! Goodput at the receiver against the stock tools, and against our own other ways.
+//! Goodput at the receiver compared with other tools, and with other modes of linerate.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use crate::peer::{bare, iperf2, iperf3, linerate, nuttcp};
 use crate::row::{Mark, Peer, Row};
 use crate::trouble::Trouble;
 
-/// Far above the second that a slice takes.
+/// Time limit, far above the second of a run.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// How long a bare loop runs.
+/// Duration of a bare loop.
 const SECOND: Duration = Duration::from_secs(1);
 
 const BASE: Row = Row {
@@ -26,11 +26,12 @@ const BASE: Row = Row {
     most_pairs: None,
     slices: 1,
     needs: |_| Ok(()),
-    ours: |_| unreachable!("every row of this file says how to measure"),
+    ours: |_| unreachable!("each row of this file sets its own measurement"),
     theirs: &[],
 };
 
-/// One TCP stream, both sides touch every byte, everybody tuned by hand and on cores of their own.
+/// One TCP stream; both sides touch every byte, are tuned manually, and are pinned to separate
+/// cores.
 pub const TCP_TUNED: Row = Row {
     name: "throughput/tcp/tuned",
     against: "best of iperf3, iperf2, nuttcp with 1 MiB calls",
@@ -56,7 +57,7 @@ pub const TCP_TUNED: Row = Row {
     ..BASE
 };
 
-/// The same on the machine as it is: halting cores hurt whoever sleeps.
+/// [`TCP_TUNED`] on the unmodified machine: halting cores delay programs that sleep.
 pub const TCP_TUNED_FOUND: Row = Row {
     name: "throughput/tcp/tuned/found",
     mark: Mark::AtLeast(1.3),
@@ -64,8 +65,8 @@ pub const TCP_TUNED_FOUND: Row = Row {
     ..TCP_TUNED
 };
 
-/// The mechanism itself, with the sizes of calls that were fastest in it: what of the row above is
-/// the kernel's.
+/// Compared with the calls alone, with the fastest call sizes of that loop: shows the kernel's part
+/// of the row above.
 pub const TCP_BARE: Row = Row {
     name: "throughput/tcp/tuned/bare",
     against: "bare write and MSG_DONTWAIT recv loop, 1 MiB and 256 KiB a call",
@@ -79,7 +80,7 @@ pub const TCP_BARE: Row = Row {
     ..BASE
 };
 
-/// The bare loop against whoever is best: what is to be had at all.
+/// Bare loop compared with the best tool: the upper limit.
 pub const TCP_BARE_PEERS: Row = Row {
     name: "throughput/tcp/tuned/bare_against_peers",
     mark: Mark::Shown,
@@ -88,7 +89,7 @@ pub const TCP_BARE_PEERS: Row = Row {
     ..TCP_TUNED
 };
 
-/// Everybody's defaults but for the congestion control.
+/// Default options of each tool, except for the congestion control.
 pub const TCP_DEFAULTS: Row = Row {
     name: "throughput/tcp/defaults",
     against: "best of iperf3, iperf2, nuttcp by default, cubic",
@@ -117,7 +118,7 @@ pub const TCP_DEFAULTS: Row = Row {
     ..BASE
 };
 
-/// The same on the machine as it is.
+/// [`TCP_DEFAULTS`] on the unmodified machine.
 pub const TCP_DEFAULTS_FOUND: Row = Row {
     name: "throughput/tcp/defaults/found",
     mark: Mark::AtLeast(1.5),
@@ -125,7 +126,7 @@ pub const TCP_DEFAULTS_FOUND: Row = Row {
     ..TCP_DEFAULTS
 };
 
-/// Nobody says anything: the machine's own congestion control too.
+/// Default options, including the machine's congestion control.
 pub const TCP_AS_IT_COMES: Row = Row {
     name: "throughput/tcp/as_it_comes",
     against: "best of iperf3, iperf2, nuttcp by default",
@@ -153,10 +154,10 @@ pub const TCP_AS_IT_COMES: Row = Row {
     ..BASE
 };
 
-/// The receiver throws payload away unseen.
+/// The receiver discards payload in the kernel.
 pub const TCP_NO_RECEIVE_COPY: Row = Row {
     name: "throughput/tcp/no_receive_copy",
-    against: "our own mode that copies",
+    against: "linerate with payload copied",
     mark: Mark::AtLeast(1.1),
     ours: |ground| {
         let control = ground.congestion_control;
@@ -166,7 +167,7 @@ pub const TCP_NO_RECEIVE_COPY: Row = Row {
     ..BASE
 };
 
-/// One TCP stream, 128 KiB a call.
+/// One TCP stream with 128 KiB calls.
 pub const TCP_128K: Row = Row {
     name: "throughput/tcp/1_stream",
     against: "iperf3 -l 128K, same congestion control",
@@ -178,14 +179,14 @@ pub const TCP_128K: Row = Row {
     ..BASE
 };
 
-/// Datagrams of a whole packet, one a call, as fast as it goes.
+/// Datagrams that fill a packet, one per call, at the maximum rate.
 pub const UDP_1472B: Row = Row {
     name: "throughput/udp/1472B",
     against: "best of iperf3, iperf2, nuttcp, one datagram a call",
     mark: Mark::AtLeast(1.12),
     ours: |ground| ours(ground, "-u -l 1472 --offload none"),
     theirs: &[
-        // iperf3 takes whole seconds only, so a slice is one second here.
+        // iperf3 accepts whole seconds only, so a slice is one second here.
         Peer {
             name: "iperf3",
             needs: iperf3::installed,
@@ -205,7 +206,7 @@ pub const UDP_1472B: Row = Row {
     ..BASE
 };
 
-/// Small datagrams, one a call.
+/// Small datagrams, one per call.
 pub const UDP_64B: Row = Row {
     name: "throughput/udp/64B",
     mark: Mark::AtLeast(1.05),
@@ -230,7 +231,7 @@ pub const UDP_64B: Row = Row {
     ..UDP_1472B
 };
 
-/// Whole packets, with the kernel cutting and joining them.
+/// Packets at the MTU, with segmentation and coalescing by the kernel.
 pub const UDP_1472B_BURSTS: Row = Row {
     name: "throughput/udp/1472B/gso_gro",
     against: "iperf3 -u -b 0 -l 1472",
@@ -243,7 +244,7 @@ pub const UDP_1472B_BURSTS: Row = Row {
     ..BASE
 };
 
-/// Small datagrams: one a call there, up to 128 a call here.
+/// Small datagrams: one per call in iperf3, up to 128 per call in linerate.
 pub const UDP_64B_BURSTS: Row = Row {
     name: "throughput/udp/64B/gso_gro",
     against: "iperf3 -u -b 0 -l 64",
@@ -255,7 +256,7 @@ pub const UDP_64B_BURSTS: Row = Row {
     ..UDP_1472B_BURSTS
 };
 
-/// Every call timed, where calls are small and many.
+/// Timing of every call, with many small calls.
 pub const CALLS: Row = Row {
     name: "throughput/calls",
     against: "the same run without --calls, 128 KiB calls",
@@ -268,7 +269,7 @@ pub const CALLS: Row = Row {
     ..BASE
 };
 
-/// What timing one call takes.
+/// Time to record one call.
 pub const CALL_RECORD: Row = Row {
     name: "throughput/calls/each",
     against: "25 ns a call",
@@ -309,13 +310,14 @@ fn tcp_iperf2(ground: &Ground, pinned: Pinned, words: &str) -> Result<f64, Troub
     iperf2::goodput(ground, pinned, &format!("{words} -Z {control} -t 1"))
 }
 
-/// nuttcp has no option for it: it takes part where the hosts' default could be changed.
+/// Checks for nuttcp; it has no option for the congestion control, so the hosts' default must be
+/// changeable.
 fn nuttcp_with_control(ground: &Ground) -> Result<(), Trouble> {
     nuttcp::installed(ground)?;
     if ground.default_to(Control::Cubic)? {
         return Ok(());
     }
     Err(Trouble::skip(
-        "its congestion control cannot be chosen here (root can)",
+        "its congestion control cannot be selected here (root can)",
     ))
 }

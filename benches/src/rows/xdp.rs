@@ -1,5 +1,6 @@
-//! AF_XDP against DPDK's testpmd and against sockets: sending, receiving, forwarding, and an answer that
-//! never enters the kernel's stack.
+//! AF_XDP compared with DPDK's testpmd and with sockets: transmit, receive, forward, and responses
+//! that bypass the
+//! kernel's stack.
 
 use std::process::Command;
 use std::thread;
@@ -17,10 +18,10 @@ use crate::process::Program;
 use crate::row::{Mark, Peer, Row};
 use crate::trouble::Trouble;
 
-/// Far above the seconds that a run takes.
+/// Time limit, far above the seconds of a run.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Out of an AF_XDP socket into a veth link whose far end nobody polls.
+/// Transmit through an AF_XDP socket into a veth link whose other end is not read.
 pub const TX: Row = Row {
     name: "forward/xdp/tx",
     against: "testpmd net_af_xdp",
@@ -38,7 +39,7 @@ pub const TX: Row = Row {
     ..BASE
 };
 
-/// Into an AF_XDP socket, from a sender of ours on the other core.
+/// Receive through an AF_XDP socket, from a linerate sender on the other core.
 pub const RX: Row = Row {
     name: "forward/xdp/rx",
     ours: |ground| {
@@ -59,7 +60,7 @@ pub const RX: Row = Row {
     ..TX
 };
 
-/// From one link to another, from a sender of ours on the other core.
+/// Forward between two links, from a linerate sender on the other core.
 pub const IO: Row = Row {
     name: "forward/xdp/io",
     ours: |ground| between_links(ground, |device| our_io(ground, device)),
@@ -73,7 +74,7 @@ pub const IO: Row = Row {
     ..TX
 };
 
-/// Ours against a loop that does nothing but hand frames on.
+/// linerate compared with a loop that only forwards frames.
 pub const IO_BARE: Row = Row {
     name: "forward/xdp/io/bare",
     against: "bare loop of AF_XDP",
@@ -85,8 +86,9 @@ pub const IO_BARE: Row = Row {
     ..IO
 };
 
-/// What the bare loop leaves room for by the native hook: the sender's core brings each frame up to the ring, and is what
-/// holds all of them back.
+/// The bare loop compared with testpmd: the upper limit with the native hook.
+///
+/// The sender's core carries each frame up to the ring, and is the bottleneck for both.
 pub const IO_LIMIT: Row = Row {
     name: "forward/xdp/io/limit",
     against: "testpmd net_af_xdp; ours is the bare loop of AF_XDP",
@@ -96,10 +98,10 @@ pub const IO_LIMIT: Row = Row {
     ..IO
 };
 
-/// Two queues of one veth, a core each, against one of them.
+/// Two queues of one veth with a core each, compared with one queue.
 pub const TWO_QUEUES: Row = Row {
     name: "forward/xdp/tx/2_queues",
-    against: "one queue, one core (testpmd refuses two on veth)",
+    against: "one queue, one core (testpmd rejects two on veth)",
     mark: Mark::AtLeast(1.9),
     needs: |_| match Command::new("ethtool").arg("--version").output() {
         Ok(_) => Ok(()),
@@ -121,8 +123,10 @@ pub const TWO_QUEUES: Row = Row {
     ..TX
 };
 
-/// A datagram answered by the forwarder over AF_XDP, which never sleeps, against a server that sleeps between
-/// two questions, on a machine as it is found. The client is the same for both and never sleeps.
+/// Response by the forwarder over AF_XDP, which spins, compared with a server that blocks between
+/// requests.
+///
+/// The machine is unmodified. The client is the same for both and spins.
 pub const ECHO_BLOCKING: Row = Row {
     name: "forward/xdp/echo/blocking",
     against: "kernel echo that blocks, as found, p50; the client spins for both",
@@ -135,7 +139,9 @@ pub const ECHO_BLOCKING: Row = Row {
     ..BASE
 };
 
-/// What the bare loop leaves room for: the way through the kernel is the same for whoever answers by AF_XDP.
+/// The bare loop compared with the kernel: the lower limit, since the path through the kernel is
+/// the same for any
+/// AF_XDP responder.
 pub const ECHO_BLOCKING_LIMIT: Row = Row {
     name: "forward/xdp/echo/blocking/limit",
     against: "kernel echo that blocks, as found, p50; ours is the bare loop of AF_XDP",
@@ -145,7 +151,7 @@ pub const ECHO_BLOCKING_LIMIT: Row = Row {
     ..ECHO_BLOCKING
 };
 
-/// The same where no core halts, so that only the sleep is left of what waking the server costs.
+/// [`ECHO_BLOCKING`] without idle states, so that only the blocking remains of the server's wakeup cost.
 pub const ECHO_BLOCKING_HELD: Row = Row {
     name: "forward/xdp/echo/blocking_held",
     against: "kernel echo that blocks, no core halts, p50; the client spins for both",
@@ -154,7 +160,7 @@ pub const ECHO_BLOCKING_HELD: Row = Row {
     ..ECHO_BLOCKING
 };
 
-/// The same with a client that sleeps too: waking it is in both figures.
+/// [`ECHO_BLOCKING`] with a client that blocks too: its wakeup is in both figures.
 pub const ECHO_ASLEEP: Row = Row {
     name: "forward/xdp/echo/asleep",
     against: "kernel echo that blocks, as found, p50; the client blocks for both",
@@ -164,7 +170,7 @@ pub const ECHO_ASLEEP: Row = Row {
     ..ECHO_BLOCKING
 };
 
-/// The same against a kernel socket that is polled as well.
+/// [`ECHO_BLOCKING_HELD`] compared with a kernel socket that spins too.
 pub const ECHO_SPINNING: Row = Row {
     name: "forward/xdp/echo/spinning",
     against: "kernel echo, both ends spinning, p50",
@@ -173,7 +179,8 @@ pub const ECHO_SPINNING: Row = Row {
     ..ECHO_BLOCKING_HELD
 };
 
-/// Ours against a loop that does nothing but send frames back; the client is the same for both and never sleeps.
+/// linerate compared with a loop that only returns frames; the client is the same for both and
+/// spins.
 pub const ECHO_BARE: Row = Row {
     name: "forward/xdp/echo/spinning/bare",
     against: "bare loop of AF_XDP, same spinning client, p50",
@@ -183,7 +190,7 @@ pub const ECHO_BARE: Row = Row {
     ..ECHO_SPINNING
 };
 
-/// What becomes of frames on a device between two links, from a sender of ours on the other core.
+/// Measures on a device between two links, with a linerate sender on the other core.
 fn between_links(
     ground: &Ground,
     measure: impl FnOnce(&LabHost) -> Result<f64, Trouble>,
@@ -210,7 +217,8 @@ fn af_xdp(number: u32, interface: &str) -> String {
     format!("net_af_xdp{number},iface={interface}")
 }
 
-/// Two hosts whose checksums are right on the wire: nobody completes them for a program in between.
+/// Lab of two hosts with valid checksums on the wire: without the kernel's stack they would not be
+/// completed.
 fn pair() -> Result<Lab, Trouble> {
     const FILE: &str = "[hosts.client]\n[hosts.server]\n[[links]]\nbetween = ['client', 'server']\n\
                         offloads = { tx-checksumming = false }\n";
@@ -218,7 +226,7 @@ fn pair() -> Result<Lab, Trouble> {
     Ok(Lab::up(&topology)?)
 }
 
-/// Runs a tool of the system on a host.
+/// Runs a system tool on a host.
 fn tool(host: &LabHost, program: &str, words: &str) -> Result<(), Trouble> {
     let mut command = Command::new(program);
     command.args(words.split_whitespace());
@@ -242,7 +250,7 @@ fn queues(words: &str, ground: &Ground) -> Result<f64, Trouble> {
     ours(lab.host("client")?, ground, &words, RATE)
 }
 
-/// Starts what answers on a host, on the far core.
+/// Function that starts a responder on a host, on the second core.
 type Answering = fn(&Ground, &LabHost) -> Result<Program, Trouble>;
 
 fn our_echo(ground: &Ground, server: &LabHost) -> Result<Program, Trouble> {
@@ -255,13 +263,14 @@ fn bare_echo(ground: &Ground, server: &LabHost) -> Result<Program, Trouble> {
     ground.bare()?.xdp_echo(ground, server)
 }
 
-/// Half of the answers came within so many microseconds.
+/// Median round trip to a responder, µs.
 fn answered(ground: &Ground, wait: &str, answering: Answering) -> Result<f64, Trouble> {
     const PORT: u16 = 7007;
     let [near, _] = ground.cpus;
     let lab = pair()?;
     let (client, server) = (lab.host("client")?, lab.host("server")?);
-    // What answers takes every frame, questions for addresses too.
+    // The responder receives every frame, ARP requests too, so the neighbor entry is set
+    // statically.
     let hardware = server
         .run(|| std::fs::read_to_string("/sys/class/net/eth0/address"))?
         .map_err(Trouble::system("read the server's Ethernet address"))?;
@@ -291,8 +300,9 @@ fn answered(ground: &Ground, wait: &str, answering: Answering) -> Result<f64, Tr
         ])
         .args(["--cpu", &near.to_string(), "--json", "--no-store"]);
     let text = Program::start(client, None, &mut command)?.finish(LIMIT)?;
-    let record: Value = serde_json::from_str(&text)
-        .map_err(|error| Trouble::program("linerate", format!("its record is no JSON: {error}")))?;
+    let record: Value = serde_json::from_str(&text).map_err(|error| {
+        Trouble::program("linerate", format!("its record is not JSON: {error}"))
+    })?;
     Ok(figure(&record, "/summary/rtt_ns/p50")? / 1e3)
 }
 

@@ -1,4 +1,4 @@
-//! A lab as this kernel comes, and what `tune` makes of it without a hint.
+//! Rows in a lab with the kernel's defaults: the gain of `tune` without hints.
 
 use std::time::{Duration, Instant};
 
@@ -9,22 +9,22 @@ use serde_json::{Value, json};
 use crate::Asked;
 use crate::program::{Lab, Program, Trouble};
 
-/// Rows beside the labs.
+/// Names of these rows.
 pub const NAMES: [&str; 2] = ["found-goodput", "found-p50"];
 
-/// How many times iperf3's throughput is reached, in the near state and in the far one.
+/// Required factor over iperf3's goodput, in the near state and in the far state.
 const GOODPUT: (f64, f64) = (8.0, 6.0);
-/// Share of the default round trip that is left.
+/// Required fraction of the default round trip.
 const P50: f64 = 1.0 / 7.0;
-/// Runs of iperf3 as found, before the search and once more after it.
+/// Number of iperf3 runs with default settings, before the search and again after it.
 const IPERF3_RUNS: usize = 7;
 
 const DIRECT: &str =
     "[hosts.client]\n[hosts.server]\n[[links]]\nbetween = [\"client\", \"server\"]\n";
 
-/// A row: what `tune` ends with over what was found.
+/// Runs a row: the result of `tune` over the default.
 pub fn row(program: &Program, name: &str, asked: &Asked) -> Result<Value, Trouble> {
-    // What the server of a user who tunes would grant.
+    // Grants that a user who tunes would give.
     let lab = Lab::up(
         program,
         name,
@@ -37,7 +37,7 @@ pub fn row(program: &Program, name: &str, asked: &Asked) -> Result<Value, Troubl
     }
 }
 
-/// Whether a cache line crosses fast: the machine has two states.
+/// Returns whether the machine is in the near state, in which a cache line crosses fast.
 fn near() -> Option<bool> {
     let usable = cpu::usable().ok()?;
     let &[first, second, ..] = usable.as_slice() else {
@@ -58,10 +58,11 @@ fn goodput(lab: &Lab<'_>, asked: &Asked) -> Result<Value, Trouble> {
     let near_before = near();
     let before = iperf3(lab)?;
     let tuned = tune(lab, "--goal goodput", asked)?;
-    // Around the search, so that a slow minute of the machine does not look like a gain.
+    // Measured before and after the search, so that a slow phase of the machine does not look like
+    // a gain.
     let after = iperf3(lab)?;
     let found = median(&[before, after].concat());
-    // The higher mark where the machine was near at either end.
+    // The higher mark applies if the machine was near before or after.
     let near = near_before.max(near());
     let mark = if near == Some(true) {
         GOODPUT.0
@@ -83,7 +84,7 @@ fn goodput(lab: &Lab<'_>, asked: &Asked) -> Result<Value, Trouble> {
 fn p50(lab: &Lab<'_>, asked: &Asked) -> Result<Value, Trouble> {
     let tuned = tune(lab, "--goal p50 -u", asked)?;
     let ratio = tuned["proof"]["ratio"]["median"].as_f64();
-    let ratio = ratio.ok_or_else(|| Trouble("nothing was proved".to_owned()))?;
+    let ratio = ratio.ok_or_else(|| Trouble("tune gave no proof".to_owned()))?;
     let start = tuned["proof"]["a"]["value"]["median"]
         .as_f64()
         .unwrap_or(f64::NAN);
@@ -100,7 +101,7 @@ fn p50(lab: &Lab<'_>, asked: &Asked) -> Result<Value, Trouble> {
 
 fn proven(tuned: &Value) -> Result<f64, Trouble> {
     let value = tuned["proof"]["b"]["value"]["median"].as_f64();
-    value.ok_or_else(|| Trouble("nothing was proved".to_owned()))
+    value.ok_or_else(|| Trouble("tune gave no proof".to_owned()))
 }
 
 fn print(
@@ -124,7 +125,7 @@ fn print(
         None => "unknown",
     };
     println!(
-        "{name:<14} as found {found:.4e}, tuned {ours:.4e}: ratio {ratio:.3} (mark {mark:.3}, {state}) {}  {}; {} runs",
+        "{name:<14} default {found:.4e}, tuned {ours:.4e}: ratio {ratio:.3} (mark {mark:.3}, {state}) {}  {}; {} runs",
         if holds { "yes" } else { "NO" },
         changes.join(" "),
         tuned["runs"]
@@ -135,7 +136,7 @@ fn print(
     })
 }
 
-/// What iperf3 gets as it comes, one second a run, bit/s at the receiver.
+/// Goodput of iperf3 with default options, one second per run, bit/s at the receiver.
 fn iperf3(lab: &Lab<'_>) -> Result<Vec<f64>, Trouble> {
     let mut server = lab.start("server", "iperf3", &["-s"])?;
     let until = Instant::now() + Duration::from_secs(5);
@@ -151,11 +152,11 @@ fn iperf3(lab: &Lab<'_>) -> Result<Vec<f64>, Trouble> {
             document.map(|document| document["end"]["sum_received"]["bits_per_second"].as_f64());
         match rate {
             Ok(Some(rate)) => rates.push(rate),
-            // Its server may not listen yet.
+            // The server may not listen yet.
             Ok(None) | Err(_) if Instant::now() < until => {
                 std::thread::sleep(Duration::from_millis(200));
             }
-            Ok(None) => return Err(Trouble("iperf3 gave no rate".to_owned())),
+            Ok(None) => return Err(Trouble("iperf3 reported no rate".to_owned())),
             Err(error) => return Err(error),
         }
     }

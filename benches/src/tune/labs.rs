@@ -1,33 +1,34 @@
-//! The five labs, their knobs, and the commands that are run in them.
+//! Labs of the bench with their knobs, and the commands run in them.
 
 use serde_json::Value;
 
-/// A lab with a question.
+/// Lab with a search problem.
 pub struct Case {
-    /// Its name, as `ONLY` has it.
+    /// Name as used by `ONLY`.
     pub name: &'static str,
-    /// The lab file.
+    /// Lab file.
     pub topology: &'static str,
-    /// What runs at the far host, behind `linerate`.
+    /// Arguments of `linerate` on the server host.
     pub serves: &'static str,
-    /// What is to get better.
+    /// Goal of the search.
     pub goal: &'static str,
     /// Options of every run.
     options: &'static str,
-    /// Time of a run.
+    /// Duration of a run.
     pub time: &'static str,
-    /// Knobs with their values, the start first; a name that is none of `linerate tune`'s is an option.
+    /// Knobs with their values, the start first; a name that `linerate tune` does not define is an
+    /// option.
     knobs: &'static [(&'static str, &'static [&'static str])],
-    /// Bytes that a setting may take.
+    /// Maximum memory of a setting, bytes.
     pub memory_limit: Option<f64>,
 }
 
 const DIRECT: &str =
     "[hosts.client]\n[hosts.server]\n[[links]]\nbetween = [\"client\", \"server\"]\n";
 
-/// Every lab, in the order of the table.
+/// Labs in the order of the table.
 pub const LABS: &[Case] = &[
-    // The window against the bandwidth-delay product: buffers of both ends, nothing else.
+    // Window and bandwidth-delay product: only the buffers of both ends matter.
     Case {
         name: "long-path",
         topology: "[hosts.client]\n[hosts.server]\n[[links]]\nbetween = [\"client\", \"server\"]\n\
@@ -44,7 +45,7 @@ pub const LABS: &[Case] = &[
         ],
         memory_limit: None,
     },
-    // Sizes of a small stack, with a limit for all that it takes: what is largest is out of reach.
+    // Sizes of a small stack with a limit on its total memory: the largest values are out of reach.
     Case {
         name: "embedded",
         topology: DIRECT,
@@ -61,7 +62,7 @@ pub const LABS: &[Case] = &[
         ],
         memory_limit: Some(1536.0 * 1024.0),
     },
-    // Segmentation offload and sizes: one multiplies the other.
+    // Segmentation offload and sizes, whose effects multiply.
     Case {
         name: "datagrams",
         topology: DIRECT,
@@ -77,7 +78,7 @@ pub const LABS: &[Case] = &[
         ],
         memory_limit: None,
     },
-    // Ways of waiting, with knobs beside them that do next to nothing.
+    // Wait modes, together with knobs of almost no effect.
     Case {
         name: "round-trips",
         topology: DIRECT,
@@ -95,7 +96,7 @@ pub const LABS: &[Case] = &[
         ],
         memory_limit: None,
     },
-    // Settings of the hosts: segment sizes, offloads, MTU, and the size of writes above them.
+    // Settings of the hosts: segment sizes, offloads, MTU, and the write size.
     Case {
         name: "hosts",
         topology: DIRECT,
@@ -104,7 +105,7 @@ pub const LABS: &[Case] = &[
         options: "-C cubic",
         time: "200ms",
         knobs: &[
-            // Those that come along, with all their values.
+            // Built-in knobs with all their values.
             ("gso-size", &[]),
             ("offloads", &[]),
             ("mtu", &[]),
@@ -116,7 +117,7 @@ pub const LABS: &[Case] = &[
     },
 ];
 
-/// Knobs with the values that are searched.
+/// Knobs with the values to search.
 pub type Knobs = Vec<(&'static str, Vec<&'static str>)>;
 
 impl Case {
@@ -124,7 +125,7 @@ impl Case {
         self.goal.starts_with('p') && self.goal != "pps"
     }
 
-    /// With two values a knob where it is only to be shown that it works.
+    /// Knobs and values; in quick mode three knobs with two values each.
     pub fn knobs(&self, quick: bool) -> Knobs {
         let values = |values: &[&'static str]| match (quick, values.last()) {
             (true, Some(last)) if values.len() > 2 => vec![values[0], last],
@@ -134,7 +135,7 @@ impl Case {
         all.take(if quick { 3 } else { usize::MAX }).collect()
     }
 
-    /// The measuring command, with every option that all runs have.
+    /// Measuring command with the options common to all runs.
     pub fn command(&self, time: &str) -> Vec<String> {
         let name = if self.lower_is_better() {
             "latency"
@@ -150,7 +151,7 @@ impl Case {
             self.goal,
             self.knob_file()
         ));
-        // All values that the file has, or that come along.
+        // Knobs take their values from the file, or are built in.
         for (name, _) in knobs {
             all.extend(["--over".to_owned(), (*name).to_owned()]);
         }
@@ -159,7 +160,7 @@ impl Case {
         all
     }
 
-    /// A sweep that goes on where its journal ends.
+    /// Sweep that resumes from a journal.
     pub fn resumed(journal: &std::path::Path) -> Vec<String> {
         let mut all = words("sweep --json --resume");
         all.push(journal.display().to_string());
@@ -167,7 +168,7 @@ impl Case {
     }
 
     pub fn tune(&self, knobs: &Knobs, time: &str, seed: u64, exhaustive: u64) -> Vec<String> {
-        // The search gets less than half of what it may take in all: the rest is for proof.
+        // The search gets less than half of the allowed runs; the rest is for the proof.
         let runs = (exhaustive / 12).max(12);
         let mut all = words(&format!(
             "tune 10.77.0.2 --json --goal {} --seed {seed} --time {time} --runs {runs} --max-pairs 10 --knob-file {}",
@@ -208,12 +209,12 @@ impl Case {
         all
     }
 
-    /// Where [`Self::knob_text`] is written, in the folder of the lab.
+    /// Name of the file with [`Self::knob_text`], in the directory of the lab.
     pub fn knob_file(&self) -> String {
         format!("{}.knobs.toml", self.name)
     }
 
-    /// The same knobs for `tune`, with the values and the start of the sweep.
+    /// Knob file for `tune`, with the values and the start of the sweep.
     pub fn knob_text(&self, knobs: &Knobs) -> String {
         let line = |(name, values): &(&str, Vec<&str>)| {
             let (way, of) = way(name);
@@ -229,7 +230,7 @@ impl Case {
             .collect()
     }
 
-    /// The whole setting that `tune` found: what it changed, and the start of all else.
+    /// Complete setting of a tuning result: its changes, and the start of all other knobs.
     pub fn setting_of(&self, found: &Value) -> Vec<(String, String)> {
         let knobs = found["knobs"].as_array().into_iter().flatten();
         let changes = || found["changes"].as_array().into_iter().flatten();
@@ -245,7 +246,7 @@ impl Case {
         all
     }
 
-    /// A setting of a record, in the same form.
+    /// Setting of a record in the same form.
     pub fn setting_in(&self, setting: &Value) -> Vec<(String, String)> {
         let all = setting.as_object().into_iter().flatten();
         all.map(|(name, value)| (name.clone(), value.as_str().unwrap_or_default().to_owned()))
@@ -253,12 +254,12 @@ impl Case {
     }
 }
 
-/// Knobs whose start is the host's own, and which `tune` brings along.
+/// Returns whether a knob is built into `tune`; it starts at the host's own value.
 fn comes_along(name: &str) -> bool {
     ["gso-size", "offloads", "mtu"].contains(&name)
 }
 
-/// How a knob of the file is turned.
+/// Kind and name of the target of a knob in the file.
 fn way(name: &str) -> (&'static str, &str) {
     match name {
         "stack-sndbuf" => ("stack", "tcp.send_buffer"),

@@ -1,13 +1,20 @@
-//! `make bench-tune`: does `linerate tune` find what an exhaustive sweep finds, with a fifth of its runs?
+//! `make bench-tune`: compares `linerate tune` with an exhaustive sweep, whose result it must match
+//! with a fifth
+//! of the runs.
 //!
-//! Five labs. In each, every combination of some knobs is measured (`linerate sweep`); then `linerate tune` searches the
-//! same knobs, three times with three seeds, and its result is compared with the best of the sweep in pairs.
-//! Two rows more stand for a lab as this kernel comes: what `tune` makes of iperf3's throughput, and of the default
-//! round trip.
+//! In each of five labs every combination of some knobs is measured (`linerate sweep`). Then
+//! `linerate
+//! tune` searches the same knobs three times with three seeds, and its result is compared in pairs
+//! with
+//! the best point of the sweep. Two more rows start from the kernel's defaults: the gain of `tune`
+//! over
+//! iperf3's goodput, and over the default round trip.
 //!
-//! Settings come from the environment: `ONLY=name,…`, `TRIES=n`, `REPEATS=n` (of each point of the sweep),
-//! `TIME=duration` (of each run), `QUICK=1` (one try, one repeat, fewer values: shows that it works, judges nothing),
-//! `WITHIN=seconds` (ends then), `RESUME=1` (keeps what was measured, and goes on where it was).
+//! Options come from environment variables: `ONLY=name,…`, `TRIES=n`, `REPEATS=n` (of each point of
+//! the
+//! sweep), `TIME=duration` (of each run), `QUICK=1` (one try, one repeat, fewer values: a
+//! functional
+//! check without verdict), `WITHIN=seconds` (time limit), `RESUME=1` (keeps results and continues).
 #![forbid(unsafe_code)]
 
 mod found;
@@ -21,18 +28,18 @@ use labs::{Case, LABS};
 use program::{Lab, Program, Trouble};
 use serde_json::{Value, json};
 
-/// Share of the best that `tune` has to reach.
+/// Fraction of the best that `tune` must reach.
 const REACHES: f64 = 0.95;
-/// Share of the exhaustive runs that it may take, its checks and its proof among them.
+/// Fraction of the exhaustive runs that it may use, including its checks and its proof.
 const MAY_TAKE: f64 = 0.20;
-/// A search and its proof take no longer.
+/// Maximum duration of a search with its proof.
 const TUNES: Duration = Duration::from_secs(100);
-/// Thirty pairs take no longer.
+/// Maximum duration of thirty pairs.
 const COMPARES: Duration = Duration::from_secs(45);
-/// Where results go.
+/// Path of the results.
 const RESULTS: &str = "target/bench/tune.json";
 
-/// What was asked for.
+/// Options of this run.
 pub struct Asked {
     only: Vec<String>,
     tries: u64,
@@ -66,7 +73,7 @@ fn asked() -> Result<Asked, Trouble> {
         None => Ok(default),
         Some(text) => match text.trim().parse() {
             Ok(count) if count > 0 => Ok(count),
-            _ => Err(Trouble(format!("{name}={text} is no number above 0"))),
+            _ => Err(Trouble(format!("{name}={text} is not a number above 0"))),
         },
     };
     let only = set("ONLY").unwrap_or_default();
@@ -81,7 +88,7 @@ fn asked() -> Result<Asked, Trouble> {
     {
         let known: Vec<_> = known().collect();
         return Err(Trouble(format!(
-            "ONLY={name}: choose among {}",
+            "ONLY={name}: use one of {}",
             known.join(", ")
         )));
     }
@@ -150,7 +157,7 @@ fn write(rows: &[Value]) -> Result<(), Trouble> {
     std::fs::write(RESULTS, text).map_err(failed)
 }
 
-/// The sweep of a lab, and each try of `tune` against its best.
+/// Runs the sweep of a lab, and compares each try of `tune` with its best point.
 fn measure(program: &Program, case: &Case, asked: &Asked) -> Result<Vec<Value>, Trouble> {
     let lab = Lab::up(program, case.name, case.topology, case.serves)?;
     let time = asked.time.as_deref().unwrap_or(case.time);
@@ -199,11 +206,11 @@ fn measure(program: &Program, case: &Case, asked: &Asked) -> Result<Vec<Value>, 
         })?;
         let [ratio, low, high] =
             ["median", "low", "high"].map(|of| of_best(&ratio[of], case).unwrap_or(f64::NAN));
-        // Where less is better the ends change places.
+        // If lower is better, inverting the ratio swaps the limits.
         let (low, high) = (low.min(high), low.max(high));
         let share = runs as f64 / exhaustive as f64;
         let holds = ratio >= REACHES && share <= MAY_TAKE;
-        // Few values leave a sweep that is cheaper than any proof.
+        // With few values the sweep is cheaper than any proof.
         let judged = (!asked.quick).then_some(holds);
         let setting: Vec<_> = setting.iter().map(|(k, v)| format!("{k}={v}")).collect();
         println!(
@@ -237,7 +244,7 @@ fn measure(program: &Program, case: &Case, asked: &Asked) -> Result<Vec<Value>, 
     Ok(rows)
 }
 
-/// What was found over the best of the sweep, with its interval; measured in pairs, one after the other.
+/// Ratio of the found setting to the best of the sweep, with its interval; measured in pairs.
 fn against(
     lab: &Lab<'_>,
     case: &Case,
@@ -256,7 +263,7 @@ fn against(
     }
 }
 
-/// A ratio of two figures so that 1 is as good, and more is better.
+/// Ratio of two figures, inverted if lower is better, so that more is better.
 fn of_best(ratio: &Value, case: &Case) -> Option<f64> {
     let ratio = ratio.as_f64()?;
     Some(match case.lower_is_better() {

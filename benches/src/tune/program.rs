@@ -1,4 +1,4 @@
-//! The program that is measured, and labs that it builds.
+//! Program under test, and the labs that it builds.
 
 use std::fmt;
 use std::fs;
@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Why something was not measured.
+/// Error that prevented a measurement, as text.
 #[derive(Debug)]
 pub struct Trouble(pub String);
 
@@ -22,32 +22,34 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// `linerate`, with folders of its own for what it keeps.
+/// `linerate` with its own data and state directories.
 pub struct Program {
     path: PathBuf,
     folder: PathBuf,
-    /// Gone with its folder when nothing is to be gone on with.
+    /// Temporary directory, unless the bench is resumable.
     _fresh: Option<TempDir>,
-    /// When what runs is interrupted.
+    /// Time at which a running command is interrupted.
     until: Option<Instant>,
 }
 
-/// Where a bench that goes on where it was keeps what it has.
+/// Directory of the results of a resumable bench.
 const KEPT: &str = "target/bench/tune";
 
-/// How often it is looked whether a command has ended.
+/// Poll interval for the end of a command.
 const LOOK: Duration = Duration::from_millis(20);
 
 impl Program {
-    /// Cargo puts both into the same folder. With `resumes` what was measured stays for the next time; with
-    /// `within` it ends after that time.
+    /// Finds `linerate` in the directory of this program, where cargo puts both.
+    ///
+    /// With `resumes` results are kept for the next run; with `within` the bench ends after that
+    /// time.
     pub fn beside_this_one(resumes: bool, within: Option<Duration>) -> Result<Self, Trouble> {
         let own = std::env::current_exe().map_err(|error| Trouble(error.to_string()))?;
         let path = own.with_file_name("linerate");
         if !path.is_file() {
             let path = path.display();
             return Err(Trouble(format!(
-                "{path} is not there: build it with `cargo build --release`"
+                "{path} does not exist: build it with `cargo build --release`"
             )));
         }
         let failed = |error: std::io::Error| Trouble(error.to_string());
@@ -67,7 +69,7 @@ impl Program {
         })
     }
 
-    /// What a step came to: measured now, or before by a bench that did not come to its end.
+    /// Result of a step, measured now, or read from an earlier interrupted bench.
     pub fn once(
         &self,
         name: &str,
@@ -83,7 +85,7 @@ impl Program {
         Ok(document)
     }
 
-    /// The journal of a lab's sweep that was interrupted.
+    /// Journal of an interrupted sweep of a lab.
     pub fn journal(&self, lab: &str) -> Option<PathBuf> {
         let folder = self.state_of(lab).join("linerate/sweep");
         let mut journals = fs::read_dir(folder).ok()?;
@@ -94,10 +96,10 @@ impl Program {
         self.folder.join("state").join(lab)
     }
 
-    /// Refuses to begin what cannot be gone on with where less than this is left.
+    /// Checks that at least this much time is left; for steps that cannot be resumed.
     ///
     /// # Errors
-    /// There is less.
+    /// Less time is left.
     pub fn needs(&self, time: Duration) -> Result<(), Trouble> {
         let left = |until: Instant| until.saturating_duration_since(Instant::now());
         match self.until.map(left) {
@@ -106,13 +108,13 @@ impl Program {
         }
     }
 
-    /// Waits for a command; interrupts it when time is over.
+    /// Waits for a command; interrupts it at the time limit.
     fn wait(&self, mut child: Child) -> Result<(ExitStatus, String, String), Trouble> {
         let read = |from: Option<Box<dyn Read + Send>>| {
             thread::spawn(move || {
                 let mut bytes = Vec::new();
                 if let Some(mut from) = from {
-                    // What came before an error is what there is.
+                    // After a read error the bytes read so far are used.
                     let _ = from.read_to_end(&mut bytes);
                 }
                 String::from_utf8_lossy(&bytes).into_owned()
@@ -132,7 +134,7 @@ impl Program {
                 None if !told && self.until.is_some_and(|until| Instant::now() >= until) => {
                     told = true;
                     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-                    // It may have ended meanwhile.
+                    // The process may have ended meanwhile.
                     let _ = pid.map(|pid| kill_process(pid, Signal::INT));
                 }
                 None => thread::sleep(LOOK),
@@ -165,7 +167,8 @@ impl Program {
         let child = command.spawn();
         let child = child.map_err(|error| Trouble(error.to_string()))?;
         let (status, stdout, stderr) = self.wait(child)?;
-        // Of a comparison: 3, B is slower; 6, its pairs decide nothing. Both have a ratio, which is the answer here.
+        // Exit codes of a comparison: 3, B is slower; 6, undecided. Both give the ratio that is
+        // needed here.
         if matches!(status.code(), Some(0 | 3 | 6)) {
             return Ok(stdout);
         }
@@ -178,9 +181,9 @@ impl Program {
     }
 }
 
-const NO_TIME: &str = "no time is left: RESUME=1 goes on where it was";
+const NO_TIME: &str = "out of time: RESUME=1 continues from here";
 
-/// A lab that is up, with a server at its far host; gone when it drops.
+/// Running lab with a server on its server host; removed on drop.
 pub struct Lab<'a> {
     program: &'a Program,
     name: String,
@@ -189,7 +192,7 @@ pub struct Lab<'a> {
 }
 
 impl<'a> Lab<'a> {
-    /// Builds it, and starts `linerate SERVES` at the far host.
+    /// Builds the lab and starts `linerate SERVES` on the server host.
     pub fn up(
         program: &'a Program,
         name: &str,
@@ -225,7 +228,7 @@ impl<'a> Lab<'a> {
         if !lines.any(|line| line.is_ok_and(|line| line.starts_with("READY"))) {
             return Err(Trouble("the server in the lab did not start".to_owned()));
         }
-        // Whatever it says later is read: a server whose words nobody reads ends.
+        // The output is drained: a server whose output is not read would end.
         thread::spawn(move || lines.for_each(drop));
         Ok(lab)
     }
@@ -237,20 +240,20 @@ impl<'a> Lab<'a> {
             .to_vec()
     }
 
-    /// Puts a file where commands of the lab find it.
+    /// Writes a file to the working directory of the lab's commands.
     pub fn write(&self, name: &str, text: &str) -> Result<(), Trouble> {
         let file = self.program.folder.join(name);
         fs::write(file, text).map_err(|error| Trouble(error.to_string()))
     }
 
-    /// Runs `linerate WORDS` at the near host; its document.
+    /// Runs `linerate` with these arguments on the client host and returns its document.
     pub fn client(&self, words: &[String]) -> Result<Value, Trouble> {
         let own = self.program.path.display().to_string();
         let text = self.other("client", &own, words)?;
-        serde_json::from_str(&text).map_err(|error| Trouble(format!("no document: {error}")))
+        serde_json::from_str(&text).map_err(|error| Trouble(format!("invalid document: {error}")))
     }
 
-    /// Runs any program at a host; what it prints.
+    /// Runs any program on a host and returns its output.
     pub fn other(&self, host: &str, program: &str, words: &[String]) -> Result<String, Trouble> {
         let mut all = self.exec(host, program);
         all.extend_from_slice(words);
@@ -259,7 +262,7 @@ impl<'a> Lab<'a> {
         self.program.run_as(command, &all)
     }
 
-    /// Starts any program at a host; it ends with the lab.
+    /// Starts any program on a host; it ends with the lab.
     pub fn start(&self, host: &str, program: &str, words: &[&str]) -> Result<Child, Trouble> {
         let mut all = self.exec(host, program);
         all.extend(words.iter().map(|word| (*word).to_owned()));
@@ -272,14 +275,14 @@ impl<'a> Lab<'a> {
 impl Drop for Lab<'_> {
     fn drop(&mut self) {
         let down = ["lab", "down", &self.name].map(str::to_owned);
-        // However little time is left.
+        // Without a time limit, so that the lab is always removed.
         match self.program.command(&down).output() {
             Ok(done) if done.status.success() => {}
             Ok(done) => eprintln!("warning: {}", String::from_utf8_lossy(&done.stderr).trim()),
             Err(error) => eprintln!("warning: {error}"),
         }
         if let Some(mut server) = self.server.take() {
-            // It died with its lab.
+            // The server ended with its lab.
             let _ = server.wait();
         }
     }

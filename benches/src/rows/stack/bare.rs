@@ -1,4 +1,5 @@
-//! What no stack with buffers can go without: the bytes of a stream, copied and summed as often as two of them do.
+//! Lower limit for stacks with buffers: the bytes of a stream, copied and summed as often as two
+//! stacks do.
 
 use std::hint::black_box;
 
@@ -10,11 +11,14 @@ use crate::trouble::Trouble;
 
 /// Payload of a segment at an MTU of 1500.
 const SEGMENT_BYTES: usize = 1460;
-/// From one frame to the next, as in the ring's memory.
+/// Distance between frames in the ring's memory.
 const SLOT_BYTES: usize = 27 * 64;
 
-/// A stream without a protocol: from the program into a socket's buffer, into frames that are summed, which are summed
-/// again, into the other socket's buffer, and to the other program.
+/// Stream without a protocol.
+///
+/// Payload goes from the program into a socket's buffer, into frames with checksums, which are
+/// verified,
+/// into the other socket's buffer, and to the other program.
 pub fn stream() -> Result<f64, Trouble> {
     let _shift = shift();
     let buffer = || vec![7u8; BUFFER_BYTES];

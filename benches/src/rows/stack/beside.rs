@@ -1,4 +1,5 @@
-//! A host on our stack, on a tap interface or shared memory, against a host of the kernel behind a veth link.
+//! Host on the user-space stack, on a tap or shared memory, compared with a host of the kernel
+//! behind a veth link.
 
 use std::process::Command;
 use std::time::Duration;
@@ -12,22 +13,22 @@ use crate::process::Program;
 use crate::row::{Mark, Peer, Row};
 use crate::trouble::Trouble;
 
-/// Far above the seconds that a run takes.
+/// Time limit, far above the seconds of a run.
 const LIMIT: Duration = Duration::from_secs(40);
 
-/// How long a host may take to start.
+/// Time for a host to start.
 const START: Duration = Duration::from_secs(10);
 
-/// The kernel's end of the tap interface, and the stack's.
+/// Addresses of the kernel's end of the tap and of the stack.
 const KERNEL: &str = "10.66.0.1/24";
 const STACK: &str = "10.66.0.2";
 
-/// The interface.
+/// Name of the tap interface.
 const TAP: &str = "bench0";
 
 const RTT: &str = "/summary/rtt_ns/p50";
 
-/// The stack's host spins, and so does the kernel's.
+/// Both the stack's host and the kernel's host spin.
 pub const ECHO_SPINNING: Row = Row {
     name: "stack/echo/tap/spinning",
     against: "kernel echo over veth, spinning, same spinning client, p50",
@@ -39,16 +40,16 @@ pub const ECHO_SPINNING: Row = Row {
     ..BASE
 };
 
-/// The same host against the least that any host behind a tap costs.
+/// Host on the stack compared with a bare loop behind a tap.
 pub const ECHO_BARE: Row = Row {
     name: "stack/echo/tap/spinning/bare",
-    against: "bare loop that turns frames of a tap round, same spinning client, p50",
+    against: "bare loop that returns frames of a tap, same spinning client, p50",
     mark: Mark::Shown,
     theirs: &[Peer::only(bare_echo)],
     ..ECHO_SPINNING
 };
 
-/// What no host behind a tap can go below.
+/// Lower limit for any host behind a tap.
 pub const ECHO_LIMIT: Row = Row {
     name: "stack/echo/tap/spinning/limit",
     against: "kernel echo over veth, spinning, same spinning client, p50; ours is the bare loop",
@@ -57,7 +58,7 @@ pub const ECHO_LIMIT: Row = Row {
     ..ECHO_SPINNING
 };
 
-/// The kernel's host sleeps until something comes, as hosts do unless told otherwise.
+/// The kernel's host blocks, which is the default.
 pub const ECHO_BLOCKING: Row = Row {
     name: "stack/echo/tap/blocking_found",
     against: "kernel echo over veth, blocking as found, same spinning client, p50",
@@ -67,7 +68,7 @@ pub const ECHO_BLOCKING: Row = Row {
     ..ECHO_SPINNING
 };
 
-/// What no host behind a tap can go below, against the same.
+/// Lower limit for any host behind a tap, compared with the same.
 pub const ECHO_BLOCKING_LIMIT: Row = Row {
     name: "stack/echo/tap/blocking_found/limit",
     against: "kernel echo over veth, blocking as found, same spinning client, p50; ours is the bare loop",
@@ -76,7 +77,7 @@ pub const ECHO_BLOCKING_LIMIT: Row = Row {
     ..ECHO_BLOCKING
 };
 
-/// Two stacks over shared memory against two kernels.
+/// Two stacks over shared memory compared with two kernels.
 pub const ECHO_SHM: Row = Row {
     name: "stack/echo/shm/found",
     against: "kernel to kernel over veth, both blocking as found, p50",
@@ -86,7 +87,7 @@ pub const ECHO_SHM: Row = Row {
     ..ECHO_BLOCKING
 };
 
-/// The same two stacks against the least that two processes which share memory cost each other.
+/// Two stacks over shared memory compared with a bare loop between two processes with shared memory.
 pub const ECHO_SHM_BARE: Row = Row {
     name: "stack/echo/shm/bare",
     against: "bare loop of copies between two processes that share memory, p50",
@@ -96,7 +97,7 @@ pub const ECHO_SHM_BARE: Row = Row {
     ..ECHO_SHM
 };
 
-/// What no two hosts over shared memory can go below.
+/// Lower limit for two hosts over shared memory.
 pub const ECHO_SHM_LIMIT: Row = Row {
     name: "stack/echo/shm/limit",
     against: "kernel to kernel over veth, both blocking as found, p50; ours is the bare loop of copies",
@@ -127,7 +128,7 @@ pub const IN_CUBIC: Row = Row {
     ..IN_BBR
 };
 
-/// The same where the program sees payload where it lies, as one that is written for such a stack does.
+/// [`IN_BBR`] with a program that reads payload in place, as one written for such a stack does.
 pub const IN_PLACE: Row = Row {
     name: "stack/tcp/tap_tso/in/bbr/in_place",
     against: "kernel to kernel over veth, both send with bbr; on the stack no copy to the program (--offload trunc)",
@@ -136,7 +137,7 @@ pub const IN_PLACE: Row = Row {
     ..IN_BBR
 };
 
-/// The stack takes what the kernel sends, against the least that any host behind a tap does with it.
+/// The stack receives from the kernel, compared with a bare loop behind a tap.
 pub const IN_BARE: Row = Row {
     name: "stack/tcp/tap_tso/in/bare",
     against: "bare loop that reads frames of 64 KB from a tap and acknowledges them; both senders with bbr",
@@ -145,7 +146,7 @@ pub const IN_BARE: Row = Row {
     ..IN_BBR
 };
 
-/// What no host behind a tap can exceed.
+/// Upper limit for any host behind a tap.
 pub const IN_LIMIT: Row = Row {
     name: "stack/tcp/tap_tso/in/limit",
     against: "kernel to kernel over veth, both send with bbr; ours is the bare loop",
@@ -154,7 +155,7 @@ pub const IN_LIMIT: Row = Row {
     ..IN_BBR
 };
 
-/// The stack sends, against a kernel that does with bbr.
+/// The stack sends, compared with a kernel that sends with bbr.
 pub const OUT_BBR: Row = Row {
     name: "stack/tcp/tap_tso/out/bbr",
     against: "kernel to kernel over veth with bbr; the stack sends with cubic",
@@ -164,7 +165,7 @@ pub const OUT_BBR: Row = Row {
     ..IN_BBR
 };
 
-/// The stack sends, against a kernel that does with cubic.
+/// The stack sends, compared with a kernel that sends with cubic.
 pub const OUT_CUBIC: Row = Row {
     name: "stack/tcp/tap_tso/out/cubic",
     against: "kernel to kernel over veth with cubic; the stack sends with cubic",
@@ -173,7 +174,7 @@ pub const OUT_CUBIC: Row = Row {
     ..OUT_BBR
 };
 
-/// The same where the program writes into the stack's buffer.
+/// [`OUT_CUBIC`] with a program that writes into the stack's buffer.
 pub const OUT_PLACE: Row = Row {
     name: "stack/tcp/tap_tso/out/cubic/in_place",
     against: "kernel to kernel over veth with cubic; on the stack no copy from the program (--offload zerocopy)",
@@ -182,7 +183,7 @@ pub const OUT_PLACE: Row = Row {
     ..OUT_CUBIC
 };
 
-/// The stack sends, against the least that any sender behind a tap costs.
+/// The stack sends, compared with a bare sender behind a tap.
 pub const OUT_BARE: Row = Row {
     name: "stack/tcp/tap_tso/out/bare",
     against: "bare loop that writes segments of 64 KB to a tap; the stack sends with cubic",
@@ -191,7 +192,7 @@ pub const OUT_BARE: Row = Row {
     ..OUT_BBR
 };
 
-/// What no sender behind a tap can exceed.
+/// Upper limit for any sender behind a tap.
 pub const OUT_LIMIT: Row = Row {
     name: "stack/tcp/tap_tso/out/limit",
     against: "kernel to kernel over veth with cubic; ours is the bare loop",
@@ -200,7 +201,7 @@ pub const OUT_LIMIT: Row = Row {
     ..OUT_CUBIC
 };
 
-/// What no stack can exceed that copies what its programs send into a buffer, and from there into frames.
+/// Upper limit for a stack that copies payload into a buffer and from there into frames.
 pub const OUT_COPIES: Row = Row {
     name: "stack/tcp/tap_tso/out/limit/copies",
     against: "kernel to kernel over veth with cubic; ours is the bare loop, with a copy into a ring of 1 MB and one out of it",
@@ -208,14 +209,14 @@ pub const OUT_COPIES: Row = Row {
     ..OUT_LIMIT
 };
 
-/// What a send buffer of a kilobyte costs where no segment asks for delivery.
+/// Cost of a send buffer of 1 KB without PSH.
 pub const BUFFER: Row = Row {
     name: "stack/tcp/send_buffer/16K",
-    against: "1 KB; PSH never in both, finding delayed-ack required of it",
+    against: "1 KB; PSH never in both, finding delayed-ack required",
     unit: "Mb/s",
     mark: Mark::AtLeast(100.0),
     speed: false,
-    // A run has to wait until the kernel's quick acknowledgements are over.
+    // A run must wait until the kernel's quick-ACK phase is over.
     most_pairs: Some(3),
     control: Control::Found,
     ours: |ground| Ok(with_send_buffer(ground, "16K")?.0),
@@ -224,17 +225,17 @@ pub const BUFFER: Row = Row {
         if causes.iter().any(|cause| cause == "delayed-ack") {
             Ok(rate)
         } else {
-            let why = format!("the delayed ACK was not named as the cause, but {causes:?}");
+            let why = format!("the cause delayed-ack was not found, but {causes:?}");
             Err(Trouble::program("linerate", why))
         }
     })],
     ..BASE
 };
 
-/// A queue of one packet.
+/// Queue of one packet.
 pub const QUEUE_1: Row = Row {
     name: "stack/udp/queue/1",
-    against: "datagrams sent in bursts of 64, looked at every 200 us",
+    against: "datagrams sent in bursts of 64, polled every 200 us",
     unit: "",
     mark: Mark::AtMost(0.1),
     speed: false,
@@ -244,7 +245,7 @@ pub const QUEUE_1: Row = Row {
     ..BASE
 };
 
-/// A queue that holds a burst.
+/// Queue that holds a burst.
 pub const QUEUE_64: Row = Row {
     name: "stack/udp/queue/64",
     mark: Mark::AtLeast(1.0),
@@ -252,14 +253,15 @@ pub const QUEUE_64: Row = Row {
     ..QUEUE_1
 };
 
-/// A queue of the tuned profile.
+/// Queue of the tuned profile.
 pub const QUEUE_255: Row = Row {
     name: "stack/udp/queue/255",
     ours: |ground| delivered(ground, 255),
     ..QUEUE_64
 };
 
-/// Starts a host on our stack beside the near host's kernel; `keys` belong to the tap.
+/// Starts a host on the user-space stack next to the client host's kernel; `keys` are options of
+/// the tap.
 fn host(ground: &Ground, keys: &str, words: &str) -> Result<Program, Trouble> {
     let device = format!("tap:{TAP},address={KERNEL}{keys}");
     let address = format!("{STACK}/24");
@@ -277,17 +279,17 @@ fn started(ground: &Ground, place: &[&str], words: &str) -> Result<Program, Trou
     Ok(host)
 }
 
-/// Runs a test of the near host and gives its record.
+/// Runs a test on the client host and returns its record.
 fn asked(ground: &Ground, far: &str, words: &str) -> Result<Value, Trouble> {
     let [near, _] = ground.cpus;
     let (test, words) = words.split_once(' ').unwrap_or((words, ""));
     let mut command = Command::new(&ground.linerate);
     command.args([test, far, "--json", "--no-store"]);
     command.args(words.split_whitespace());
-    // Of this end alone: the thread of the other stack stays where it was started.
+    // Only this end is pinned here: the stack's thread stays on the core on which it was started.
     let text = Program::start(ground.client()?, Some(near), &mut command)?.finish(LIMIT)?;
     serde_json::from_str(&text)
-        .map_err(|error| Trouble::program("linerate", format!("its record is no JSON: {error}")))
+        .map_err(|error| Trouble::program("linerate", format!("its record is not JSON: {error}")))
 }
 
 fn over_tap(ground: &Ground) -> Result<f64, Trouble> {
@@ -318,7 +320,7 @@ fn bare_taking(ground: &Ground) -> Result<f64, Trouble> {
     ground.bare()?.tap_take(ground, TAP, ends, second, "bbr")
 }
 
-/// The kernel's address without the length of its prefix.
+/// Address of the kernel without its prefix length.
 fn kernel() -> &'static str {
     KERNEL.split('/').next().unwrap_or(KERNEL)
 }
@@ -333,7 +335,8 @@ fn over_shared_memory(ground: &Ground) -> Result<f64, Trouble> {
     Ok(figure(&record, RTT)? / 1e3)
 }
 
-/// With frames as long as those of the stacks: 64 B behind the headers of Ethernet, IP and UDP.
+/// Frames have the same length as those of the stacks: 64 B with the headers of Ethernet, IP and
+/// UDP.
 fn bare_exchange(ground: &Ground) -> Result<f64, Trouble> {
     const FRAME_BYTES: u32 = 14 + 20 + 8 + 64;
     let time = Duration::from_millis(500);
@@ -345,7 +348,7 @@ fn by_the_kernel(ground: &Ground, wait: &str) -> Result<f64, Trouble> {
     Ok(figure(&run(ground, &words, LIMIT)?, RTT)? / 1e3)
 }
 
-/// A host whose segments are cut and summed by the other side of the tap.
+/// Host with segmentation and checksums left to the other side of the tap.
 fn offloading(ground: &Ground) -> Result<Program, Trouble> {
     let buffers = "--set tcp.send_buffer=1M --set tcp.receive_window=1M";
     let words = format!("--serve linerate --set checksum=offload {buffers}");
@@ -376,7 +379,7 @@ fn between_kernels(ground: &Ground, control: &str) -> Result<f64, Trouble> {
     goodput(&run(ground, &words, LIMIT)?)
 }
 
-/// Mb/s that a stack with a send buffer of that size sends, and the causes that were found.
+/// Goodput of a stack with a send buffer of this size, Mb/s, and the causes found.
 fn with_send_buffer(ground: &Ground, bytes: &str) -> Result<(f64, Vec<String>), Trouble> {
     let words = "--serve linerate --set tcp.psh=never --set tcp.congestion_control=none";
     let _host = host(
@@ -390,13 +393,14 @@ fn with_send_buffer(ground: &Ground, bytes: &str) -> Result<(f64, Vec<String>), 
     Ok((goodput(&record)? * 1e3, causes.collect()))
 }
 
-/// The share of datagrams that a queue of so many packets did not lose.
+/// Share of datagrams that a queue of this length did not lose.
 fn delivered(ground: &Ground, queue: u32) -> Result<f64, Trouble> {
     let words =
         format!("--serve linerate --set poll.interval=200us --set udp.receive_queue={queue}");
     let _host = host(ground, "", &words)?;
-    // A burst every 2 ms: the one before is long over. A hypervisor that takes a core for longer makes two bursts
-    // one; runs of 100 bursts keep that out of the median.
+    // A burst every 2 ms, so that the previous one is complete. A hypervisor that stops a core for
+    // longer
+    // merges two bursts; with runs of 100 bursts this does not affect the median.
     let test = "throughput -u -l 64 --pps 32000/64 -t 0.2 --wait block/interval:200us";
     let record = asked(ground, STACK, test)?;
     let sent = figure(&record, "/summary/packets_sent")?;

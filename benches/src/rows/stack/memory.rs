@@ -1,4 +1,4 @@
-//! What the shipped configurations of embedded stacks cost: as computed, and as taken.
+//! Memory of the built-in configurations of embedded stacks: computed and measured.
 
 use std::process::Command;
 
@@ -6,10 +6,10 @@ use super::BASE;
 use crate::row::{Mark, Peer, Row};
 use crate::trouble::Trouble;
 
-/// The smallest buffers that work.
+/// Profile with the smallest working buffers.
 pub const MEMORY_DEFAULT: Row = Row {
     name: "stack/memory/embedded-default",
-    against: "heap by a counting allocator, and frames mapped; nothing later",
+    against: "heap by a counting allocator, and frames mapped; no later allocations",
     unit: "B",
     mark: Mark::Within(1.0, 1.0),
     held: false,
@@ -19,7 +19,7 @@ pub const MEMORY_DEFAULT: Row = Row {
     ..BASE
 };
 
-/// Larger ones.
+/// Profile with larger buffers.
 pub const MEMORY_TUNED: Row = Row {
     name: "stack/memory/embedded-tuned",
     ours: |_| Ok(subject("embedded-tuned")?[0]),
@@ -27,12 +27,12 @@ pub const MEMORY_TUNED: Row = Row {
     ..MEMORY_DEFAULT
 };
 
-/// The program beside this one whose allocator counts.
+/// Program in the same directory with a counting allocator.
 const PROGRAM: &str = "linerate-bench-memory";
 
-/// Bytes computed, bytes taken, and what was allocated later.
+/// Bytes computed, bytes allocated, and number of later allocations.
 fn subject(profile: &str) -> Result<[f64; 3], Trouble> {
-    let own = std::env::current_exe().map_err(Trouble::system("find this program's folder"))?;
+    let own = std::env::current_exe().map_err(Trouble::system("find this program's directory"))?;
     let output = Command::new(own.with_file_name(PROGRAM))
         .arg(profile)
         .output()

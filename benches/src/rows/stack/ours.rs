@@ -1,4 +1,4 @@
-//! Two of our stacks over a ring.
+//! Two user-space stacks connected by a ring.
 
 use std::hint::black_box;
 use std::task::Poll;
@@ -61,12 +61,13 @@ impl Ends {
         let client = self.near.udp_bind(any(0)).map_err(broken)?;
         let peer = ([10, 0, 0, 2], 7).into();
         self.near.udp_connect(client, peer).map_err(broken)?;
-        // Both know each other from here on.
+        // This datagram resolves the neighbor addresses of both ends.
         now(self.near.udp_send(client, None, 1, |_| ()))?;
         for _ in 0..10 {
             self.turn();
         }
-        now(self.far.udp_receive(server, |_, _| ()))?.ok_or_else(|| broken("nothing came"))?;
+        now(self.far.udp_receive(server, |_, _| ()))?
+            .ok_or_else(|| broken("nothing was received"))?;
         Ok((client, server))
     }
 
@@ -99,7 +100,7 @@ pub fn datagrams() -> Result<f64, Trouble> {
     Ok(took / count)
 }
 
-/// A stream whose application copies as those of `linerate` do over the stack.
+/// Stream whose application copies payload as `linerate` does over the stack.
 pub fn stream() -> Result<f64, Trouble> {
     let settings = [
         "tcp.send_buffer=64K",

@@ -1,4 +1,4 @@
-//! smoltcp as its documentation uses it: a device over the same ring, `poll` in a loop.
+//! smoltcp as in its documentation: a device over the same ring, with `poll` in a loop.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -64,7 +64,7 @@ impl Device for Ring {
         }
         if self.came.is_empty() {
             self.port.receive.receive(&mut self.pool, &mut self.came);
-            // They are taken from the end.
+            // Frames are popped from the end.
             self.came.frames_mut().reverse();
         }
         self.current = self.came.pop();
@@ -125,7 +125,7 @@ fn ends() -> Result<[End; 2], Trouble> {
         let mut interface = Interface::new(config, &mut ring, Time::from_micros(1));
         interface.update_ip_addrs(|list| {
             let own = IpCidr::new(IpAddress::v4(10, 0, 0, number + 1), 24);
-            list.push(own).expect("there is room for one");
+            list.push(own).expect("the list has capacity for one");
         });
         Ok(End {
             ring,
