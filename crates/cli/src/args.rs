@@ -1,10 +1,11 @@
-//! The command line: every option, with its variable in the environment.
+//! The command line: commands, options and the environment variables that set them.
 
 mod capacity;
 mod compare;
 mod explain;
 mod frames;
 mod generate;
+pub mod heading;
 mod lab;
 mod latency;
 mod measure;
@@ -53,7 +54,7 @@ use linerate_report::style::ColorChoice;
 
 use crate::command::forward::args::ForwardArgs;
 
-/// How fast a network stack goes, why it goes no faster, and what to change
+/// Measure the throughput and latency of a network stack, find what limits it, and tune it
 #[derive(Debug, Parser)]
 #[command(
     name = "linerate",
@@ -62,34 +63,34 @@ use crate::command::forward::args::ForwardArgs;
     after_help = "\
 Examples:
   linerate demo                         measure everything on this machine, write a report
-  linerate server                       be the far end
+  linerate server                       run the server
   linerate throughput 127.0.0.1         send TCP for 10 s to the server on this machine
   linerate latency 127.0.0.1 -u         UDP round trips
-  linerate doctor                       what this machine can do
+  linerate doctor                       what this machine supports
 
-Every option can also be set in the environment: --time as LINERATE_TIME, and so on.
-Exit codes: 0 ok, 1 failed, 2 usage, 3 an --expect missed, a comparison lost or a cause found,
-4 privilege or kernel feature missing, 5 the far end refused, vanished or cannot be reached,
-6 a comparison stayed undecided, 130 interrupted."
+An environment variable sets each option too: LINERATE_TIME for --time, and so on.
+Exit codes: 0 success; 1 failure; 2 wrong usage; 3 a check failed (--expect, a comparison,
+--fail-on-finding); 4 a privilege or kernel feature is missing; 5 the server rejected the run, was lost or
+cannot be reached; 6 a comparison is undecided; 130 interrupted."
 )]
 pub struct Cli {
-    /// What to do
+    /// Command to run
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// The whole command line.
+/// Returns the full command line.
 pub fn command() -> clap::Command {
     settle(Cli::command())
 }
 
-/// The same as it is parsed and shown on a terminal, whose width decides where lines end.
+/// Returns the command line for parsing and help, with notes that wrap at the terminal's width.
 pub fn parser() -> clap::Command {
     flowing(command())
 }
 
-/// Notes behind the options, each paragraph on one line: lines that were broken by hand would be broken
-/// twice where a terminal is narrower.
+/// Joins the hand-broken lines of the notes after the options, so that clap wraps each paragraph
+/// once.
 fn flowing(command: clap::Command) -> clap::Command {
     let after = command
         .get_after_help()
@@ -101,7 +102,7 @@ fn flowing(command: clap::Command) -> clap::Command {
     command.mut_subcommands(flowing)
 }
 
-/// Length from which on a line of prose was broken because it was full.
+/// Length in bytes from which a line of prose counts as broken because it was full.
 const FULL: usize = 75;
 
 fn joined(text: &str) -> String {
@@ -113,18 +114,18 @@ fn joined(text: &str) -> String {
             out.push(if goes_on && is_prose { ' ' } else { '\n' });
         }
         out.push_str(line);
-        // A sentence that ends where its line does may be the last of a paragraph.
+        // A line that ends with a sentence may end its paragraph.
         goes_on = is_prose && line.len() >= FULL && !line.ends_with(['.', ':', ')']);
     }
     out
 }
 
-/// What holds for the options of every command.
+/// Applies the rules for options to a command and its subcommands.
 fn settle(command: clap::Command) -> clap::Command {
-    (command.mut_args(|arg| variable(amount(arg)))).mut_subcommands(settle)
+    heading::sort(command.mut_args(|arg| variable(amount(arg)))).mut_subcommands(settle)
 }
 
-/// Names of values that are amounts.
+/// Value names of options that take a number.
 const AMOUNTS: [&str; 8] = [
     "RATE[/BURST]",
     "N[/BURST]",
@@ -136,7 +137,8 @@ const AMOUNTS: [&str; 8] = [
     "N",
 ];
 
-/// What stands behind an amount's option is its value: -5 is wrong there, and no option.
+/// Lets an option with a number as its value take a negative one: `-5` is then a wrong value, not
+/// an unknown option.
 fn amount(arg: clap::Arg) -> clap::Arg {
     let names = arg.get_value_names().unwrap_or_default();
     let is_amount = names.iter().any(|name| AMOUNTS.contains(&name.as_str()));
@@ -147,16 +149,16 @@ fn amount(arg: clap::Arg) -> clap::Arg {
     }
 }
 
-/// How an option is set in the environment.
+/// Sets how the environment variable of an option is read.
 fn variable(arg: clap::Arg) -> clap::Arg {
-    // The variables of all options follow one rule, which is told once.
+    // The rule is in the help of the program once, not at each option.
     let arg = arg.hide_env(true);
     let Some(value) = arg.get_env().and_then(std::env::var_os) else {
         return arg;
     };
     let switch = matches!(arg.get_action(), ArgAction::SetTrue);
-    // An empty variable is one that is not set, and so is a switch that is off: as a value it would
-    // contradict other switches.
+    // An empty variable counts as unset, and so does a switch that is off: as a value it would
+    // conflict with other switches.
     if value.is_empty() || (switch && !is_on(&value)) {
         return arg.env(None::<&'static str>);
     }
@@ -167,8 +169,8 @@ fn variable(arg: clap::Arg) -> clap::Arg {
     }
 }
 
-/// Whether a switch in the environment is on: anything but empty, `0`, `n`, `no`, `f`, `false` and
-/// `off`.
+/// Returns whether the value of a switch in the environment turns it on: any text but empty, `0`,
+/// `n`, `no`, `f`, `false` and `off`.
 fn is_on(value: &std::ffi::OsStr) -> bool {
     let value = value.to_string_lossy().to_ascii_lowercase();
     !matches!(
@@ -177,82 +179,81 @@ fn is_on(value: &std::ffi::OsStr) -> bool {
     )
 }
 
-/// Whether a variable of the environment turns a switch on.
+/// Returns whether an environment variable turns a switch on.
 pub fn switched_on(name: &str) -> bool {
     std::env::var_os(name).is_some_and(|value| is_on(&value))
 }
 
-/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Measure everything at once on this machine and write a report; no root needed
+    /// Run all measurements on this machine and write a report (no root needed)
     Demo(DemoArgs),
-    /// Be the far end of other hosts' tests
+    /// Run the server (also answers iperf2, iperf3, nuttcp, ttcp and sockperf clients)
     Server(ServerArgs),
-    /// Measure how much payload arrives in a second
+    /// Measure TCP or UDP throughput
     Throughput(ThroughputArgs),
-    /// Measure round trips
+    /// Measure round-trip latency
     Latency(LatencyArgs),
-    /// The classic ttcp: 16 MB one way, and its one-line result
+    /// Run the classic ttcp test: 16 MiB in one direction, one line of result
     Ttcp(TtcpArgs),
-    /// Print a far end in C, to build into a device: sink, source, echo
+    /// Print a server in C to build into a device: discard, chargen, echo
     TargetCode(TargetCodeArgs),
-    /// Forward frames between ports by poll-mode threads, at once or from a shell
+    /// Forward frames between ports with poll-mode threads, with a shell like testpmd's
     Forward(Box<ForwardArgs>),
-    /// Send frames at a rate, and tell what becomes of them
+    /// Generate packets at a rate and measure what arrives
     Generate(Box<GenerateArgs>),
-    /// Measure what a device can carry: throughput, latency, loss and bursts (RFC 2544)
+    /// Measure the throughput, latency, frame loss and bursts of a device (RFC 2544)
     Capacity(Box<CapacityArgs>),
-    /// Say whether two configurations, commands or results differ, with proof
+    /// Compare two configurations, commands or results with confidence intervals
     Compare(Box<CompareArgs>),
-    /// Measure every combination of some options, and say which are worth having
+    /// Measure every combination of option values
     Sweep(Box<SweepArgs>),
-    /// Say why a run was no faster, from its record
+    /// Explain what limited a run: cause, evidence, remedy
     Explain(ExplainArgs),
-    /// Search options and settings for what makes it better, prove it, and set all back
+    /// Search for better options and settings, verify them, and restore the old settings
     Tune(Box<TuneArgs>),
-    /// Run our own poll-mode stack as a host on a port: ping, echo, sink, source
+    /// Run our user-space stack as a host on a port: ping, echo, discard, chargen and more
     Stack(Box<StackHostArgs>),
-    /// Build hosts, switches and links to test on
+    /// Build test networks of hosts, switches and links
     Lab(LabArgs),
-    /// Run a whole experiment: points, tables, a page, and whether its shape holds
+    /// Run an experiment from a file: all points, tables, a report, expected results
     Run(RunArgs),
-    /// Find, tag, note, move and follow what was measured before
+    /// Manage stored results: list, show, tag, export, trend
     #[cfg(feature = "history")]
     Runs(RunsArgs),
-    /// Make a page, a table or a timeline from stored records; several side by side
+    /// Write a report, a table or a timeline from stored records
     Report(ReportArgs),
-    /// Say what this machine can and cannot do, and how to enable it
+    /// Check what this machine supports and how to enable the rest
     Doctor(DoctorArgs),
-    /// Print a completion script for a shell
+    /// Print a shell completion script
     Completions(CompletionsArgs),
     /// Write the manual pages, one for each command
     Man(ManArgs),
 }
 
-/// Where results go and how they look.
+/// Destination and format of results.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Output")]
+#[command(next_help_heading = heading::OUTPUT)]
 pub struct OutputArgs {
-    /// Print one JSON document on standard output, and nothing else there
+    /// Print one JSON document on standard output; all else goes to standard error
     #[arg(long, env = "LINERATE_JSON", conflicts_with = "json_stream")]
     pub json: bool,
-    /// Print one line of JSON for each interval and event, failures and the result included
+    /// Print one line of JSON for each interval, event and failure, and for the result
     #[arg(long, env = "LINERATE_JSON_STREAM")]
     pub json_stream: bool,
-    /// Write the record to FILE as JSON; with --json instead of standard output
+    /// Write the record to FILE as JSON; with --json, instead of to standard output
     #[arg(short = 'o', long, value_name = "FILE", env = "LINERATE_OUTPUT")]
     pub output: Option<PathBuf>,
     /// Print the result only
     #[arg(short, long, env = "LINERATE_QUIET")]
     pub quiet: bool,
-    /// Say more: a line for each flow of an interval; with --json, lines on standard error
+    /// Print more: one line for each flow of an interval; with --json, lines on standard error
     #[arg(short, long, env = "LINERATE_VERBOSE")]
     pub verbose: bool,
-    /// Keep no record under $XDG_DATA_HOME/linerate/runs
+    /// Store no record under $XDG_DATA_HOME/linerate/runs
     #[arg(long, env = "LINERATE_NO_STORE")]
     pub no_store: bool,
-    /// Colours: auto, always or never
+    /// Use of colours: auto, always or never
     #[arg(
         long,
         value_name = "WHEN",
@@ -267,12 +268,12 @@ pub struct OutputArgs {
 #[command(after_help = "\
 Examples:
   linerate demo                         about half a minute; writes linerate-demo/report.html
-  linerate demo --json > demo.json      the same as one document
-  linerate demo --json-stream           what happens while it happens, then that document
+  linerate demo --json > demo.json      print one JSON document instead
+  linerate demo --json-stream           print events as they happen, then that document
 
-Its runs are too different for one --expect: `linerate throughput` and `linerate latency` have it.")]
+demo has no --expect, because its runs differ too much: use it with `linerate throughput` and `latency`.")]
 pub struct DemoArgs {
-    /// Folder for the report and the records
+    /// Directory for the report and the records
     #[arg(
         long,
         value_name = "DIR",
@@ -280,16 +281,15 @@ pub struct DemoArgs {
         env = "LINERATE_DEMO_DIR"
     )]
     pub dir: PathBuf,
-    /// Time for each of the seven measurements
+    /// Time of each of the seven measurements
     #[arg(short, long, value_name = "TIME", default_value = "3", value_parser = duration, env = "LINERATE_TIME")]
     pub time: Duration,
-    /// Use loopback instead of two hosts joined by a virtual link
+    /// Use loopback instead of two hosts with a virtual link
     #[arg(long, env = "LINERATE_LOOPBACK")]
     pub loopback: bool,
-    /// End with exit code 3 if a finding says that something slowed the run down (kind `cause`)
-    #[arg(long, env = "LINERATE_FAIL_ON_FINDING")]
+    /// End with exit code 3 if the run has a finding of kind `cause`
+    #[arg(long, help_heading = heading::CHECKS, env = "LINERATE_FAIL_ON_FINDING")]
     pub fail_on_finding: bool,
-    /// Where results go
     #[command(flatten)]
     pub output: OutputArgs,
 }
@@ -301,7 +301,6 @@ Examples:
   linerate doctor
   linerate doctor --json")]
 pub struct DoctorArgs {
-    /// Where results go
     #[command(flatten)]
     pub output: OutputArgs,
 }
@@ -314,7 +313,7 @@ Examples:
   linerate completions zsh > ~/.zfunc/_linerate
   linerate completions fish > ~/.config/fish/completions/linerate.fish")]
 pub struct CompletionsArgs {
-    /// The shell
+    /// Shell to complete for
     pub shell: clap_complete::Shell,
 }
 
@@ -324,7 +323,7 @@ pub struct CompletionsArgs {
 Examples:
   linerate man ~/.local/share/man/man1         then: man linerate, man linerate-throughput")]
 pub struct ManArgs {
-    /// The folder that they go to
+    /// Directory for the pages
     pub dir: PathBuf,
 }
 

@@ -1,7 +1,7 @@
-//! Runs in processes of their own: this program with other options, or a command of the user's.
+//! Child processes: runs of this program with other options, and commands of the user.
 //!
-//! A run of its own starts as the one that is typed would: with fresh memory, no threads, and no
-//! scheduling left over from the run before.
+//! A run in its own process starts like a typed command: with fresh memory, no threads, and no
+//! scheduling settings of the run before.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -27,25 +27,27 @@ use crate::failure::Failure;
 use crate::printer::Teller;
 use crate::words;
 
-/// Refuses a page of the measuring command where the whole of `of` was meant: each run would write it over.
+/// Rejects `--html` among the options of the measuring command, because each run would overwrite
+/// the file.
 pub fn check_page(of: &str, command: &[String]) -> Result<(), Failure> {
     let asks = |word: &&String| **word == "--html" || word.starts_with("--html=");
     match command.iter().find(asks) {
         None => Ok(()),
         Some(word) => Err(Failure::usage(Problem::new(
             format!(
-                "is behind the measuring command, which would write it over with each run of the {of}"
+                "is an option of the measuring command, so each run of the {of} would overwrite the file"
             ),
             word.clone(),
             format!(
-                "put it in front: linerate {of} --html FILE ... {}",
+                "put it before the measuring command: linerate {of} --html FILE ... {}",
                 command[0]
             ),
         ))),
     }
 }
 
-/// Variables that say how results look or how many there are: those of the outer command hold.
+/// Variables that set output or the number of runs. They apply to the outer command and are removed
+/// for its runs.
 const OUTER: [&str; 13] = [
     "LINERATE_JSON",
     "LINERATE_JSON_STREAM",
@@ -62,30 +64,32 @@ const OUTER: [&str; 13] = [
     "LINERATE_FIGURE",
 ];
 
-/// Set for what a command runs: it has told already what holds for all of its runs.
+/// Variable that marks a run as part of a command, which already reported what concerns all of its
+/// runs.
 pub const PART_VARIABLE: &str = "LINERATE_PART";
 
-/// How often it is looked whether somebody pressed Ctrl-C.
+/// Time between two checks for Ctrl-C.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// How long a run that was told to stop may take to say what it has.
+/// Time that an interrupted run may take to deliver its result.
 const STOPPING: Duration = Duration::from_secs(5);
 
-/// The same of a run of an experiment: its measuring program may take 20 s to end, then those of far hosts together as
-/// long, and then its network goes down.
+/// Time that an interrupted run of an experiment may take: its measuring program may need 20 s to
+/// end, the servers together as much again, and then its network is removed.
 const STOPPING_PROGRAMS: Duration = Duration::from_secs(60);
 
-/// How long what a command of the user's said last may be on its way: what it left running may hold the pipe for good.
+/// Time to wait for the last output of a user's command: a program that it left running may hold
+/// the pipe open forever.
 const LAST: Duration = Duration::from_secs(1);
 
-/// Text of an error that is told.
+/// Maximum number of characters of an error output in a message.
 const TOLD: usize = 400;
 
-/// Makes a run of this program; `words` begin with the command. Where there is a screen it sees what the run
-/// tells meanwhile.
+/// Runs this program and returns its record; `words` start with the command. If there is a screen,
+/// it shows the events of the run.
 ///
 /// # Errors
-/// What it failed with, or that somebody stopped it.
+/// Returns the failure of the run, or that it was interrupted.
 pub fn measure(words: &[String], stop: &Stop, screen: Option<&Teller>) -> Result<Record, Ended> {
     let form = match screen {
         Some(_) => "--json-stream",
@@ -115,19 +119,20 @@ pub fn measure(words: &[String], stop: &Stop, screen: Option<&Teller>) -> Result
     Err(Ended::Over(failed(&named, &done)))
 }
 
-/// Measures one point of an experiment; gives the record of its last command. `words` begin with `run`.
+/// Measures one point of an experiment and returns the record of its last command; `words` start
+/// with `run`.
 ///
 /// # Errors
-/// What it failed with, or that somebody stopped it.
+/// Returns the failure of the run, or that it was interrupted.
 pub fn point(words: &[String], stop: &Stop) -> Result<Record, Ended> {
-    // Its page and its files are of no use to anybody.
+    // The report and the files of a single point are discarded.
     let folder = Folder::new()?;
     let mut command = Command::new("/proc/self/exe");
     command
         .arg0("linerate")
         .args(words)
         .arg("--dir")
-        // Of its own, which it locks as this process has the one around it.
+        // A directory of its own, because both processes lock theirs.
         .arg(folder.path.join("results"))
         .args(["--json", "--no-store"]);
     for variable in OUTER {
@@ -140,7 +145,7 @@ pub fn point(words: &[String], stop: &Stop) -> Result<Record, Ended> {
         (stop, Patience::to_stop(STOPPING_PROGRAMS)),
         Said::To(None),
     )?;
-    // 3: a shape does not hold, which nobody asked for.
+    // Code 3 means that an expected result does not hold, which does not matter for one point.
     let set = serde_json::from_str::<RunSet>(&done.stdout).ok();
     let set = set.filter(|_| matches!(done.code, Some(0 | 3)));
     match set.and_then(|mut set| set.runs.pop()) {
@@ -149,15 +154,15 @@ pub fn point(words: &[String], stop: &Stop) -> Result<Record, Ended> {
     }
 }
 
-/// A folder that nobody else can have made, gone with this; or, where this process ends before it can see to
-/// that, with the next one that is made.
+/// Private temporary directory, removed on drop; if this process is killed, the next one that
+/// creates such a directory removes it.
 struct Folder {
     path: PathBuf,
-    /// Whoever finds the folder without its lock knows that it was left behind.
+    /// Lock of the directory: one without a lock is a leftover of a killed process.
     _lock: File,
 }
 
-/// What such folders are called.
+/// Prefix of the names of such directories.
 const FOLDER: &str = "linerate-point-";
 
 impl Folder {
@@ -165,9 +170,9 @@ impl Folder {
         let place = std::env::temp_dir();
         Self::new_in(&place).map_err(|error| {
             Failure::failed(Problem::new(
-                format!("cannot be made ({error})"),
+                format!("cannot be created ({error})"),
                 place.join(FOLDER).display().to_string(),
-                "name a folder with room: TMPDIR=FOLDER",
+                "set TMPDIR to a directory with free space",
             ))
         })
     }
@@ -176,9 +181,9 @@ impl Folder {
         sweep(place);
         loop {
             let path = place.join(format!("{FOLDER}{}", new_id(Timestamp::now())));
-            // One that is there already is refused, a link too.
+            // Fails if the path exists, even as a symbolic link.
             DirBuilder::new().mode(0o700).create(&path)?;
-            // Until it has its lock somebody else may take it for one that was left behind.
+            // Until it is locked, another process may remove it as a leftover.
             let lock = match File::open(&path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 opened => opened?,
@@ -196,16 +201,16 @@ impl Drop for Folder {
     }
 }
 
-/// Removes folders that processes of this user left behind when they were killed, or aborted by a second Ctrl-C.
+/// Removes directories that killed or aborted processes of this user left behind.
 fn sweep(place: &Path) {
     let own = rustix::process::geteuid().as_raw();
     for entry in std::fs::read_dir(place).into_iter().flatten().flatten() {
         let is_named = (entry.file_name().to_str()).is_some_and(|name| name.starts_with(FOLDER));
-        // Of a link this tells that it is one.
+        // For a symbolic link this is the metadata of the link itself.
         let is_ours =
             is_named && (entry.metadata()).is_ok_and(|found| found.is_dir() && found.uid() == own);
         let lock = is_ours.then(|| File::open(entry.path()).ok()).flatten();
-        // The lock is held until the folder is gone.
+        // The lock is held until the directory is removed.
         if let Some(lock) = lock
             && lock.try_lock().is_ok()
         {
@@ -214,19 +219,19 @@ fn sweep(place: &Path) {
     }
 }
 
-/// Runs a shell command; gives what it printed. It is over when its shell is: a program that it starts in the background
-/// goes on.
+/// Runs a shell command and returns its output. It ends with its shell: a program that it starts in
+/// the background continues.
 ///
 /// # Errors
-/// It ended with another code than 0, or somebody stopped it.
+/// Fails if the exit code is not 0, or if it was interrupted.
 pub fn shell(line: &str, stop: &Stop) -> Result<String, Ended> {
     shell_for(line, None, stop)
 }
 
-/// The same of one that has so long.
+/// Runs a shell command with a time limit.
 ///
 /// # Errors
-/// As [`shell`], and that it took longer: then it is ended, with all of its group.
+/// As for [`shell`], and if the limit expired: then its whole process group is stopped.
 pub fn shell_within(line: &str, limit: Duration, stop: &Stop) -> Result<String, Ended> {
     shell_for(line, Some(limit), stop)
 }
@@ -241,9 +246,9 @@ fn shell_for(line: &str, limit: Option<Duration>, stop: &Stop) -> Result<String,
     let done = run(command, line, (stop, patience), Said::UntilItEnds)?;
     if let Some(limit) = limit.filter(|_| done.is_late) {
         return Err(Ended::Over(Failure::failed(Problem::new(
-            format!("had not ended after {} s, and was ended", limit.as_secs()),
+            format!("did not end within {} s and was stopped", limit.as_secs()),
             line.to_owned(),
-            "run it alone to see what it waits for, or give its knob more time: within = \"30m\"",
+            "run it by itself to see what it waits for, or give its knob more time: within = \"30m\"",
         ))));
     }
     match done.code {
@@ -252,26 +257,26 @@ fn shell_for(line: &str, limit: Option<Duration>, stop: &Stop) -> Result<String,
     }
 }
 
-/// What is heard of a run.
+/// Output of a run that is read.
 #[derive(Clone, Copy)]
 enum Said<'a> {
-    /// All of it; where there is a screen it sees the events.
+    /// Full output; if there is a screen, it shows the events.
     To(Option<&'a Teller>),
-    /// What it said until it ended: others may hold its pipes.
+    /// Output until the process ends: other processes may hold its pipes open.
     UntilItEnds,
 }
 
-/// How long a run may take.
+/// Time limits of a run.
 #[derive(Clone, Copy)]
 struct Patience {
-    /// All of it; without a limit as long as it likes.
+    /// Limit of the whole run; `None` for none.
     of_run: Option<Duration>,
-    /// Saying what it has once it was told to stop.
+    /// Limit for delivering the result after an interrupt.
     of_stop: Duration,
 }
 
 impl Patience {
-    /// As long as it likes, and so long to stop.
+    /// Returns limits for a run of any length with this time to stop.
     const fn to_stop(of_stop: Duration) -> Self {
         Self {
             of_run: None,
@@ -282,9 +287,9 @@ impl Patience {
 
 struct Done {
     code: Option<i32>,
-    /// Whether it was ended because it took too long.
+    /// The run was stopped because its limit expired.
     is_late: bool,
-    /// Of a stream of events the document that it ended with.
+    /// Standard output; for a stream of events, its final document.
     stdout: String,
     stderr: String,
 }
@@ -295,34 +300,35 @@ fn run(
     (stop, patience): (&Stop, Patience),
     said: Said<'_>,
 ) -> Result<Done, Ended> {
-    // A second Ctrl-C, or whatever else aborts this program, leaves no run of ours behind. Of a command of the user's its
-    // shell alone hears that, not what it started.
+    // A second Ctrl-C, or any other abort of this program, ends our runs too. For a user's command
+    // the signal reaches only its shell.
     end_with_thread(&mut command);
     let started = command
         .env(PART_VARIABLE, "1")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        // Ctrl-C is for us: it is handed on, so that a run is never half stopped.
+        // Ctrl-C reaches only this process, which forwards it: so a run is never interrupted
+        // halfway.
         .process_group(0)
         .spawn();
     let mut child = started.map_err(|error| {
         Failure::failed(Problem::new(
-            format!("cannot be started ({error})"),
+            format!("cannot start ({error})"),
             named.to_owned(),
-            "see what limits this process",
+            "check the limits of this process with `ulimit -a`",
         ))
     })?;
     let stdout = child.stdout.take().expect("it is piped");
     let stdout = match said {
         Said::To(Some(screen)) => {
             let screen = screen.clone();
-            // Of a stream of events the document that it ends with.
+            // The reader keeps the document that ends the stream.
             Reader::lines(stdout, move |line| {
                 Some(read_line(line, &mut |event| screen.tell(event))? + "\n")
             })
         }
-        // The number, or the record, of a command of the user's may come after much else.
+        // The number or the record of a user's command may follow any amount of other output.
         Said::To(None) | Said::UntilItEnds => Reader::all(stdout),
     };
     let stderr = Reader::told(child.stderr.take().expect("it is piped"));
@@ -336,7 +342,7 @@ fn run(
         if is_over && is_quiet {
             break;
         }
-        // Of one that somebody stops all that it started is to end.
+        // After an interrupt or a timeout, wait until all processes of the group have ended.
         if is_over && !stop.is_set() && !is_late && matches!(said, Said::UntilItEnds) {
             let since = *over.get_or_insert_with(Instant::now);
             if since.elapsed() > LAST {
@@ -351,7 +357,7 @@ fn run(
             }
             Some(since) if since.elapsed() > patience.of_stop => {
                 signal(&child, Signal::KILL);
-                // Whoever holds the pipes now is none of its group.
+                // Processes that still hold the pipes are not in the group.
                 if is_over {
                     break;
                 }
@@ -376,12 +382,12 @@ fn run(
 
 fn signal(child: &Child, signal: Signal) {
     if let Some(pid) = Pid::from_raw(i32::try_from(child.id()).unwrap_or_default()) {
-        // It may have ended meanwhile.
+        // The group may have ended already.
         let _ = kill_process_group(pid, signal);
     }
 }
 
-/// What a run failed with: its own words, where it said them as JSON.
+/// Returns the failure of a run: its own error if it printed one as JSON.
 fn failed(named: &str, done: &Done) -> Failure {
     let document: Option<serde_json::Value> = serde_json::from_str(&done.stdout).ok();
     let error = document.as_ref().and_then(|document| document.get("error"));
@@ -397,7 +403,7 @@ fn failed(named: &str, done: &Done) -> Failure {
     let said: String = done.stderr.trim().chars().take(TOLD).collect();
     let said = said.replace('\n', "; ");
     let how = match done.code {
-        Some(0) => "gave no record of one run".to_owned(),
+        Some(0) => "printed no record of a single run".to_owned(),
         Some(code) => format!("ended with code {code}"),
         None => "was killed".to_owned(),
     };
@@ -409,9 +415,9 @@ fn failed(named: &str, done: &Done) -> Failure {
         problem: Problem::new(
             situation,
             named.to_owned(),
-            "run it alone to see what it says",
+            "run it by itself to see its output",
         ),
-        // Other programs' codes mean other things: 3 and 6 would be what `compare` found.
+        // Codes of other programs have other meanings: 3 and 6 would be results of `compare`.
         code: exit::FAILED,
     }
 }
@@ -435,7 +441,7 @@ mod tests {
             ("exit 3", exit::FAILED),
             ("exit 6", exit::FAILED),
             ("kill -9 $$", exit::FAILED),
-            // A run of ours says what it failed with.
+            // A run of this program prints its error.
             (
                 r#"echo '{"error":{"situation":"a","object":"b","next_step":"c"}}'; exit 5"#,
                 exit::PEER,
@@ -448,7 +454,7 @@ mod tests {
         }
     }
 
-    /// So is one that does not hear an interrupt, with what it started.
+    /// A command that ignores interrupts is killed with its children.
     #[test]
     fn a_command_that_takes_too_long_is_ended() {
         let begun = Instant::now();
@@ -457,18 +463,19 @@ mod tests {
             panic!("it did not end");
         };
         assert!(
-            failure.problem.situation.contains("had not ended"),
+            failure.problem.situation.contains("did not end"),
             "{}",
             failure.problem
         );
-        // One that was started with interrupts ignored, as in the background of a script, is killed after a while.
+        // A shell started with interrupts ignored, as in the background of a script, is killed
+        // after `STOPPING`.
         assert!(begun.elapsed() < 4 * STOPPING, "it is not waited for");
         assert!(shell_within("echo in time", Duration::from_secs(600), &Stop::new()).is_ok());
     }
 
     #[test]
     fn all_that_a_command_said_is_there() {
-        // More than a MiB: a number that is looked for may come last.
+        // More than 1 MiB: the number may come last.
         let line = "seq 200000; sleep 0.2; seq 20000 >&2; echo last";
         let said = shell(line, &Stop::new()).unwrap_or_default();
         assert!(said.starts_with("1\n2\n") && said.ends_with("\n200000\nlast\n"));
@@ -503,7 +510,7 @@ mod tests {
         assert!(!path.exists() && other.path.exists());
     }
 
-    /// A second Ctrl-C, or `kill -9`, drops nothing; the kernel lets go of the lock.
+    /// A second Ctrl-C or `kill -9` runs no destructors, but the kernel releases the lock.
     #[test]
     fn what_a_killed_process_left_behind_goes_with_the_next_folder() {
         let room = tempfile::tempdir().unwrap();

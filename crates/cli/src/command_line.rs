@@ -1,4 +1,4 @@
-//! The command that this program was called with, as records keep it.
+//! Command line of this program, as records keep it.
 
 use std::ffi::OsString;
 use std::sync::OnceLock;
@@ -21,7 +21,7 @@ const MEASURING: [&str; 7] = [
     "stack",
 ];
 
-/// Options that only say how results look, where they go and how they are judged.
+/// Options that only affect output and judgement of results.
 const LEFT_OUT: [&str; 14] = [
     "json",
     "json-stream",
@@ -44,7 +44,7 @@ static OWN: OnceLock<CommandLine> = OnceLock::new();
 /// Options of the command that the environment sets, with their variables.
 static SET: OnceLock<Vec<(String, String)>> = OnceLock::new();
 
-/// Keeps what the program was called with, where it is a command that measures.
+/// Stores the command line if its command measures.
 pub fn note(words: &[OsString], matches: &ArgMatches) {
     let Some((name, of_command)) = matches.subcommand() else {
         return;
@@ -74,15 +74,15 @@ pub fn note(words: &[OsString], matches: &ArgMatches) {
     let _ = SET.set(set.filter_map(named).collect());
 }
 
-/// The variable of the environment that sets an option of the command, unless its own words do.
+/// Returns the environment variable that sets an option of the command, unless the command line sets it.
 pub fn variable_of(option: &str) -> Option<&'static str> {
     let set = SET.get()?.iter();
     let mut found = set.filter(|(long, _)| long == option);
     Some(&found.next()?.1)
 }
 
-/// The option of a command that clap calls so (`--cpu <LIST>`), with the variable that sets it, where the words
-/// do not name it.
+/// Returns the long name of an option as clap shows it (`--cpu <LIST>`), with the environment
+/// variable that sets it, if the command line does not.
 pub fn variable_behind(words: &[OsString], called: &str) -> Option<(String, String)> {
     let words: Vec<String> = (words.iter().skip(1))
         .map(|word| word.to_string_lossy().into_owned())
@@ -100,12 +100,13 @@ pub fn variable_behind(words: &[OsString], called: &str) -> Option<(String, Stri
     (is_set && !is_said).then(|| (long.to_owned(), variable.to_string_lossy().into_owned()))
 }
 
-/// The command that this program was called with; `None` where it measures nothing.
+/// Returns the stored command line; `None` if the command does not measure.
 pub fn own() -> Option<CommandLine> {
     OWN.get().cloned()
 }
 
-/// Words of a command, its name first, with what the environment says beside them.
+/// Returns the command line of arguments that start with the command's name, with the options that
+/// the environment sets.
 fn read(words: &[String], matches: &ArgMatches) -> CommandLine {
     let cli = Cli::command();
     let name = words.first().map_or("", String::as_str);
@@ -165,7 +166,7 @@ fn arguments(command: &Command, words: &[String]) -> Vec<Argument> {
     arguments
 }
 
-/// The options of a word such as `-uR` or `-Rt5`, each for itself.
+/// Splits an argument such as `-uR` or `-Rt5` into its options.
 fn cluster(
     command: &Command,
     word: &str,
@@ -204,7 +205,7 @@ fn takes_value(arg: &Arg) -> bool {
     matches!(arg.get_action(), ArgAction::Set | ArgAction::Append)
 }
 
-/// Whether the next word is an option's value.
+/// Returns whether the next argument is the value of an option.
 fn takes_next(arg: &Arg, rest: &[String]) -> bool {
     let optional = arg
         .get_num_args()
@@ -213,7 +214,7 @@ fn takes_next(arg: &Arg, rest: &[String]) -> bool {
     takes_value(arg) && !arg.is_require_equals_set() && (!optional || plain)
 }
 
-/// An option as it would be typed in place of its variable.
+/// Returns an environment option as it would be typed.
 fn from_environment(arg: &Arg, matches: &ArgMatches) -> Vec<Argument> {
     let id = arg.get_id().as_str();
     let raw = matches.get_raw(id).into_iter().flatten();

@@ -1,18 +1,18 @@
-//! How much of a disk is left.
+//! Free space of a disk.
 
 use std::path::Path;
 
-/// What a server leaves to others: anybody who reaches it can make it keep a record of a test.
+/// Bytes that a server leaves free: any client that can reach it makes it store records.
 const LEFT_BYTES: u64 = 1 << 30;
 
-/// The same in files that can still be made.
+/// Number of files (inodes) that a server leaves free.
 const LEFT_FILES: u64 = 64 << 10;
 
-/// The same of a small disk: a share of it.
+/// Divisor for small disks: a server leaves a twentieth of the disk free.
 const LEFT_SHARE: u64 = 20;
 
-/// Whether a folder's disk has so little room that what need not be kept should not be. A folder that is not there
-/// yet has its disk's.
+/// Returns whether a directory's disk has so little space that optional files should not be
+/// written. For a missing directory, the nearest existing parent counts.
 pub fn is_nearly_full(folder: &Path) -> bool {
     let there = folder.ancestors().find(|folder| folder.exists());
     let Some(disk) = there.and_then(|folder| rustix::fs::statvfs(folder).ok()) else {
@@ -20,11 +20,12 @@ pub fn is_nearly_full(folder: &Path) -> bool {
     };
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
     let all = disk.f_blocks.saturating_mul(disk.f_frsize);
-    // Records are small: on many disks the numbers of files run out before the bytes do.
+    // Records are small: on many disks the inodes run out before the bytes do.
     is_little(free, all, LEFT_BYTES) || is_little(disk.f_favail, disk.f_files, LEFT_FILES)
 }
 
-/// A file system that does not say how much there is of something, says 0 of it.
+/// Returns whether too little is free. File systems that do not report a total report 0, which is
+/// never too little.
 fn is_little(free: u64, all: u64, left: u64) -> bool {
     free < left.min(all / LEFT_SHARE)
 }

@@ -1,4 +1,4 @@
-//! How a command fails: what to say, and the exit code that tells scripts the kind of it.
+//! Failure of a command: an error message and an exit code for scripts.
 
 use crate::command_line;
 use linerate_lab::{LabError, TopologyError};
@@ -11,14 +11,14 @@ use linerate_report::ReportError;
 /// A failed command.
 #[derive(Debug)]
 pub struct Failure {
-    /// What happened, to what, and what to do.
+    /// Situation, object and next step.
     pub problem: Problem,
-    /// A code of [`exit`].
+    /// Exit code, one of [`exit`].
     pub code: u8,
 }
 
 impl Failure {
-    /// The command line makes no sense.
+    /// Creates a failure for an invalid command line.
     pub fn usage(problem: Problem) -> Self {
         Self {
             problem,
@@ -26,8 +26,8 @@ impl Failure {
         }
     }
 
-    /// Names the variable of the environment that set an option, where the words of the command did not: who
-    /// set it for other commands finds it then.
+    /// Adds the environment variable that set an option, unless the command line sets the option:
+    /// the variable may be meant for other commands.
     pub fn of_option(mut self, option: &str) -> Self {
         if let Some(variable) = command_line::variable_of(option) {
             let said = format!("--{option} ");
@@ -36,13 +36,13 @@ impl Failure {
             }
             let next = &self.problem.next_step;
             self.problem.next_step = format!(
-                "{next}; {variable} in the environment sets --{option}: unset it, or say --{option}"
+                "{next}; {variable} in the environment sets --{option}: unset it, or pass --{option}"
             );
         }
         self
     }
 
-    /// Something that should work did not.
+    /// Creates a failure for an operation that did not work.
     pub fn failed(problem: Problem) -> Self {
         Self {
             problem,
@@ -94,7 +94,7 @@ impl From<TopologyError> for Failure {
 impl From<ReportError> for Failure {
     fn from(error: ReportError) -> Self {
         if error.is_broken_pipe() {
-            // Whoever was to read the result is gone: nobody reads of a failure either.
+            // The reader of the result has closed, so an error message has no reader either.
             linerate_host::stop::end_by_sigpipe();
         }
         Self::failed(error.problem())

@@ -1,4 +1,5 @@
-//! Settings of this host that a server makes for a far client: some sysctls, within limits, one client at a time.
+//! Settings of this host that a server changes for a client: some sysctls, within limits, for one
+//! client at a time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -10,17 +11,17 @@ use linerate_tune::knob::{DEFAULT, FAR};
 
 use crate::machine::{self, Hosts};
 
-/// What a server with `--grant tune` makes settings with.
+/// Returns the settings backend of a server with `--grant tune`.
 pub fn maker() -> Maker {
     let busy = Arc::new(AtomicBool::new(false));
     Maker(Arc::new(move || {
         if busy.swap(true, SeqCst) {
-            return Err("another client tunes this host now".to_owned());
+            return Err("another client is tuning this host".to_owned());
         }
         let lease = Lease(Arc::clone(&busy));
-        let hosts = Hosts::own(&[]).ok_or("its network cannot be seen: mount /proc")?;
-        let journals =
-            folder("tune").ok_or("it has no folder for a journal: set HOME or XDG_STATE_HOME")?;
+        let hosts = Hosts::own(&[]).ok_or("its network namespace is not readable: mount /proc")?;
+        let journals = folder("tune")
+            .ok_or("it has no directory for a journal: set HOME or XDG_STATE_HOME")?;
         Ok(Box::new(Settings {
             guard: machine::guard(hosts, Some(journals)),
             _lease: lease,
@@ -28,7 +29,7 @@ pub fn maker() -> Maker {
     }))
 }
 
-/// The right to tune, which the next client gets when this one drops.
+/// Exclusive permission to tune, released on drop.
 struct Lease(Arc<AtomicBool>);
 
 impl Drop for Lease {
@@ -37,7 +38,8 @@ impl Drop for Lease {
     }
 }
 
-/// Dropping the guard sets everything back; only then may the next client begin.
+/// Settings of one client. The fields drop in order: the guard restores the settings, then the next
+/// client may start.
 struct Settings {
     guard: Guard<Hosts>,
     _lease: Lease,
@@ -48,11 +50,11 @@ impl Held for Settings {
         let known = FAR.iter().find(|(known, _)| *known == name);
         let (name, most) = known.ok_or_else(|| {
             let names: Vec<_> = FAR.iter().map(|(name, _)| *name).collect();
-            format!("this server sets {} alone", names.join(", "))
+            format!("this server sets only {}", names.join(", "))
         })?;
         let key = Hosts::own(&[])
             .and_then(|hosts| hosts.keys(Kind::Sysctl, name).pop())
-            .ok_or("its network cannot be seen: mount /proc")?;
+            .ok_or("its network namespace is not readable: mount /proc")?;
         if value == DEFAULT {
             self.guard.reset(&key)?;
         } else {
@@ -63,7 +65,7 @@ impl Held for Settings {
     }
 }
 
-/// Numbers, none of them above the limit.
+/// Checks that a value consists of numbers, none above the limit.
 fn check(value: &str, most: u64) -> Result<(), String> {
     let numbers: Option<Vec<u64>> = value
         .split_whitespace()
@@ -74,9 +76,9 @@ fn check(value: &str, most: u64) -> Result<(), String> {
             Ok(())
         }
         Some(_) => Err(format!(
-            "`{value}` is above {most}, the most that this server sets"
+            "`{value}` is above {most}, the limit of this server"
         )),
-        None => Err(format!("`{value}` is no number")),
+        None => Err(format!("`{value}` is not a number")),
     }
 }
 
@@ -90,7 +92,7 @@ mod tests {
             ("4096 131072 16777216", None),
             ("4096 131072 999999999999", Some("above")),
             ("", Some("above")),
-            ("1; reboot", Some("no number")),
+            ("1; reboot", Some("not a number")),
         ] {
             let error = check(value, 64 << 20).err();
             match (said, error) {

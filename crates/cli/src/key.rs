@@ -1,4 +1,4 @@
-//! `--key`: where the secret comes from that both ends share.
+//! `--key`: source of the shared secret.
 
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -12,15 +12,15 @@ use linerate_metric::event::Problem;
 use crate::failure::Failure;
 use crate::output::complain;
 
-/// The variable that `--key env` reads.
+/// Variable that `--key env` reads.
 pub const VARIABLE: &str = "LINERATE_SECRET";
 
-/// Where a secret is.
+/// Source of a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// All of a file.
+    /// Content of a file.
     File(PathBuf),
-    /// A variable of the environment.
+    /// Environment variable.
     Variable(String),
 }
 
@@ -32,7 +32,7 @@ impl FromStr for Source {
             Some("") => Ok(Self::Variable(VARIABLE.to_owned())),
             Some(name) if name.starts_with(':') => match &name[1..] {
                 "" => Err(format!(
-                    "no variable is named: env:NAME, or env for {VARIABLE}"
+                    "no variable is named: write env:NAME, or env for {VARIABLE}"
                 )),
                 name => Ok(Self::Variable(name.to_owned())),
             },
@@ -43,7 +43,7 @@ impl FromStr for Source {
 }
 
 impl Source {
-    /// The key; a file that others may read is warned of, for then it is no secret.
+    /// Reads the key, with a warning if other users can read its file.
     pub fn read(&self) -> Result<Key, Failure> {
         let (object, secret) = match self {
             Self::File(file) => (file.display().to_string(), self.read_file(file)?),
@@ -78,7 +78,7 @@ impl Source {
         let file = std::fs::File::open(path).map_err(failed)?;
         let mode = file.metadata().map_err(failed)?.permissions().mode();
         if mode & 0o077 != 0 {
-            // A series of runs reads it for each.
+            // Printed once, because a series of runs reads the key for each run.
             static TOLD: Once = Once::new();
             let (path, mode) = (path.display(), mode & 0o777);
             TOLD.call_once(|| {
@@ -88,7 +88,7 @@ impl Source {
             });
         }
         let mut secret = Vec::new();
-        // A device or a log would have no end.
+        // Limits the read: a device or a growing log has no end.
         let most = SECRET_MAX_BYTES as u64 + 1_000;
         file.take(most).read_to_end(&mut secret).map_err(failed)?;
         Ok(secret)

@@ -1,4 +1,4 @@
-//! Which knobs there are for a measuring command here, and what may be turned.
+//! Knobs that a measuring command has on this host, and permission to change settings.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -17,15 +17,15 @@ use crate::failure::Failure;
 use crate::machine::Hosts;
 use crate::words;
 
-/// Hosts whose settings may be changed, and knobs of the user's own.
+/// Hosts whose settings may be changed, and knobs of the user.
 pub struct Knobs {
-    /// The lab around this program, or this host; commands of the user's are turned through it, too.
+    /// The lab that runs this program, or this host; commands of the user run through it too.
     pub hosts: Hosts,
-    /// Whether settings of these hosts may be changed.
+    /// Settings of these hosts may be changed.
     pub may_change: bool,
-    /// Those of the file.
+    /// Knobs of the knob file.
     pub own: Vec<Knob>,
-    /// What is known of the place.
+    /// Facts about the host that decide which knobs apply.
     pub ground: Ground,
     args: KnobArgs,
 }
@@ -35,7 +35,7 @@ fn refuse<T>(object: &str, situation: &str, next_step: &str) -> Result<T, Failur
 }
 
 impl Knobs {
-    /// Looks around; `words` begin with the measuring command.
+    /// Collects the knobs for a measuring command; `words` start with its name.
     pub fn of(args: &KnobArgs, words: &[String]) -> Result<Self, Failure> {
         let lab = Hosts::of_lab();
         let may_change = lab.is_some() || args.try_host;
@@ -48,8 +48,8 @@ impl Knobs {
         if !may_change && own.iter().any(turns_hosts) {
             return refuse(
                 "a knob with sysctl",
-                "settings of this host are not to be changed",
-                "add --try-host, or run it in a lab",
+                "settings of this host must not be changed",
+                "add --try-host, or run the command in a lab",
             );
         }
         let ground = ground(args, words, &hosts, may_change);
@@ -62,7 +62,7 @@ impl Knobs {
         })
     }
 
-    /// What knobs need that commands alone turn: no setting of any host.
+    /// Returns what is needed for knobs that only run commands and change no setting of a host.
     pub fn of_commands() -> Result<Self, Failure> {
         Ok(Self {
             hosts: own_hosts(Hosts::of_lab(), &[])?,
@@ -73,8 +73,8 @@ impl Knobs {
         })
     }
 
-    /// All knobs that make sense here: those that come along, and those of the file, which take the place
-    /// of one of the same name.
+    /// Returns all knobs that apply: the built-in ones, and those of the file, which replace
+    /// built-in ones of the same name.
     pub fn all(&self) -> Vec<Knob> {
         let mut all = knob::knobs(&self.ground);
         all.retain(|knob| self.own.iter().all(|own| own.name != knob.name));
@@ -88,7 +88,7 @@ impl Knobs {
         all
     }
 
-    /// Refuses a limit that left a knob nothing to choose from, where nobody but it took the values away.
+    /// Rejects a limit that leaves a selected knob without a choice.
     pub fn check_left(&self, all: &[Knob], only: &[String]) -> Result<(), Failure> {
         let here = knob::knobs(&self.ground);
         let could = |name: &String| here.iter().chain(&self.own).any(|knob| knob.name == *name);
@@ -98,20 +98,20 @@ impl Knobs {
             None => Ok(()),
             Some(name) => refuse(
                 &format!("--limit {name}"),
-                "none of the knob's values but its start is within it",
-                "widen it, or name values of your own in a --knob-file",
+                "the limit excludes all values of the knob but its start",
+                "widen it, or list other values in a --knob-file",
             ),
         }
     }
 
-    /// Every name that is known, whether it makes sense here or not.
+    /// Returns the names of all knobs, applicable or not.
     pub fn names(&self) -> Vec<String> {
         let own = self.own.iter().map(|knob| knob.name.clone());
         let known = knob::names().into_iter().map(str::to_owned);
         own.chain(known).collect()
     }
 
-    /// Refuses limits of knobs that nobody has.
+    /// Rejects limits of unknown knobs.
     pub fn check_limits(&self) -> Result<(), Failure> {
         let names = self.names();
         let unknown = (self.args.limit.iter()).find(|limit| !names.contains(&limit.name));
@@ -125,8 +125,8 @@ impl Knobs {
         }
     }
 
-    /// The knob that a name and values mean for a measuring command: one of the user's own, an option, or
-    /// one that comes along.
+    /// Returns the knob that a name and values describe for a measuring command: a knob of the
+    /// user, an option, or a built-in knob.
     pub fn named(&self, over: &Over, words: &[String]) -> Result<Knob, Failure> {
         let object = format!("--over {}", over.name);
         let known = |all: &[Knob]| all.iter().find(|knob| knob.name == over.name).cloned();
@@ -141,8 +141,8 @@ impl Knobs {
             match beyond {
                 Some(value) => refuse(
                     &object,
-                    &format!("{value} is beyond its --limit"),
-                    "leave it out",
+                    &format!("{value} is outside its --limit"),
+                    "leave it out, or change the limit",
                 ),
                 None => Ok(knob),
             }
@@ -155,7 +155,7 @@ impl Knobs {
         };
         if let Some(own) = known(&self.own) {
             let mut knob = with(own.clone());
-            // What is varied need not hold the start, and the start is what it goes back to.
+            // The values to vary may not include the start, which the knob is restored to.
             if let Set::Command { restore, .. } = &mut knob.set {
                 *restore = own
                     .values
@@ -169,7 +169,7 @@ impl Knobs {
             if !over.values.is_empty() {
                 return within(Knob::option(&over.name, over.values.clone()));
             }
-            // What `tune` would try.
+            // Values that `tune` would try.
             return known(&knob::knobs(&self.ground)).map_or_else(
                 || {
                     refuse(
@@ -187,8 +187,8 @@ impl Knobs {
         if knob::names().contains(&over.name.as_str()) {
             return refuse(
                 &object,
-                "this knob cannot be turned here",
-                "settings of hosts need a lab or --try-host (of interfaces --try-interface, of the far host --try-far)",
+                "this knob cannot be set here",
+                "settings of hosts need a lab or --try-host (of interfaces --try-interface, of the server's host --try-far)",
             );
         }
         let command = words.first().map_or("", String::as_str);
@@ -202,16 +202,16 @@ impl Knobs {
         )
     }
 
-    /// The first value of a knob: where it stands when nobody turns it.
+    /// Returns the initial value of a knob.
     pub fn start(&self, knob: &Knob) -> String {
         let own = self.own.iter().find(|own| own.name == knob.name);
         let first = own.and_then(|own| own.values.first());
         first.map_or_else(|| DEFAULT.to_owned(), String::clone)
     }
 
-    /// The far end of a measuring command, where its server listens.
+    /// Returns the server address of a measuring command.
     pub fn far(words: &[String]) -> Option<SocketAddr> {
-        // An experiment has far ends of its own.
+        // An experiment has its own servers.
         if words.first().is_some_and(|name| name == "run") {
             return None;
         }
@@ -222,30 +222,30 @@ impl Knobs {
     }
 }
 
-/// The lab, or else this host.
+/// Returns the lab, or else this host.
 fn own_hosts(lab: Option<Hosts>, interfaces: &[String]) -> Result<Hosts, Failure> {
     lab.or_else(|| Hosts::own(interfaces)).ok_or_else(|| {
         Failure::failed(Problem::new(
-            "cannot be seen",
-            "this network",
+            "cannot be read",
+            "the network namespace of this process",
             "mount /proc",
         ))
     })
 }
 
-/// A knob and one of its values.
+/// Parses `KNOB=VALUE`.
 pub fn pair(text: &str) -> Result<Over, Failure> {
     let over: Over = (text.parse()).map_err(|error: linerate_tune::TuneError| {
         Failure::usage(Problem::new(error.to_string(), text, "write KNOB=VALUE"))
     })?;
     match (over.values.len(), text.split_once('=')) {
         (1, _) => Ok(over),
-        // One value that has commas in it, as `offload=gso,gro` has.
+        // A single value that contains commas, such as `offload=gso,gro`.
         (2.., Some((_, value))) if !value.contains("..") => Ok(Over {
             name: over.name,
             values: vec![value.trim().to_owned()],
         }),
-        _ => refuse(text, "one value is needed", "write KNOB=VALUE"),
+        _ => refuse(text, "needs one value", "write KNOB=VALUE"),
     }
 }
 
@@ -282,8 +282,8 @@ fn ground(args: &KnobArgs, words: &[String], hosts: &Hosts, may_change: bool) ->
     }
 }
 
-/// Interfaces that are to be turned outside of a lab have to be there, and must not carry what tells both
-/// ends what to do next: a setting that cuts it would leave nobody to set it back.
+/// Checks interfaces to be changed outside a lab: each must exist, and must not carry the control
+/// connection, because a setting that cuts it off could not be restored.
 fn check_interfaces(args: &KnobArgs, words: &[String]) -> Result<(), Failure> {
     let known = linerate_host::snapshot::netlink::links().unwrap_or_default();
     for name in &args.try_interface {
@@ -291,7 +291,7 @@ fn check_interfaces(args: &KnobArgs, words: &[String]) -> Result<(), Failure> {
             let names: Vec<_> = known.iter().map(|link| link.name.as_str()).collect();
             return refuse(
                 &format!("--try-interface {name}"),
-                "there is no such interface",
+                "no such interface",
                 &format!("choose from {}", names.join(", ")),
             );
         }
@@ -309,7 +309,7 @@ fn check_interfaces(args: &KnobArgs, words: &[String]) -> Result<(), Failure> {
         None => Ok(()),
         Some(name) => refuse(
             &format!("--try-interface {name}"),
-            "it carries the control connection: a setting that cuts it would end the search half-way",
+            "carries the control connection: a setting that cuts it off would end the search early",
             "name another one, or add --touch-control",
         ),
     }
@@ -320,7 +320,7 @@ fn control_interface(words: &[String]) -> Option<String> {
     route_interface(far).ok()
 }
 
-/// Whether a value leaves things as they are.
+/// Returns whether a value leaves a setting unchanged.
 pub fn is_default(value: &str) -> bool {
     value == DEFAULT
 }

@@ -1,8 +1,8 @@
-//! `--tui`: a run, or a series of them, on the whole terminal while it goes on; the text of the result
-//! follows when it is over.
+//! `--tui`: shows a run or a series on the full screen while it continues; the text of the result
+//! follows after it.
 //!
-//! The screen is drawn a few times a second by the thread that otherwise prints lines, so nothing more
-//! runs beside the measuring threads than without it.
+//! The thread that otherwise prints lines draws the screen a few times a second, so that no further
+//! thread competes with the measuring threads.
 
 mod canvas;
 mod heard;
@@ -38,36 +38,36 @@ use heard::Heard;
 use sight::Sight;
 use state::{Key, State};
 
-/// Time between two looks at the keys; keys feel at once below a tenth of a second.
+/// Time between two polls of the keys: below a tenth of a second, keys feel immediate.
 const LOOK: Duration = Duration::from_millis(80);
 
-/// Time between two drawings at least: more than eyes follow only takes processor time.
+/// Minimum time between two redraws: more than the eye can follow only costs processor time.
 const DRAW: Duration = Duration::from_millis(200);
 
-/// After so long a second `q` is another wish than the first: to end at once, whatever goes on.
+/// Time after which a second `q` counts as a request to end at once, not as a repeated key.
 const REPEATED: Duration = Duration::from_millis(500);
 
-/// A terminal that took nothing for so long stands still: nobody reads it, and who wants an end has waited
-/// enough.
+/// Time without output after which a terminal counts as stalled: its reader is gone, and the user
+/// waits for the end.
 const STILL: Duration = Duration::from_secs(2);
 
-/// Refuses a screen where there is none, before anything is measured.
+/// Checks before a measurement that a terminal exists if the screen is requested.
 pub fn check(asked: bool) -> Result<(), Failure> {
     let there = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
     match there || !asked {
         true => Ok(()),
         false => Err(Failure::usage(Problem::new(
-            "needs a terminal for its screen and its keys",
+            "needs a terminal for the display and the keys",
             "--tui",
-            "leave it out where output goes to a file or a pipe",
+            "leave it out when output goes to a file or a pipe",
         ))),
     }
 }
 
-/// Runs `body` beside the screen where that is asked for, and beside a printer otherwise.
+/// Runs `body` with the full-screen display if requested, else with a printer.
 ///
 /// # Errors
-/// That the terminal, or a thread, could not be had.
+/// Fails if the terminal or a thread is not available.
 pub fn while_told<T>(
     asked: bool,
     stop: &Stop,
@@ -80,7 +80,7 @@ pub fn while_told<T>(
     }
 }
 
-/// Runs a series of that title, whose parts an output is told: shown where that is asked for.
+/// Runs a series with this title, on the full screen if requested.
 ///
 /// # Errors
 /// As [`while_shown`].
@@ -103,21 +103,21 @@ pub fn series<T>(
     result
 }
 
-/// Runs `body` under a screen of what it tells; `q` ends it as Ctrl-C does.
+/// Runs `body` with the full-screen display of its events; `q` ends the run as Ctrl-C does.
 ///
 /// # Errors
-/// That the terminal, or a thread, could not be had.
+/// Fails if the terminal or a thread is not available.
 pub fn while_shown<T>(stop: &Stop, body: impl FnOnce(&Teller) -> T) -> Result<T, Failure> {
     let (queue, waiting) = mpsc::channel();
     let teller = Teller::of(queue);
     let not_had = |error: std::io::Error| {
         Failure::failed(Problem::new(
-            format!("cannot be taken over ({error})"),
+            format!("cannot switch to full-screen mode ({error})"),
             "the terminal",
             "leave out --tui",
         ))
     };
-    // From here on whatever ends this, and be it a signal, puts the terminal back.
+    // From here on the terminal is restored at each exit, even by a signal.
     let taken = Taken::screen().map_err(not_had)?;
     let (terminal, drawn) = Canvas::on_terminal().map_err(not_had)?;
     let stopping = stop.clone();
@@ -130,33 +130,34 @@ pub fn while_shown<T>(stop: &Stop, body: impl FnOnce(&Teller) -> T) -> Result<T,
         });
     if let Err(error) = screen {
         return Err(Failure::failed(Problem::new(
-            format!("no thread to draw with ({error})"),
+            format!("cannot start the screen thread ({error})"),
             "this process",
-            "raise the limit of processes: `ulimit -u`",
+            "raise the process limit: `ulimit -u`",
         )));
     }
-    // However `body` ends: the screen goes then.
+    // Ends the screen however `body` ends.
     let over = Over(&teller);
     let result = body(&teller);
     drop(over);
-    // The result is printed on the terminal as it was before. Whoever reads keys from one that has gone
-    // away may never come back.
+    // The result is printed on the restored terminal. The screen thread may block forever in a read
+    // of a terminal that has hung up, so it is not joined.
     let mut still = Still::since_now();
     while shown.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) && !has_hung_up() {
         if still.is_so(stop, &drawn) {
-            // First: settings that are put back wake whoever waits there, and for a moment it seems to be read.
+            // First, because restoring the settings wakes a blocked writer, and the terminal then
+            // seems to be read.
             leave_unread();
             break;
         }
     }
     drop(taken);
-    // Theirs is to know that the terminal can be taken over once more.
+    // crossterm must see raw mode end, so that the terminal can be taken again.
     let _ = disable_raw_mode();
     Ok(result)
 }
 
-/// Whether the terminal stands still while somebody wants an end. Without such a wish its reader may come back
-/// whenever it likes.
+/// Detects a terminal that accepts no output while the user wants the run to end. Without that
+/// request, a reader may pause for any time.
 struct Still {
     since: Instant,
     drawn: u64,
@@ -182,7 +183,7 @@ impl Still {
     }
 }
 
-/// Tells the screen that nothing more comes when it is dropped.
+/// Sends the end of the updates on drop.
 struct Over<'a>(&'a Teller);
 
 impl Drop for Over<'_> {
@@ -191,7 +192,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Draws what is told, and does what keys say, until nothing more is told.
+/// Draws updates and handles keys until the updates end.
 fn show(mut terminal: canvas::Screen, waiting: &Receiver<Told>, stop: &Stop) {
     let mut state = State::default();
     let mut sight = Sight::default();
@@ -235,31 +236,31 @@ fn show(mut terminal: canvas::Screen, waiting: &Receiver<Told>, stop: &Stop) {
             if let Some(places) = sight.look() {
                 state.see(places);
             }
-            // A terminal that went away ends the screen, not the run.
+            // A terminal that went away ends the display, not the run.
             let _ = terminal.draw(|frame| screen::draw(&state, frame));
             drawn = Instant::now();
         }
     }
-    // Dropped, it would show the cursor, which whoever took the terminal does, and panic where neither that
-    // nor a word about it can be written any more.
+    // Its drop would show the cursor, which the owner of the terminal does already, and panic if
+    // neither the cursor nor an error message can be written any more.
     std::mem::forget(terminal);
 }
 
-/// Keys since the last look.
+/// Returns the keys since the last poll.
 fn pressed() -> Vec<Key> {
     let mut keys = Vec::new();
-    // At the end of what was typed on a terminal that is gone, its reader turns round without end.
+    // On a terminal that has hung up, crossterm's reader loops forever at the end of the input.
     while !has_hung_up() && event::poll(Duration::ZERO).unwrap_or(false) {
         keys.extend(event::read().ok().and_then(key));
     }
-    // crossterm tells of another size and forgets, until the next key, that keys are there as well: its epoll is
-    // edge-triggered, and it leaves at the first thing that it finds.
+    // After a resize event crossterm does not report keys that are also waiting until the next key:
+    // its epoll is edge-triggered, and it returns at the first event.
     keys.extend(hidden(&typed()));
     keys
 }
 
-/// Keys among bytes that no parser has seen; sequences of escape are none of ours, and an escape with nothing
-/// behind it begins none.
+/// Returns the keys among raw bytes that crossterm has not parsed. Escape sequences are ignored; an
+/// escape at the end is the key itself.
 fn hidden(bytes: &[u8]) -> Vec<Key> {
     const ESCAPE: u8 = 0x1b;
     let escapes = bytes.iter().rev().take_while(|byte| **byte == ESCAPE);
@@ -289,7 +290,7 @@ fn key(input: Input) -> Option<Key> {
         return None;
     }
     match key.code {
-        // In raw mode the terminal sends no signal.
+        // In raw mode Ctrl-C sends no signal.
         KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => Some(Key::Quit),
         KeyCode::Char('q') | KeyCode::Esc => Some(Key::Quit),
         KeyCode::Char('p' | ' ') => Some(Key::Pause),
@@ -309,12 +310,12 @@ mod tests {
             (&b"q"[..], &[Key::Quit][..]),
             (b"\x03", &[Key::Quit]),
             (b"\x1b", &[Key::Quit]),
-            // Behind another key, and held down.
+            // After another key, and held down.
             (b"s\x1b", &[Key::Save, Key::Quit]),
             (b"\x1b\x1b", &[Key::Quit, Key::Quit]),
             (b"\x1b[5~\x1b", &[Key::Quit]),
             (b"ps\r", &[Key::Pause, Key::Save, Key::Done]),
-            // Page up, and what follows it: what belongs to the sequence only its parser knows.
+            // Page up and a key: without a parser, the end of the sequence is unknown.
             (b" \x1b[5~q", &[Key::Pause]),
             (b"xyz", &[]),
             (b"", &[]),

@@ -1,23 +1,23 @@
-//! `-b`: an offered load, or the search for the largest one.
+//! `-b`: an offered load, or the search for the highest one.
 
 use std::str::FromStr;
 
 use linerate_metric::pace::Burst;
 use linerate_metric::units::{BitRate, parse_count, parse_fraction};
 
-/// What `-b` asks for.
+/// Value of `-b`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Load {
     /// `RATE[/BURST]`.
     Rate {
-        /// Payload bits per second; 0 for as fast as it goes.
+        /// Payload bits per second; 0 for unlimited.
         bps: u64,
-        /// What leaves at once.
+        /// Payload sent back to back.
         burst: Option<Burst>,
     },
     /// `max[:LOSS]`.
     Max {
-        /// Share of the datagrams that may be lost, 0 to 1.
+        /// Accepted fraction of lost datagrams, 0 to 1.
         loss: f64,
     },
 }
@@ -29,7 +29,7 @@ impl FromStr for Load {
         if let Some(rest) = text.strip_prefix("max") {
             let loss = match rest.strip_prefix(':') {
                 None if rest.is_empty() => 0.0,
-                None => return Err(format!("`{text}` is no load: write max, or max:0.1%")),
+                None => return Err(format!("`{text}` is not a load: write max, or max:0.1%")),
                 Some(share) => parse_fraction(share).map_err(|error| error.to_string())?,
             };
             if !(0.0..1.0).contains(&loss) {
@@ -38,7 +38,7 @@ impl FromStr for Load {
                     false => format!(": `{text}` lacks a `%`"),
                 };
                 return Err(format!(
-                    "the loss that is allowed lies from 0 to below 100 %{lacking}"
+                    "the accepted loss must be from 0 to below 100 %{lacking}"
                 ));
             }
             return Ok(Self::Max { loss });
@@ -54,12 +54,12 @@ impl FromStr for Load {
     }
 }
 
-/// What `--pps` asks for: `N[/BURST]`.
+/// Value of `--pps`: `N[/BURST]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pps {
     /// Datagrams per second.
     pub count: u64,
-    /// What leaves at once.
+    /// Payload sent back to back.
     pub burst: Option<Burst>,
 }
 
@@ -73,7 +73,7 @@ impl FromStr for Pps {
         };
         let count = parse_count(count).map_err(|error| error.to_string())?;
         if count == 0 {
-            return Err("nothing would be sent: give 1 or more".to_owned());
+            return Err("0 sends nothing: give 1 or more".to_owned());
         }
         Ok(Self { count, burst })
     }
@@ -135,7 +135,7 @@ mod tests {
         ] {
             assert!(text.parse::<Load>().is_err(), "{text}");
         }
-        let limits = "the loss that is allowed lies from 0 to below 100 %";
+        let limits = "the accepted loss must be from 0 to below 100 %";
         for (text, why) in [
             ("max:5", format!("{limits}: `max:5` lacks a `%`")),
             ("max:150%", limits.to_owned()),

@@ -4,15 +4,16 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// Longest name of an interface (IFNAMSIZ of linux/if.h, less its closing zero).
+/// Maximum length of an interface name in bytes (IFNAMSIZ of linux/if.h, less the terminating
+/// zero).
 const LONGEST_INTERFACE: usize = 15;
 
-/// Where sockets are bound: `ADDRESS`, `%IF` or `ADDRESS%IF`.
+/// Local address of sockets: `ADDRESS`, `%IF` or `ADDRESS%IF`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Local {
-    /// The address; absent: the kernel chooses.
+    /// `None`: chosen by the kernel.
     pub address: Option<IpAddr>,
-    /// The interface; absent: any.
+    /// `None`: any interface.
     pub interface: Option<String>,
 }
 
@@ -29,12 +30,12 @@ impl FromStr for Local {
             !name.is_empty() && name.len() <= LONGEST_INTERFACE && !name.contains(odd)
         };
         if interface.is_some_and(|name| !named(name)) {
-            return Err("no interface can have that name: see `ip link`".to_owned());
+            return Err("not an interface name: see `ip link`".to_owned());
         }
         let address = match (address, interface) {
             ("", Some(_)) => None,
             _ => Some(address.parse().map_err(|_| {
-                "not an IP address: give one that `ip address` lists, or %INTERFACE".to_owned()
+                "not an IP address: use one that `ip address` lists, or %INTERFACE".to_owned()
             })?),
         };
         Ok(Self {

@@ -1,4 +1,4 @@
-//! The hosts whose settings may be changed: this one, or all of the lab around this program.
+//! Hosts whose settings may be changed: this host, or all hosts of the lab that runs this program.
 
 mod place;
 
@@ -29,30 +29,29 @@ use linerate_lab::{segment_sizes, set_segment_sizes};
 use linerate_tune::guard::{Device, Guard, Key, Kind, Machine, Owner, Place};
 use linerate_tune::knob::TURNING_S;
 
-/// Hosts with their network namespaces.
 pub struct Hosts {
     hosts: Vec<Host>,
-    /// Interfaces that may be changed, those of the lab's links: the place of their host, and their name.
+    /// Interfaces of lab links that may be changed: index of the host, name.
     links: Vec<(usize, String)>,
-    /// The network that this process is in.
+    /// Inode of this process's network namespace.
     own: u64,
-    /// All other networks of this machine that can be entered from here. It takes a look at all processes, so they are
-    /// looked for when they are needed.
+    /// Other network namespaces of this machine that can be entered. Found on first use, because
+    /// the search reads all processes.
     others: OnceLock<Vec<Host>>,
 }
 
 struct Host {
     name: String,
     inode: u64,
-    /// The kernel's own number of the network; of some networks it cannot be asked.
+    /// Cookie of the network namespace; `None` if the kernel does not report it.
     cookie: Option<u64>,
     namespace: OwnedFd,
-    /// Switches have settings of links alone.
+    /// The host is the namespace of the switches, which has settings of links only.
     is_switch: bool,
 }
 
 impl Hosts {
-    /// All hosts of the lab around this program; `None` outside of a lab.
+    /// Returns all hosts of the lab that runs this program; `None` outside a lab.
     pub fn of_lab() -> Option<Self> {
         let inside = linerate_lab::inside()?;
         let mut hosts = Vec::new();
@@ -77,8 +76,8 @@ impl Hosts {
             });
         }
         let place = |name: &str| {
-            let own = hosts.iter().position(|host| host.name == name);
-            own.or_else(|| hosts.iter().position(|host| host.is_switch))
+            let position = hosts.iter().position(|host| host.name == name);
+            position.or_else(|| hosts.iter().position(|host| host.is_switch))
         };
         let mut links = Vec::new();
         for link in &inside.info.links {
@@ -96,7 +95,7 @@ impl Hosts {
         })
     }
 
-    /// This host alone, with the interfaces of it that may be changed.
+    /// Returns this host, with those of its interfaces that may be changed.
     pub fn own(interfaces: &[String]) -> Option<Self> {
         let file = File::open("/proc/thread-self/ns/net").ok()?;
         let inode = file.metadata().ok()?.ino();
@@ -114,12 +113,12 @@ impl Hosts {
         })
     }
 
-    /// Whether there are interfaces whose settings may be changed.
+    /// Returns whether there are interfaces whose settings may be changed.
     pub fn has_links(&self) -> bool {
         !self.links.is_empty()
     }
 
-    /// Every place of a setting.
+    /// Returns the keys of a setting on all hosts or interfaces.
     pub fn keys(&self, kind: Kind, name: &str) -> Vec<Key> {
         let key = |host: &Host, name: &str| Key {
             host: host.name.clone(),
@@ -133,7 +132,7 @@ impl Hosts {
                 .filter(|host| !host.is_switch)
                 .map(|host| key(host, name))
                 .collect(),
-            // Both ends of each link, where a packet is as long as the shorter of them takes.
+            // Both ends of each link, because the smaller value limits the packets.
             Kind::SegmentSizes | Kind::Mtu | Kind::State | Kind::Addresses => (self.links.iter())
                 .map(|(place, interface)| key(&self.hosts[*place], interface))
                 .collect(),
@@ -152,7 +151,7 @@ impl Hosts {
         }
     }
 
-    /// The network of a setting: one of these hosts', or else any that can be entered.
+    /// Returns the host of a setting: one of these hosts, or any namespace that can be entered.
     fn host_of(&self, key: &Key) -> Option<&Host> {
         let is_it = |host: &&Host| key.is_of(host.inode, host.cookie);
         let mut hosts = self.hosts.iter();
@@ -180,15 +179,16 @@ impl Hosts {
             .get_or_init(|| networks().into_iter().filter_map(other).collect())
     }
 
-    /// Runs something in the network of a setting.
+    /// Runs a closure in the network namespace of a setting.
     fn within<R: Send>(
         &self,
         key: &Key,
         run: impl FnOnce() -> Result<R, String> + Send,
     ) -> Result<R, String> {
         let host = self.host_of(key);
-        let host =
-            host.ok_or("its network is not to be seen from here: run it where it was run before")?;
+        let host = host.ok_or(
+            "its network namespace is not visible from here: run the command where it ran before",
+        )?;
         self.inside(host, run)
     }
 
@@ -198,15 +198,16 @@ impl Hosts {
         run: impl FnOnce() -> Result<R, String> + Send,
     ) -> Result<R, String> {
         if host.inode == self.own {
-            // Entering it again takes a privilege that setting something in it does not.
+            // Entering our own namespace would need a privilege that the setting itself does not
+            // need.
             return run();
         }
         within(&host.namespace, run)
-            .map_err(|error| format!("its network cannot be entered ({error})"))?
+            .map_err(|error| format!("its network namespace cannot be entered ({error})"))?
     }
 }
 
-/// Runs something on a thread of its own in a network.
+/// Runs a closure on a new thread in a network namespace.
 fn within<R: Send>(network: &OwnedFd, run: impl FnOnce() -> R + Send) -> io::Result<R> {
     thread::scope(|scope| {
         let running = scope.spawn(|| {
@@ -219,7 +220,7 @@ fn within<R: Send>(network: &OwnedFd, run: impl FnOnce() -> R + Send) -> io::Res
     })
 }
 
-/// The kernel's number of a network, asked within it.
+/// Returns the cookie of a network namespace, read from inside it.
 fn cookie(network: &OwnedFd) -> Option<u64> {
     within(network, || namespace::network_cookie().ok()).ok()?
 }
@@ -230,7 +231,7 @@ fn file_of(sysctl: &str) -> String {
 
 fn words<T>(result: std::io::Result<T>) -> Result<T, String> {
     result.map_err(|error| match error.kind() {
-        std::io::ErrorKind::PermissionDenied => format!("{error}: it takes root"),
+        std::io::ErrorKind::PermissionDenied => format!("{error}: needs root"),
         _ => error.to_string(),
     })
 }
@@ -261,14 +262,14 @@ impl Machine for Hosts {
             Kind::Offloads => words(interface::offloads(name)),
             Kind::Rps => words(steering(name, Steering::Rps)),
             Kind::Xps => words(steering(name, Steering::Xps)),
-            Kind::Command => Err("a command does not tell what was before".to_owned()),
+            Kind::Command => Err("the old value of a command is unknown".to_owned()),
         })
     }
 
     fn write(&self, key: &Key, value: &str, limit_s: Option<u64>) -> Result<(), String> {
         let limit = Duration::from_secs(limit_s.unwrap_or(TURNING_S));
         if key.kind == Kind::Command {
-            // It goes back without a network of ours.
+            // Commands need no network namespace.
             return shell(value, limit);
         }
         let name = key.name.as_str();
@@ -282,13 +283,13 @@ impl Machine for Hosts {
                 let sizes = match sizes.as_deref() {
                     Some(&[one]) => [one; 4],
                     Some(&[a, b, c, d]) => [a, b, c, d],
-                    _ => return Err(format!("`{value}` is no size")),
+                    _ => return Err(format!("`{value}` is not a size")),
                 };
                 set_segment_sizes(name, sizes).map_err(|error| error.to_string())
             }
             Kind::Mtu => match value.parse() {
                 Ok(bytes) => words(interface::set_mtu(name, bytes)),
-                Err(_) => Err(format!("`{value}` is no size")),
+                Err(_) => Err(format!("`{value}` is not a size")),
             },
             Kind::State => words(interface::set_state(name, value)),
             Kind::Addresses => words(set_addresses(name, value)),
@@ -318,19 +319,19 @@ impl Machine for Hosts {
     }
 }
 
-/// How soon its end is noticed.
+/// Time between two checks for the end of a command.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How long what it said last may be on its way to us.
+/// Time to wait for the last output of a command.
 const LAST: Duration = Duration::from_secs(1);
 
-/// Runs a line that sets something back; what it prints is nobody's result.
+/// Runs a shell command that sets or restores something; its standard output is discarded.
 fn shell(line: &str, limit: Duration) -> Result<(), String> {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", line]);
     (command.stdin(Stdio::null()).stdout(Stdio::null())).stderr(Stdio::piped());
-    // What ends this program from its terminal, a second hang-up say, is not to end what sets things back; and it may
-    // ask for a password there.
+    // Signals of the terminal that end this program, such as a second hang-up, must not end a
+    // command that restores settings. It keeps the terminal, because it may prompt for a password.
     deaf_to_terminal(&mut command);
     let mut child = words(command.spawn())?;
     let said = Reader::told(child.stderr.take().expect("it is piped"));
@@ -338,7 +339,7 @@ fn shell(line: &str, limit: Duration) -> Result<(), String> {
     while ended(&child).is_none() {
         if began.elapsed() > limit {
             return Err(format!(
-                "`{line}` has not ended in {} s and goes on: if it waits for somebody, end it and run it by hand",
+                "`{line}` did not end within {} s and is still running: if it waits for input, end it and run it by hand",
                 limit.as_secs()
             ));
         }
@@ -348,7 +349,7 @@ fn shell(line: &str, limit: Duration) -> Result<(), String> {
     if status.success() {
         return Ok(());
     }
-    // What it started may hold the pipe for good.
+    // A child of the command may hold the pipe open forever.
     let _ = said.ends_within(LAST);
     Err(format!(
         "`{line}` failed ({status}): {}",
@@ -356,13 +357,13 @@ fn shell(line: &str, limit: Duration) -> Result<(), String> {
     ))
 }
 
-/// A guard whose journal is in this folder, where there is one; what the commands around this one have set it may set as
-/// well.
+/// Creates a guard with a journal in this directory, if there is one. It may also change settings
+/// that the commands which started this process have changed.
 pub fn guard<M: Machine>(machine: M, journals: Option<PathBuf>) -> Guard<M> {
     Guard::new(machine, journals, owner()).within(around())
 }
 
-/// This process, as a journal names it.
+/// Returns this process as a journal names it.
 fn owner() -> Owner {
     let pid = std::process::id();
     owner_of(pid).map_or_else(
@@ -375,10 +376,10 @@ fn owner() -> Owner {
     )
 }
 
-/// Processes that this one may have been started by, one by the next: more are none but a loop.
+/// Maximum number of ancestor processes: more would be a loop.
 const MOST_AROUND: usize = 64;
 
-/// Who started this process, who started that, and so on.
+/// Returns the ancestors of this process, parent first.
 fn around() -> Vec<Owner> {
     let parent = |(_, parent): &(Owner, u32)| owner_of(*parent);
     let all = iter::successors(owner_of(std::process::id()), parent);
@@ -388,7 +389,7 @@ fn around() -> Vec<Owner> {
         .collect()
 }
 
-/// A process, as a journal would name it, and who started it.
+/// Returns a process as a journal names it, and the number of its parent.
 fn owner_of(pid: u32) -> Option<(Owner, u32)> {
     let (parent, started_ticks) = born(pid)?;
     let owner = Owner {
@@ -399,20 +400,20 @@ fn owner_of(pid: u32) -> Option<(Owner, u32)> {
     Some((owner, parent))
 }
 
-/// Whether the process of a journal still runs.
+/// Returns whether the process of a journal still runs.
 pub fn runs(owner: &Owner) -> bool {
     born(owner.pid).is_some_and(|(_, started_ticks)| started_ticks == owner.started_ticks)
 }
 
-/// Which boot of the machine this is.
+/// Returns the id of the current boot.
 pub fn boot() -> String {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     text.trim().to_owned()
 }
 
-/// Who started a process and when, in clock ticks: fields 4 and 22 of `/proc/PID/stat` (proc_pid_stat(5)); the name before
-/// them may hold spaces. None of a process that has ended and whose parent has not asked for it yet: some never do, and
-/// it sets nothing back.
+/// Returns the parent and the start time, in clock ticks, of a process: fields 4 and 22 of
+/// `/proc/PID/stat` (proc_pid_stat(5)); the name before them may contain spaces. `None` for a
+/// zombie: some parents never collect it, and it restores nothing.
 fn born(pid: u32) -> Option<(u32, u64)> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, rest) = text.rsplit_once(')')?;
@@ -433,7 +434,7 @@ mod tests {
         let kept = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
         assert_eq!(
             words::<()>(Err(kept)),
-            Err("permission denied: it takes root".to_owned())
+            Err("permission denied: needs root".to_owned())
         );
         let gone = std::io::Error::from(std::io::ErrorKind::NotFound);
         assert_eq!(words::<()>(Err(gone)), Err("entity not found".to_owned()));
@@ -445,13 +446,14 @@ mod tests {
         let is_gone = |key: &Key| hosts.find(key, None) == Place::Gone;
         let own = hosts.keys(Kind::Sysctl, "net.ipv4.tcp_rmem").remove(0);
         assert!(!is_gone(&own));
-        // The inode number came again.
+        // The inode number was reused.
         let later = Key {
             cookie: own.cookie.map(|cookie| cookie + 1),
             ..own.clone()
         };
         assert_eq!(is_gone(&later), own.cookie.is_some());
-        // No namespace has this number. From a container not everybody is seen who might have one.
+        // No namespace has this number. Inside a container, not all processes that might have one
+        // are visible.
         let none = Key {
             namespace: 1,
             ..own
@@ -469,13 +471,13 @@ mod tests {
         let own = hosts.device(&key).expect("every network has one");
         let there = Place::At(key.clone());
         assert_eq!(hosts.find(&key, Some(&own)), there);
-        // Noted before the interface was.
+        // A journal entry of a version that did not record the device.
         assert_eq!(hosts.find(&key, None), there);
         let other = key.of_interface("none-such0");
         assert_eq!(hosts.find(&other, None), Place::Gone);
-        // It is called `lo` by now.
+        // The interface was renamed to `lo`.
         assert_eq!(hosts.find(&other, Some(&own)), there);
-        // What had this name had another number.
+        // The interface with this name had another index.
         let gone = Device {
             index: u32::MAX,
             ..own
@@ -491,7 +493,8 @@ mod tests {
         assert!(around.iter().all(runs) && !around.contains(&owner()));
     }
 
-    /// In a group of its own a command that asks for a password would be stopped by the terminal.
+    /// In a group of its own, a command that prompts for a password would be stopped by the
+    /// terminal.
     #[test]
     fn what_sets_back_is_in_our_group_and_hears_no_hang_up() {
         let stat = fs::read_to_string("/proc/self/stat").unwrap();
@@ -535,6 +538,6 @@ mod tests {
         let hosts = Hosts::own(&[]).expect("/proc is mounted");
         let told = hosts.write(&Key::of_command("window"), "sleep 20", Some(0));
         let told = told.unwrap_err();
-        assert!(told.contains("`sleep 20` has not ended in 0 s"), "{told}");
+        assert!(told.contains("`sleep 20` did not end within 0 s"), "{told}");
     }
 }

@@ -1,4 +1,4 @@
-//! `linerate`: how fast a network stack goes, why it goes no faster, and what to change.
+//! `linerate`: measures a network stack, finds what limits it, and tunes it.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -42,24 +42,25 @@ use output::{
     stdout_failed,
 };
 
-/// What `linerate` alone prints.
+/// Text that `linerate` without arguments prints.
 const WELCOME: &str = "\
-linerate tells how fast a network stack goes, why it goes no faster, and what to change.
+linerate measures the throughput and latency of a network stack, finds what limits it, and tunes it.
 
 Try first:
-  linerate demo                      everything on this machine, no root needed; writes a report
-  linerate doctor                    what this machine can do, and how to enable the rest
+  linerate demo                      measure this machine and write a report; no root needed
+  linerate doctor                    check what this machine supports and how to enable the rest
 
 Between two hosts:
-  linerate server                    on one of them
-  linerate throughput HOST           on the other: how much arrives in a second
-  linerate latency HOST              how long an answer takes
+  linerate server                    on one host
+  linerate throughput HOST           on the other host: payload per second
+  linerate latency HOST              on the other host: round-trip time
 
 `linerate --help` lists all commands, `linerate COMMAND --help` shows their options and examples.";
 
 fn main() -> ExitCode {
     let mut words: Vec<OsString> = std::env::args_os().collect();
-    // The holder of a lab enters namespaces, which a process can do before its first thread only.
+    // The holder of a lab enters namespaces. A process can do that only while it has a single
+    // thread.
     if words
         .get(1)
         .is_some_and(|word| word == linerate_lab::HOLDER_COMMAND)
@@ -107,7 +108,7 @@ fn main() -> ExitCode {
     ended(code)
 }
 
-/// A result that could not be printed is no success.
+/// Returns the exit code of the process: a result that could not be printed is a failure.
 fn ended(code: u8) -> ExitCode {
     end_if_reader_is_gone();
     ExitCode::from(match code {
@@ -116,7 +117,7 @@ fn ended(code: u8) -> ExitCode {
     })
 }
 
-/// Prints what clap has to say; where JSON was asked for an error is JSON on standard output.
+/// Prints clap's help, version or error; with --json an error is JSON on standard output.
 fn usage(words: &[OsString], error: &clap::Error) -> u8 {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -149,7 +150,7 @@ fn usage(words: &[OsString], error: &clap::Error) -> u8 {
         return exit::USAGE;
     }
     let text = error.to_string();
-    // Its first paragraph says what is wrong; what is missing stands on lines of its own.
+    // The first paragraph describes the error. Missing arguments are on lines of their own.
     let lines = text.lines().map(str::trim);
     let said: Vec<_> = lines.take_while(|line| !line.is_empty()).collect();
     let situation = said.join(" ").trim_start_matches("error: ").to_owned();
@@ -164,7 +165,7 @@ fn usage(words: &[OsString], error: &clap::Error) -> u8 {
     exit::USAGE
 }
 
-/// That an option which clap does not take was set by the environment, for other commands perhaps.
+/// Returns a hint if clap rejects an option that the environment sets, perhaps for other commands.
 fn from_environment(words: &[OsString], error: &clap::Error) -> Option<String> {
     let named = [ContextKind::InvalidArg, ContextKind::PriorArg].map(|kind| error.get(kind));
     let called = named.into_iter().flatten().flat_map(|value| match value {
@@ -175,16 +176,17 @@ fn from_environment(words: &[OsString], error: &clap::Error) -> Option<String> {
     let mut found = called.filter_map(|called| command_line::variable_behind(words, called));
     let (option, variable) = found.next()?;
     let or = match error.kind() {
-        // What contradicts another option is no better for being typed.
+        // An option that conflicts with another one does so on the command line too.
         ErrorKind::ArgumentConflict => String::new(),
-        _ => format!(", or say --{option} for this command"),
+        _ => format!(", or pass --{option} to this command"),
     };
     Some(format!(
         "{variable} in the environment sets --{option}: unset it{or}"
     ))
 }
 
-/// That an option belongs to the program whose words this command takes, and what stands in its place here.
+/// Returns an error for an option of DPDK's testpmd that `linerate forward` does not have, with its
+/// replacement.
 fn foreign(words: &[OsString], error: &clap::Error) -> Option<Problem> {
     if error.kind() != ErrorKind::UnknownArgument || words.get(1)? != "forward" {
         return None;
@@ -193,12 +195,16 @@ fn foreign(words: &[OsString], error: &clap::Error) -> Option<Problem> {
         return None;
     };
     let instead = command::forward::testpmd::instead_of(option)?;
-    Some(Problem::new("means nothing on our ports", option, instead))
+    Some(Problem::new(
+        "is an option of testpmd that our ports do not have",
+        option,
+        instead,
+    ))
 }
 
-/// What standard output was to get, as far as a command line that makes no sense tells.
+/// Returns the requested output format, as far as an invalid command line shows it.
 fn asked_form(words: &[OsString]) -> Form {
-    // What follows `--` belongs to another program.
+    // Arguments after `--` belong to another program.
     let has = |option: &str| {
         let mut own = words.iter().take_while(|word| *word != "--");
         own.any(|word| word == option)

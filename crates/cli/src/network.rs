@@ -1,4 +1,4 @@
-//! The lab around this program, as the ends of a run look into it.
+//! The lab that runs this program, as a topology for the ends of a run.
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -7,15 +7,15 @@ use std::sync::Arc;
 use linerate_lab::Inside;
 use linerate_measure::Network;
 
-/// The network that this program was started in by `lab exec`; `None` elsewhere.
+/// Returns the topology of the lab, if `lab exec` started this program.
 pub fn around() -> Option<Arc<Network>> {
     linerate_lab::inside().map(network_of).map(Arc::new)
 }
 
-/// What this program was started through, where that was `lab exec` and no shell inside the lab: the
-/// words before its own.
+/// Returns the `lab exec` command that started this program, as arguments before its own; empty if
+/// it was started otherwise, for example by a shell inside the lab.
 pub fn started_through(program: &str) -> Vec<String> {
-    // Whoever started it is out of sight: it is in no process-number namespace of the lab.
+    // Under `lab exec` the parent is outside the lab's PID namespace, so its number is 0.
     if rustix::process::getppid().is_some() {
         return Vec::new();
     }
@@ -31,7 +31,7 @@ pub fn started_through(program: &str) -> Vec<String> {
         .into()
 }
 
-/// A lab as the ends of a run need it: interfaces with their addresses, and how they are joined.
+/// Returns the topology of a lab: interfaces with their addresses, and links.
 pub fn network_of(lab: Inside) -> Network {
     let Inside {
         info,

@@ -1,5 +1,6 @@
-//! Settings of a device that its port asks for by its URL (`channels=set`, `rss=set`, `steer=udp:7`): made before the port is opened,
-//! and set back when it is closed. The same journal knows what a tap that was there before was like.
+//! Device settings that the URL of a port requests (`channels=set`, `rss=set`, `steer=udp:7`):
+//! applied before the port opens, restored after it closes. The same journal holds the state of a
+//! tap that existed before.
 
 mod carrier;
 mod wanted;
@@ -25,21 +26,22 @@ use crate::machine::{self, Hosts};
 use crate::output::{Output, complain};
 use crate::turn::left_note;
 
-/// The kernel keeps a queue for some time after the last AF_XDP socket on it was closed, and takes it away from
-/// nobody: as long as the port itself waits for one.
+/// Time to retry a restore. The kernel keeps a queue busy for some time after its last AF_XDP
+/// socket closed, and does not remove busy queues.
 const PATIENCE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Settings of the devices of ports, by the numbers of those: what was set last goes back first. Make it before the
-/// ports, so that they are closed by then.
+/// Applied device settings by port number; the latest are restored first. Create it before the
+/// ports, so that the ports are closed when it drops.
 pub struct Nics(Vec<(u32, Nic)>);
 
 impl Nics {
-    /// Says first where settings of a killed command still stand: what is measured now starts from there. Then sets
-    /// what these ports ask for, and tells it; they are numbered from 0.
+    /// Reports settings that a killed command left changed, because the measurement starts from
+    /// them. Then applies the requests of these ports, numbered from 0, and reports them.
     ///
     /// # Errors
-    /// That it cannot be set, or written down before, or that somebody pressed Ctrl-C; all is as it was then.
+    /// Fails if a setting cannot be applied or written to the journal, or on Ctrl-C; all settings
+    /// are restored then.
     pub fn for_ports<'a>(
         urls: impl IntoIterator<Item = &'a PortUrl>,
         stop: &Stop,
@@ -52,7 +54,7 @@ impl Nics {
                 Ok(nic) => nics.hold(port, nic),
                 Err(failure) => {
                     if stop.is_set() {
-                        // Who wants no run waits for no link.
+                        // After Ctrl-C, do not wait for links.
                         nics.restore();
                     }
                     return Err(failure);
@@ -62,7 +64,7 @@ impl Nics {
         Ok(nics)
     }
 
-    /// The same for the port of our own stack, where a run has one.
+    /// Applies the requests of the port of our stack, if a run has one.
     ///
     /// # Errors
     /// As [`Nics::for_ports`].
@@ -71,22 +73,22 @@ impl Nics {
         stop: &Stop,
         output: &Output,
     ) -> Result<Self, Failure> {
-        // What is wrong with a URL is told where the port is opened.
+        // An invalid URL is reported when the port is opened.
         let url = device.and_then(|device| device.parse::<PortUrl>().ok());
         Self::for_ports(&url, stop, output)
     }
 
-    /// Holds what a port asked for until it is released.
+    /// Keeps the settings of a port until it is released.
     pub fn hold(&mut self, port: u32, nic: Nic) {
         self.0.push((port, nic));
     }
 
-    /// Sets back what a port asked for that was closed for good.
+    /// Restores the settings of a port that was closed for good.
     pub fn release(&mut self, port: u32) {
         self.0.retain(|(held, _)| *held != port);
     }
 
-    /// Sets all back; gives the interfaces whose links it may take for a while.
+    /// Restores all settings and returns the interfaces whose links may be down for a while.
     fn restore(&mut self) -> Vec<String> {
         let last_first = self.0.iter_mut().rev();
         last_first.filter_map(|(_, nic)| nic.restore()).collect()
@@ -99,12 +101,12 @@ impl Drop for Nics {
             return;
         };
         let stop = last.stop.clone();
-        // All of them before anybody waits: their links come back at the same time.
+        // All of them before waiting, so that their links come up at the same time.
         carrier::wait(&self.restore(), &stop, complain);
     }
 }
 
-/// Settings of the device of one port, or of a tap that was there before, that go back when it drops.
+/// Settings of the device of one port, or of an existing tap, restored on drop.
 pub struct Nic {
     held: Option<Held>,
     stop: Stop,
@@ -116,7 +118,7 @@ struct Held {
 }
 
 impl Nic {
-    /// Sets what a port asks for, and notes what it changes.
+    /// Applies the requests of a port, and notes the old values.
     ///
     /// # Errors
     /// As [`Nics::for_ports`].
@@ -134,7 +136,8 @@ impl Nic {
         Ok(nic)
     }
 
-    /// The guard of an interface, and its keys for these settings; none where the network cannot be seen.
+    /// Returns the guard of an interface and its keys of these kinds; `None` if the network
+    /// namespace is not readable.
     fn guard(
         &mut self,
         interface: &String,
@@ -150,8 +153,8 @@ impl Nic {
         Some((&mut held.guard, keys))
     }
 
-    /// Notes what a tap is like that is there before the port opens it. The port sets back what it can while it lives;
-    /// this holds for all of its addresses, and after a kill where it can be written down.
+    /// Notes the state of a tap that exists before the port opens it. The port restores what it can
+    /// while it lives; this covers all addresses and, if a journal can be written, a kill.
     fn remember(
         &mut self,
         url: &PortUrl,
@@ -160,7 +163,7 @@ impl Nic {
     ) -> Result<(), Failure> {
         let name = &found.interface;
         let kinds = changed_by(found);
-        // Whatever else has this name will not be opened.
+        // Any other interface of this name will not be opened.
         let is_tap = link(name).is_ok_and(|link| link.kind.as_deref() == Some("tun"));
         if kinds.is_empty() || !is_tap {
             return Ok(());
@@ -170,12 +173,12 @@ impl Nic {
                 let next = "end that process, or name another tap";
                 failed(url, &error.to_string(), next)
             })?,
-            None => Some("its network cannot be seen (mount /proc)".to_owned()),
+            None => Some("its network namespace is not readable (mount /proc)".to_owned()),
         };
         if let Some(why) = unwritten {
             output.remark(&format!(
-                "warning: {}: {why}; {name} goes back when the port is closed, but after kill -9 nobody knows what it \
-                 was like",
+                "warning: {}: {why}; {name} is restored when the port closes, but not after kill -9, because its old \
+                 state is not in a journal",
                 url.short()
             ));
         }
@@ -185,21 +188,23 @@ impl Nic {
     fn grant(&mut self, url: &PortUrl, wish: &DeviceWish, output: &Output) -> Result<(), Failure> {
         let name = &wish.interface;
         if in_use(name).is_some() && !url.common().force {
-            // The port will not be opened: a device that sets its queues up anew loses its link for a while.
+            // The port will fail to open, so the device is left alone: new queues would take its
+            // link down for a while.
             return Ok(());
         }
         if folder("tune").is_none() {
             let next = "set HOME or XDG_STATE_HOME to an absolute path";
-            let situation = "there is no folder for the journal of changes";
+            let situation = "no directory for the journal of changes";
             return Err(failed(url, situation, next));
         }
         let kinds = [Kind::Channels, Kind::Rss, Kind::Flow];
         let (guard, keys) = (self.guard(name, &kinds))
-            .ok_or_else(|| failed(url, "its network cannot be seen", "mount /proc"))?;
+            .ok_or_else(|| failed(url, "its network namespace is not readable", "mount /proc"))?;
         let [channels, rss, flows] = &keys[..] else {
             unreachable!("one interface has one setting of each kind");
         };
-        // Queues that a table names cannot go, and a table cannot name queues that have not come.
+        // Queues that a table names cannot be removed, and a table cannot name queues that do not
+        // exist yet.
         let fewer = guard.read(channels).ok().zip(wish.channels);
         let carried = has_carrier(name) == Some(true);
         let mut is_changed = false;
@@ -221,7 +226,8 @@ impl Nic {
             }
         }
         for steered in &wish.steer {
-            // After the queues: a rule cannot name one that has not come. It goes before they do.
+            // After the queues: a rule cannot name a queue that does not exist. On restore it is
+            // removed before them.
             let key = Key {
                 name: format!("{name} {steered}"),
                 ..flows.clone()
@@ -230,7 +236,7 @@ impl Nic {
             let want = |now: &str| (now != ON).then(|| ON.to_owned());
             set(guard, &key, &word, url, want, output)?;
         }
-        // The first frames would go nowhere.
+        // Without a carrier, the first frames would be lost.
         let links = (is_changed && carried).then(|| name.clone());
         match carrier::wait(links.as_slice(), &self.stop, |text| output.remark(text)) {
             Waited::Stopped => Err(MeasureError::Interrupted.into()),
@@ -238,13 +244,13 @@ impl Nic {
         }
     }
 
-    /// Sets all back; gives the interface whose link it may take for a while.
+    /// Restores all settings and returns the interface if its link may be down for a while.
     fn restore(&mut self) -> Option<String> {
         let Held {
             interface,
             mut guard,
         } = self.held.take()?;
-        // One that has none, as where its far end went, does not get one.
+        // An interface without carrier, for example without a peer, does not get one.
         let has_link = has_carrier(&interface) == Some(true);
         let until = Instant::now() + PATIENCE;
         let mut wrong = guard.restore();
@@ -254,7 +260,7 @@ impl Nic {
         }
         if let Some(first) = wrong.first() {
             complain(&format!(
-                "warning: could not be set back: {first}; `linerate tune --restore` does it once that is over"
+                "warning: could not be restored: {first}; `linerate tune --restore` does it later"
             ));
         }
         has_link.then_some(interface)
@@ -269,14 +275,14 @@ impl Drop for Nic {
     }
 }
 
-/// Notes what is about to be changed; why it is not written down, where it is not.
+/// Notes the old values; returns the reason if they cannot be written to a journal.
 ///
 /// # Errors
-/// Somebody else changes it as well.
+/// Fails if another process changes the same settings.
 fn note(guard: &mut Guard<Hosts>, keys: &[Key]) -> Result<Option<String>, TuneError> {
     let mut unwritten = None;
     for key in keys {
-        // What the kernel does not tell cannot be set back either.
+        // A value that the kernel does not report cannot be restored either.
         let Ok(value) = guard.read(key) else {
             continue;
         };
@@ -292,8 +298,8 @@ fn note(guard: &mut Guard<Hosts>, keys: &[Key]) -> Result<Option<String>, TuneEr
     Ok(unwritten)
 }
 
-/// What opening a tap that is there may change of it, in the order opposite to that in which it goes back: an interface
-/// that is set down, or has a short MTU for a while, loses addresses.
+/// Returns the settings that opening an existing tap may change, in reverse order of their restore:
+/// an interface that is down, or has a short MTU for a while, loses addresses.
 fn changed_by(found: &FoundTap) -> Vec<Kind> {
     let settings = [Kind::Addresses, Kind::State, Kind::Mtu];
     let settings = settings.into_iter().filter(|_| found.settings);
@@ -302,7 +308,7 @@ fn changed_by(found: &FoundTap) -> Vec<Kind> {
         .collect()
 }
 
-/// Sets one thing, unless it stands so already; says whether it did not.
+/// Applies one setting unless it has the value already; returns whether it changed.
 fn set(
     guard: &mut Guard<Hosts>,
     key: &Key,
@@ -319,17 +325,18 @@ fn set(
         ),
         code: exit::MISSING,
     };
-    let now = guard
-        .read(key)
-        .map_err(|why| refused(format!("its driver does not tell what it has ({why})")))?;
+    let now = guard.read(key).map_err(|why| {
+        refused(format!(
+            "its driver does not report the current value ({why})"
+        ))
+    })?;
     let Some(value) = want(&now) else {
         return Ok(false);
     };
     let command = key.command(&value);
-    (guard.set(key, &value))
-        .map_err(|why| refused(format!("`{command}` cannot be done ({why})")))?;
+    (guard.set(key, &value)).map_err(|why| refused(format!("`{command}` failed ({why})")))?;
     output.told(&format!(
-        "note: as `{command}` does, until the port is closed; then `{}`",
+        "note: applied `{command}` until the port closes; then `{}`",
         key.command(&now)
     ));
     Ok(true)
@@ -343,7 +350,7 @@ fn failed(url: &PortUrl, situation: &str, next: &str) -> Failure {
 mod tests {
     use super::*;
 
-    /// Going back is the other way round: addresses last.
+    /// Settings are restored in reverse order: addresses last.
     #[test]
     fn what_a_port_changes_of_a_tap_is_noted() {
         let found = |settings, offloads| FoundTap {

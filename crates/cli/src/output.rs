@@ -1,4 +1,4 @@
-//! Where a command's results and remarks go: results to standard output, all else to standard error.
+//! Output of a command: results go to standard output, all else to standard error.
 
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -24,18 +24,16 @@ use crate::failure::Failure;
 use crate::printer::Teller;
 use crate::scene::{Part, Scene, Screen};
 
-/// What standard output gets.
+/// Format of standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Text for people.
+    /// Text for a terminal.
     Text,
-    /// One document at the end.
     Json,
-    /// One line per event.
+    /// One JSON line per event.
     JsonStream,
 }
 
-/// A command's output.
 pub struct Output {
     form: Form,
     quiet: bool,
@@ -44,76 +42,76 @@ pub struct Output {
     error_style: Style,
     lines: Lines,
     store: bool,
-    /// Whether it was told that something could not be put there.
+    /// Set once a failure to store a record is reported.
     told_unstored: AtomicBool,
     file: Option<std::path::PathBuf>,
-    /// What its results are called (`--label`).
+    /// Label of the results (`--label`).
     label: Option<String>,
-    /// Where a page goes, and what it is called.
+    /// File and title of the report page.
     page: Option<(std::path::PathBuf, String)>,
     serving: Option<Serving>,
-    /// The test that failures belong to.
+    /// Number of the test that failures belong to.
     test: u32,
-    /// Whether a finding of kind `cause` was told.
+    /// Set once a record has a finding of kind `cause`.
     found_cause: bool,
-    /// The failure that a line of the stream has told already.
+    /// Failure that a line of the stream already reported.
     told: Option<Problem>,
-    /// The screen that has the terminal meanwhile.
+    /// Full-screen display, while one is active.
     screen: Option<Screen>,
 }
 
-/// How a server serves.
+/// Server mode of an output.
 #[derive(Clone, Copy, Debug)]
 struct Serving {
-    /// One test, and one document.
+    /// The server ends after one test and prints one document.
     once: bool,
 }
 
-/// Whether something could not be printed. A process has one standard output.
+/// Set when a write to standard output fails. Global, because a process has one standard output.
 static STDOUT_FAILED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the result goes to files as well, so that the command goes on without a reader, and whether one
-/// of its readers went away.
+/// Set if the result also goes to files: the command then continues without a reader.
 static HAS_FILES: AtomicBool = AtomicBool::new(false);
+/// Set when a reader of our output has closed its end.
 static READER_GONE: AtomicBool = AtomicBool::new(false);
 
-/// The result goes to a file that was asked for: a reader that goes away does not end the command before it
-/// is written.
+/// Lets the command continue until its files are written, even if the reader of its output closes.
 pub fn write_files_without_reader() {
     HAS_FILES.store(true, Relaxed);
 }
 
-/// Ends the program as quietly as other tools of a pipeline, where its reader went away while it went on.
+/// Ends the process by SIGPIPE, as pipeline tools do, if its reader closed while the command
+/// continued.
 pub fn end_if_reader_is_gone() {
     if READER_GONE.load(Relaxed) {
         linerate_host::stop::end_by_sigpipe();
     }
 }
 
-/// Prints text and the end of its line to standard output.
+/// Prints text and a newline to standard output.
 pub fn print(text: &str) {
     let mut out = std::io::stdout().lock();
-    // A full disk is told, once.
+    // A full disk is reported only once.
     if let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush())
         && !end_without_reader(&error)
         && !STDOUT_FAILED.swap(true, Relaxed)
     {
         complain(&format!(
-            "error: standard output cannot be written: {error}\n\
-             help:  free some space where it goes, or send it elsewhere; `linerate runs list` has the runs that were stored"
+            "error: cannot write to standard output: {error}\n\
+             help:  free disk space there or redirect the output; `linerate runs list` lists the stored runs"
         ));
     }
 }
 
-/// Prints text and the end of its line to standard error.
+/// Prints text and a newline to standard error.
 pub fn complain(text: &str) {
     if let Err(error) = writeln!(std::io::stderr().lock(), "{text}") {
         end_without_reader(&error);
     }
 }
 
-/// A reader of our output that went away ends the program as quietly as other tools of a pipeline, at once or
-/// after its files are written; tells whether that is what happened.
+/// Handles a write error: a closed reader ends the process quietly, at once or after its files are
+/// written. Returns whether the error was a closed reader.
 pub fn end_without_reader(error: &std::io::Error) -> bool {
     let gone = error.kind() == std::io::ErrorKind::BrokenPipe;
     if gone {
@@ -125,12 +123,12 @@ pub fn end_without_reader(error: &std::io::Error) -> bool {
     gone
 }
 
-/// Whether something that was to be printed is lost.
+/// Returns whether output was lost.
 pub fn stdout_failed() -> bool {
     STDOUT_FAILED.load(Relaxed)
 }
 
-/// How text may look on one of our streams.
+/// Returns the text style for one of our streams.
 fn style(choice: ColorChoice, is_terminal: bool) -> Style {
     let variable = |name| std::env::var(name).ok();
     let (no_color, clicolor_force, term) = (
@@ -159,19 +157,19 @@ fn style(choice: ColorChoice, is_terminal: bool) -> Style {
     )
 }
 
-/// How text on standard error may look, for commands without output options.
+/// Returns the style for standard error, for commands without output options.
 pub fn stderr_style() -> Style {
     style(ColorChoice::Auto, std::io::stderr().is_terminal())
 }
 
-/// How text on standard output may look, for commands without output options; `to_stdout` is false where
-/// it goes to a file.
+/// Returns the style for standard output, for commands without output options; `to_stdout` is false
+/// if the text goes to a file.
 pub fn stdout_style(choice: ColorChoice, to_stdout: bool) -> Style {
     style(choice, to_stdout && std::io::stdout().is_terminal())
 }
 
-/// How lists look on standard output, for commands without output options: where no terminal reads them, a line for
-/// each entry, however long, for what looks for lines.
+/// Returns the style of lists on standard output, for commands without output options. Without a
+/// terminal each entry is one line of any length, so that line-oriented tools can read it.
 pub fn list_style() -> Style {
     let is_terminal = std::io::stdout().is_terminal();
     let style = style(ColorChoice::Auto, is_terminal);
@@ -184,8 +182,8 @@ pub fn list_style() -> Style {
     }
 }
 
-/// Refuses a file that cannot be written, before anything is measured: its folder is not there or not this user's to
-/// write in, or it is a folder itself.
+/// Checks before a measurement that a file can be written: the path is no directory, and its
+/// directory exists and is writable for this user.
 pub fn check_folder(file: &std::path::Path) -> Result<(), Failure> {
     if file == std::path::Path::new("-") {
         return Ok(());
@@ -200,13 +198,13 @@ pub fn check_folder(file: &std::path::Path) -> Result<(), Failure> {
     };
     let found = std::fs::metadata(file);
     if found.as_ref().is_ok_and(std::fs::Metadata::is_dir) {
-        let next_step = "name a file, not a folder".to_owned();
-        return refused("is a folder".to_owned(), next_step);
+        let next_step = "name a file, not a directory".to_owned();
+        return refused("is a directory".to_owned(), next_step);
     }
-    // Through a symbolic link the file it points to is replaced, in its own folder.
+    // A write through a symbolic link replaces the target file, in the target's directory.
     let behind = match &found {
         Ok(found) if found.is_file() => std::fs::canonicalize(file).ok(),
-        // A pipe or a device is written as it is.
+        // Pipes and devices are written in place.
         Ok(_) => return Ok(()),
         Err(_) => None,
     };
@@ -216,7 +214,7 @@ pub fn check_folder(file: &std::path::Path) -> Result<(), Failure> {
     };
     if !std::fs::metadata(folder).is_ok_and(|found| found.is_dir()) {
         let next_step = format!("create {} first, or name another file", folder.display());
-        return refused("there is no such folder".to_owned(), next_step);
+        return refused("no such directory".to_owned(), next_step);
     }
     match check_writable(folder) {
         Ok(()) => Ok(()),
@@ -230,14 +228,14 @@ pub fn check_folder(file: &std::path::Path) -> Result<(), Failure> {
     }
 }
 
-/// Whether files can be made in a folder.
+/// Checks that files can be created in a directory.
 pub fn check_writable(folder: &std::path::Path) -> std::io::Result<()> {
     use rustix::fs::{Access, access};
     Ok(access(folder, Access::WRITE_OK | Access::EXEC_OK)?)
 }
 
 impl Output {
-    /// Settles it from the options.
+    /// Creates the output that the options describe.
     pub fn new(args: &OutputArgs) -> Self {
         let out = style(args.color, std::io::stdout().is_terminal());
         let to_stdout = std::path::Path::new("-");
@@ -268,10 +266,10 @@ impl Output {
         }
     }
 
-    /// The same for a server, whose tests run side by side.
+    /// Creates the output of a server, whose tests run concurrently.
     pub fn serving(args: &OutputArgs, once: bool) -> Self {
         let output = Self::new(args);
-        // A server has no end of its own to go on to.
+        // A server has no result at its end that it could still write.
         HAS_FILES.store(false, Relaxed);
         Self {
             lines: Lines::serving(output.style).per_stream(args.verbose),
@@ -280,33 +278,33 @@ impl Output {
         }
     }
 
-    /// Calls its results so.
+    /// Sets the label of the results.
     pub fn labelled(mut self, label: Option<&str>) -> Self {
         self.label = label.map(str::to_owned);
         self
     }
 
-    /// How text on standard output may look.
+    /// Returns the style for standard output.
     pub fn style(&self) -> &Style {
         &self.style
     }
 
-    /// Whether every event is a line on standard output.
+    /// Returns whether standard output gets one JSON line per event.
     pub fn is_stream(&self) -> bool {
         self.form == Form::JsonStream
     }
 
-    /// Whether standard output is text for people.
+    /// Returns whether standard output gets text.
     pub fn is_for_people(&self) -> bool {
         self.form == Form::Text
     }
 
-    /// Whether only the result is asked for.
+    /// Returns whether only the result is printed.
     pub fn is_quiet(&self) -> bool {
         self.quiet
     }
 
-    /// Finds out before anything is measured that the file of `-o` cannot be written.
+    /// Checks before a measurement that the files of `-o` and of the page can be written.
     pub fn check_file(&self) -> Result<(), Failure> {
         if let Some((page, _)) = &self.page {
             check_folder(page)?;
@@ -314,16 +312,16 @@ impl Output {
         self.file.as_deref().map_or(Ok(()), check_folder)
     }
 
-    /// Whether a document of JSON is what standard output gets.
+    /// Returns whether standard output gets one JSON document.
     pub fn is_json(&self) -> bool {
         self.form == Form::Json
     }
 
-    /// The record with its findings.
+    /// Returns a copy of the record with command, label and findings.
     fn explained(&mut self, record: &Record) -> Record {
         let mut record = record.clone();
         if self.serving.is_none() {
-            // What was made by a program of its own came with its command.
+            // Records of a child process already have the child's command.
             record.command = record.command.or_else(command_line::own);
             record.label = record.label.or_else(|| self.label.clone());
         }
@@ -332,8 +330,8 @@ impl Output {
         record
     }
 
-    /// The exit code of a command that ends with `code`: a cause that was found is a gate that failed
-    /// where `--fail-on-finding` makes it one.
+    /// Returns the exit code of a command that ends with `code`: with `--fail-on-finding`, a cause
+    /// turns success into a failed check.
     pub fn gated(&self, code: u8, fail_on_finding: bool) -> u8 {
         match code {
             exit::OK if fail_on_finding && self.found_cause => exit::GATE,
@@ -341,7 +339,7 @@ impl Output {
         }
     }
 
-    /// Tells what happens while it happens. A server's results are its events.
+    /// Prints an event. A server's results are events too.
     pub fn event(&mut self, event: &Event, at: Timestamp) {
         let told;
         let event = match &event.what {
@@ -371,9 +369,9 @@ impl Output {
             _ => {}
         }
         match self.form {
-            // The whole record is in the last line of a stream.
+            // The last line of a stream holds the whole record.
             Form::JsonStream => print(&stream::line(event, at)),
-            // How far it is, whatever the result's form.
+            // Progress is printed in each format.
             _ if matches!(event.what, What::Pass { .. } | What::Awaited { .. }) => {
                 if let Some(text) = self.lines.event(event) {
                     self.told(&text);
@@ -386,7 +384,7 @@ impl Output {
             }
             Form::Json => {}
             Form::Text if self.quiet && !self.is_result(&event.what) => {
-                // The result of a test names its client.
+                // `Lines` must see the connection, because the result of a test names its client.
                 if self.serving.is_some() && matches!(event.what, What::Connected { .. }) {
                     self.lines.event(event);
                 }
@@ -399,12 +397,12 @@ impl Output {
         }
     }
 
-    /// What is told of a server's test even when nothing but results is asked for.
+    /// Returns whether an event of a server's test is printed even with --quiet.
     fn is_result(&self, what: &What) -> bool {
         self.serving.is_some() && matches!(what, What::Finished { .. } | What::Failed { .. })
     }
 
-    /// The line that tells scripts where a server can be reached, whatever the form.
+    /// Prints the ready line of a server, for scripts, in each format.
     fn ready(&self, event: &Event, at: Timestamp, port: u16, addresses: &[String], also: &[u16]) {
         match self.form {
             Form::JsonStream => print(&stream::line(event, at)),
@@ -423,19 +421,19 @@ impl Output {
         }
     }
 
-    /// Puts the result of a test away that another document is printed beside.
+    /// Stores the record of a test whose result is printed in another document.
     pub fn put_away(&self, record: &Record) {
         if self.store {
             self.stored(Store::open_default().and_then(|store| store.store(record)));
         }
     }
 
-    /// Puts the result of a server's test away, and prints it where it is a document.
+    /// Stores the result of a server's test, and prints it if the format is JSON.
     fn served(&self, record: &Record) {
         if self.store {
             match Store::open_default() {
                 Ok(store) if disk::is_nearly_full(store.folder()) => self.remark(&format!(
-                    "warning: {} is nearly full: the server keeps no record of this test",
+                    "warning: {} is nearly full: the record of this test is not stored",
                     store.folder().display()
                 )),
                 store => self.stored(store.and_then(|store| store.store(record))),
@@ -450,10 +448,10 @@ impl Output {
         }
     }
 
-    /// A test of a server that came to nothing.
+    /// Reports a failed test of a server.
     fn gave_up(&mut self, problem: &Problem, serving: Serving) {
         match self.form {
-            // A server for one test prints one document, when it ends.
+            // A server for one test prints its one document when it ends.
             Form::Json if !serving.once => {
                 print_failure(self.form, &Failure::failed(problem.clone()), self.test);
             }
@@ -462,7 +460,7 @@ impl Output {
         }
     }
 
-    /// Prints the result of one run, and puts it away.
+    /// Prints and stores the result of one run.
     pub fn record(&mut self, record: &Record, verdicts: &[Verdict]) -> Result<(), Failure> {
         let record = &self.explained(record);
         self.explained_record(record, verdicts)
@@ -499,8 +497,8 @@ impl Output {
         self.write_out(&record.to_json())
     }
 
-    /// Puts away one of several results of a shell; a stream gets it as well, and the one document of `--json`
-    /// is printed when all are known.
+    /// Stores one of several results of a shell. A stream prints it too; the one document of
+    /// `--json` is printed at the end.
     pub fn keep(&mut self, record: &Record) -> Result<(), Failure> {
         let record = &self.explained(record);
         if self.form == Form::JsonStream {
@@ -513,13 +511,13 @@ impl Output {
         self.write_out(&record.to_json())
     }
 
-    /// Prints the one result of a shell that was put away.
+    /// Prints the only result of a shell, which is already stored.
     pub fn document_of(&mut self, record: &Record) -> Result<(), Failure> {
         let record = self.explained(record);
         self.document(&record, |style| text::summary(&record, style))
     }
 
-    /// Prints the result of several runs, and puts them away.
+    /// Prints and stores the result of several runs.
     pub fn set(&mut self, set: &RunSet, verdicts: &[Verdict]) -> Result<(), Failure> {
         let mut set = set.clone();
         set.result.label = set.result.label.take().or_else(|| self.label.clone());
@@ -527,7 +525,7 @@ impl Output {
         for run in &mut set.runs {
             *run = self.explained(run);
         }
-        // A search goes where something is lost on purpose: what counts is where it ended.
+        // A search loses packets on purpose: only the runs that decide its result count.
         if set.result.search.is_some() || set.result.capacity.is_some() {
             let rests = |run: &&Record| set.result.rests_on(&run.id, run.summary.loss_fraction);
             let mut deciding = set.runs.iter().filter(rests);
@@ -536,7 +534,7 @@ impl Output {
         }
         let set = &set;
         let json = serde_json::to_string(set).expect("a set holds only what JSON can say");
-        // Of what was ended before its first run there is nothing to keep.
+        // A set without runs, interrupted before its first, is not stored.
         if self.store && !set.runs.is_empty() {
             let stored = Store::open_default().and_then(|store| {
                 for run in &set.runs {
@@ -559,7 +557,7 @@ impl Output {
         self.write_out(&json)
     }
 
-    /// Also writes a page of that title.
+    /// Also writes a report page with this title.
     pub fn with_page(mut self, file: Option<&std::path::Path>, title: &str) -> Self {
         if file.is_some() {
             write_files_without_reader();
@@ -592,8 +590,9 @@ impl Output {
         }
     }
 
-    /// Tells that something is not in the store: once, since what keeps one record out keeps the others out,
-    /// and a server of each test, which are others' and days apart.
+    /// Reports that a result is not stored. A command reports it once, because the cause is the
+    /// same for all of its records; a server reports it for each test, because tests may be days
+    /// apart.
     pub fn unstored(&self, error: &ReportError) {
         if !self.told_unstored.swap(true, Relaxed) || self.serving.is_some() {
             self.remark(&format!("warning: {error}"));
@@ -610,7 +609,7 @@ impl Output {
         }
     }
 
-    /// Prints any document: as JSON, or as the text made for people.
+    /// Prints a document as JSON, or as the text that `text` makes.
     pub fn document<T: Serialize>(
         &self,
         value: &T,
@@ -625,7 +624,7 @@ impl Output {
         self.write_out(&json)
     }
 
-    /// Lets a screen have the terminal, or takes it back: what was remarked meanwhile is said then.
+    /// Sets or removes the full-screen display; on removal, its warnings are printed.
     #[cfg(feature = "tui")]
     pub fn put_on(&mut self, screen: Option<Screen>) {
         let gone = std::mem::replace(&mut self.screen, screen);
@@ -634,19 +633,21 @@ impl Output {
         }
     }
 
-    /// Who tells the screen, where there is one.
+    /// Returns the sender of events to the full-screen display, if there is one.
     pub fn teller(&self) -> Option<&Teller> {
         self.screen.as_ref().map(Screen::teller)
     }
 
-    /// Shows what of a series begins now; without a screen it is told when it is over.
+    /// Shows on the full-screen display which part of a series starts; without one, the part is
+    /// printed at its end.
     pub fn part(&self, part: Part) {
         if let Some(teller) = self.teller() {
             teller.show(Scene::Part(part));
         }
     }
 
-    /// Tells how far a series is: a line of text, on standard error where standard output gets JSON.
+    /// Reports the progress of a series: as text, or on standard error if standard output gets
+    /// JSON.
     pub fn progress(&self, text: &str) {
         if let Some(screen) = &self.screen {
             return screen.line(text);
@@ -659,7 +660,7 @@ impl Output {
         }
     }
 
-    /// Tells on standard error how far something is, unless only the result is asked for.
+    /// Reports status on standard error, unless --quiet is given.
     pub fn told(&self, text: &str) {
         match &self.screen {
             Some(screen) => screen.line(text),
@@ -668,7 +669,7 @@ impl Output {
         }
     }
 
-    /// Says something that is not the result.
+    /// Prints a warning or a note.
     pub fn remark(&self, text: &str) {
         match &self.screen {
             Some(screen) => screen.remark(text),
@@ -676,7 +677,7 @@ impl Output {
         }
     }
 
-    /// Tells what ended a command whose result is out already: a document cannot be followed by another.
+    /// Reports a failure after the result is printed: with --json, no second document may follow.
     pub fn after_result(&self, failure: &Failure) {
         match self.form {
             Form::Json => self.remark(&format!("error: {}", failure.problem)),
@@ -684,7 +685,7 @@ impl Output {
         }
     }
 
-    /// Tells a failure in the form that was asked for.
+    /// Reports a failure in the output format.
     pub fn failure(&self, failure: &Failure) {
         match self.form {
             Form::Text => complain(&text::problem(&failure.problem, &self.error_style)),
@@ -700,7 +701,8 @@ struct ErrorDocument<'a> {
     exit_code: u8,
 }
 
-/// A failure on standard output: as the one JSON document of a command, or as a line of its stream.
+/// Prints a failure to standard output: as the JSON document of a command, or as a line of its
+/// stream.
 pub fn print_failure(form: Form, failure: &Failure, test: u32) {
     if form == Form::JsonStream {
         let what = What::Failed {
@@ -735,8 +737,8 @@ mod tests {
         let is_root = check_writable(&locked).is_ok();
         for (file, why) in [
             ("new.json", None),
-            ("", Some("is a folder")),
-            ("nowhere/new.json", Some("there is no such folder")),
+            ("", Some("is a directory")),
+            ("nowhere/new.json", Some("no such directory")),
             ("locked/new.json", Some("denied").filter(|_| !is_root)),
             ("link", Some("denied").filter(|_| !is_root)),
         ] {
@@ -748,7 +750,7 @@ mod tests {
             }
         }
         std::fs::set_permissions(&locked, PermissionsExt::from_mode(0o755)).expect("a mode");
-        // A device is written as it is, and `-` is no file.
+        // A device is written in place, and `-` is not a file.
         for file in ["/dev/full", "-"] {
             assert!(check_folder(Path::new(file)).is_ok(), "{file}");
         }

@@ -1,4 +1,4 @@
-//! From options to a plan: what contradicts itself or makes no sense is refused here.
+//! Turns options into a plan; contradictory or impossible options are rejected here.
 
 mod latency;
 mod search;
@@ -24,13 +24,12 @@ use crate::args::MeasureArgs;
 use crate::failure::Failure;
 use crate::key::Source;
 
-/// A measurement that can be asked for.
+/// A measurement: one run or repeats of it.
 pub struct Measurement {
-    /// The run.
     pub client: Client,
-    /// How often.
+    /// Number of runs.
     pub repeat: u32,
-    /// Where the timeline goes.
+    /// File of the timeline.
     pub trace: Option<PathBuf>,
 }
 
@@ -42,13 +41,13 @@ fn meets_throttle(plan: &Plan, asked: bool, args: &MeasureArgs) -> Result<(), Fa
     let real_time = plan.sched.near.is_real_time() || plan.sched.far.is_real_time();
     let spins = match &plan.wait {
         Some(wait) => wait.near == Wait::Spin || wait.far == Wait::Spin,
-        // As our own stack does unless it was told otherwise.
+        // Our stack spins by default.
         None => args.near.stack.dev.is_some(),
     };
     if asked && !(real_time && spins) {
         return refuse(
             "--rt-yield",
-            "only real-time threads that spin meet the kernel's throttle",
+            "only spinning real-time threads are throttled by the kernel",
             "leave it out, or add --sched fifo:50 --wait spin",
         );
     }
@@ -59,26 +58,26 @@ fn one_length(args: &MeasureArgs) -> Result<(), Failure> {
     if args.length.len() > 1 {
         return refuse(
             "-l",
-            "several sizes are for round trips",
-            "give one size here, or use `linerate latency`",
+            "several sizes are only possible for round trips",
+            "give one size, or use `linerate latency`",
         );
     }
     Ok(())
 }
 
-/// A timeline is that of one run.
+/// Rejects a timeline of repeated runs.
 fn one_timeline(traced: bool, args: &MeasureArgs) -> Result<(), Failure> {
     if traced && args.repeat > 1 {
         return refuse(
             "--trace with --repeat",
-            "one file holds one timeline",
+            "one file holds only one timeline",
             "leave one of them out",
         );
     }
     Ok(())
 }
 
-/// What an amount excludes.
+/// Rejects options that conflict with an amount (-n).
 fn amount(args: &MeasureArgs) -> Result<(), Failure> {
     if args.time.is_some() {
         return refuse(
@@ -111,8 +110,8 @@ fn common(kind: Kind, args: &MeasureArgs) -> Result<Plan, Failure> {
     if args.port == Some(0) {
         return refuse(
             "-p 0",
-            "a far end has no port 0",
-            "give the port of its READY line",
+            "a server cannot have port 0",
+            "use the port of its READY line",
         );
     }
     plan.dialect.clone_from(&args.peer);
@@ -120,12 +119,12 @@ fn common(kind: Kind, args: &MeasureArgs) -> Result<Plan, Failure> {
     let usual = called.map_or(DEFAULT_PORT, |caller| caller.port);
     plan.port = args.port.unwrap_or(usual);
     if args.parallel == 0 {
-        return refuse("-P 0", "there is nothing to measure", "give 1 or more");
+        return refuse("-P 0", "no flow to measure", "give 1 or more");
     }
     plan.streams = args.parallel;
     if let Some(time) = args.time {
         if time.is_zero() {
-            return refuse("-t 0", "there is nothing to measure", "give a time above 0");
+            return refuse("-t 0", "no time to measure", "give a time above 0");
         }
         plan.duration_ns = Some(nanos(time));
     }
@@ -133,7 +132,7 @@ fn common(kind: Kind, args: &MeasureArgs) -> Result<Plan, Failure> {
     if !args.interval.is_zero() && nanos(args.interval) < SHORTEST_INTERVAL_NS {
         return refuse(
             "-i",
-            "shorter than 10 ms: the reports would disturb what they report",
+            "shorter than 10 ms: the reports would disturb the measurement",
             "give 10ms or more, or 0 for none",
         );
     }
@@ -145,12 +144,12 @@ fn common(kind: Kind, args: &MeasureArgs) -> Result<Plan, Failure> {
             Protocol::Tcp => LARGEST_CALL_BYTES,
         };
         if length.0 == 0 {
-            return refuse(&option, "there is nothing to send", "give a size above 0");
+            return refuse(&option, "nothing to send", "give a size above 0");
         }
         if length.0 > largest {
             return refuse(
                 &option,
-                &format!("larger than a {protocol} payload or call can be ({largest} B)"),
+                &format!("larger than the maximum of a {protocol} call or payload ({largest} B)"),
                 "give a smaller size",
             );
         }
@@ -158,7 +157,7 @@ fn common(kind: Kind, args: &MeasureArgs) -> Result<Plan, Failure> {
     }
     if let Some(window) = args.window {
         if window.0 == 0 || window.0 > i32::MAX as u64 {
-            return refuse("-w", "no buffer has that size", "give 1 B to 2 GiB");
+            return refuse("-w", "not a valid buffer size", "give 1 B to 2 GiB");
         }
         plan.window_bytes = Some(window.0);
     }
@@ -175,7 +174,7 @@ fn common(kind: Kind, args: &MeasureArgs) -> Result<Plan, Failure> {
         plan.congestion_control_asked = true;
     }
     if args.repeat == 0 {
-        return refuse("--repeat 0", "there is nothing to repeat", "give 1 or more");
+        return refuse("--repeat 0", "no run to measure", "give 1 or more");
     }
     plan.bind = args.bind.as_ref().map(ToString::to_string);
     plan.source_port = args.source_port;
@@ -197,7 +196,7 @@ fn common(kind: Kind, args: &MeasureArgs) -> Result<Plan, Failure> {
     Ok(plan)
 }
 
-/// What is asked of the payload sockets.
+/// Returns the options of the payload sockets.
 fn socket(args: &MeasureArgs) -> Result<SocketPlan, Failure> {
     for (option, size) in [
         ("--sndbuf", args.sndbuf),
@@ -205,19 +204,19 @@ fn socket(args: &MeasureArgs) -> Result<SocketPlan, Failure> {
         ("--rcvlowat", args.rcvlowat),
     ] {
         if size.is_some_and(|size| size.0 == 0 || size.0 > i32::MAX as u64) {
-            return refuse(option, "no buffer has that size", "give 1 B to 2 GiB");
+            return refuse(option, "not a valid buffer size", "give 1 B to 2 GiB");
         }
     }
     if args.udp && (args.mss.is_some() || args.no_delay || args.rcvlowat.is_some()) {
         return refuse(
             "-M, -N or --rcvlowat with -u",
-            "UDP has no segments, no Nagle and no stream",
+            "UDP has no segment size, no Nagle's algorithm and no low-water mark",
             "leave them out",
         );
     }
-    // tcp(7): outside these bounds the kernel refuses.
+    // Limits of the kernel (tcp(7)).
     if args.mss.is_some_and(|mss| !(88..=32_767).contains(&mss)) {
-        return refuse("-M", "no segment has that size", "give 88 to 32767 bytes");
+        return refuse("-M", "not a valid segment size", "give 88 to 32767 bytes");
     }
     Ok(SocketPlan {
         send_buffer_bytes: args.sndbuf.map(|size| size.0),
@@ -237,7 +236,7 @@ fn finish(mut plan: Plan, args: &MeasureArgs) -> Result<Measurement, Failure> {
             return refuse(
                 "--expect",
                 &error.to_string(),
-                "choose a figure of this list",
+                "choose a figure from this list",
             );
         }
     }

@@ -1,4 +1,4 @@
-//! A thread that prints what happens: who measures never waits for a terminal, a pipe or a disk.
+//! Printer thread: measuring threads never wait for a terminal, a pipe or a disk.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -12,38 +12,38 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::scene::Scene;
 
-/// Interval lines that may wait: minutes of a test, and no more than a few hundred kilobytes.
+/// Maximum number of queued interval lines: minutes of a test, at most a few hundred kilobytes.
 const WAITING_INTERVALS: usize = 1024;
 
-/// What else may wait. It comes a few times a test, and one client has few tests; a server has as many as
-/// strangers like, each with a record of some ten kilobytes.
+/// Maximum number of other queued events. A test has few of them, but a server's unvalidated
+/// clients can start any number of tests, each with a record of some ten kilobytes.
 const WAITING_REST: usize = 1024;
 
-/// What waits to be printed or shown.
+/// Message to the printer or to the screen.
 pub enum Told {
-    /// Something happened, and when.
+    /// An event and its time.
     Event(Timestamp, Event),
-    /// Something for a screen alone.
+    /// An update that only a screen shows.
     #[cfg_attr(not(feature = "tui"), allow(dead_code))]
     Scene(Scene),
-    /// Nothing more comes: some teller may still be held by a thread that is about to end.
+    /// Ends the printer, although threads that are about to end may still hold senders.
     End,
 }
 
-/// Tells the printer what happens, from any thread and without waiting.
+/// Sender of events to the printer, from any thread and without blocking.
 #[derive(Clone)]
 pub struct Teller {
     queue: Sender<Told>,
     room: Arc<Room>,
 }
 
-/// What waits of each sort.
+/// Limits of the queue, by sort of event.
 struct Room {
     intervals: Share,
     rest: Share,
 }
 
-/// What waits of one sort, and what found no room.
+/// Number of queued events of one sort, and of those dropped at the limit.
 struct Share {
     limit: usize,
     waiting: AtomicUsize,
@@ -72,7 +72,8 @@ impl Room {
 }
 
 impl Share {
-    /// Whether there is room for one more; one that finds none is counted.
+    /// Reserves space for one event and returns true; at the limit it counts a dropped event and
+    /// returns false.
     fn enter(&self) -> bool {
         let add = |waiting| (waiting < self.limit).then_some(waiting + 1);
         let entered = self.waiting.fetch_update(Relaxed, Relaxed, add).is_ok();
@@ -86,48 +87,48 @@ impl Share {
         self.waiting.fetch_sub(1, Relaxed);
     }
 
-    /// How many found no room since the last time.
+    /// Returns the number of events dropped since the last call, if any.
     fn left_out(&self) -> Option<usize> {
         Some(self.left_out.swap(0, Relaxed)).filter(|&count| count > 0)
     }
 }
 
 impl Teller {
-    /// A teller whose events somebody else takes from the queue.
+    /// Creates a sender without limits whose receiver is a screen.
     #[cfg(feature = "tui")]
     pub fn of(queue: Sender<Told>) -> Self {
         Self {
             queue,
-            // A screen takes whatever comes, many times a second.
+            // The screen empties its queue many times a second.
             room: Arc::new(Room::up_to(usize::MAX, usize::MAX)),
         }
     }
 
-    /// Says that nothing more comes.
+    /// Announces that no more messages follow.
     #[cfg(feature = "tui")]
     pub fn end(&self) {
         let _ = self.queue.send(Told::End);
     }
 
-    /// Shows something where there is a screen; a printer has no use for it.
+    /// Sends an update to the screen; a printer ignores it.
     pub fn show(&self, scene: Scene) {
         let _ = self.queue.send(Told::Scene(scene));
     }
 
-    /// Puts it in the queue. What finds too many of its sort before it is left out.
+    /// Queues an event; at the limit of its sort it is dropped.
     pub fn tell(&self, event: Event) {
         if !self.room.of(&event).enter() {
             return;
         }
-        // The printer goes only after the last word.
+        // The printer ends only after the last message.
         let _ = self.queue.send(Told::Event(Timestamp::now(), event));
     }
 }
 
-/// Runs `body` beside a thread that prints what it tells; returns when all of it is printed.
+/// Runs `body` while a thread prints the events it sends; returns when all of them are printed.
 ///
 /// # Errors
-/// That the thread could not be had.
+/// Fails if the thread cannot be started.
 pub fn while_printing<T>(
     output: &mut Output,
     body: impl FnOnce(&Teller) -> T,
@@ -136,7 +137,7 @@ pub fn while_printing<T>(
     let room = Arc::new(Room::up_to(WAITING_INTERVALS, WAITING_REST));
     let counted = Arc::clone(&room);
     thread::scope(|scope| {
-        // Owned here: should `body` panic, the queue closes and the printer ends.
+        // The sender is owned here: if `body` panics, the queue closes and the printer ends.
         let teller = Teller { queue, room };
         let print = move || {
             while let Ok(told) = waiting.recv() {
@@ -149,14 +150,14 @@ pub fn while_printing<T>(
                 output.event(&event, at);
                 if let Some(count) = counted.intervals.left_out() {
                     output.remark(&format!(
-                        "warning: {count} interval lines were left out: standard output is not \
+                        "warning: {count} interval lines were dropped: standard output is not \
                          read fast enough (the records have them)"
                     ));
                 }
                 if let Some(count) = counted.rest.left_out() {
                     output.remark(&format!(
-                        "warning: {count} lines about tests were left out, and so were records of those tests: \
-                         they come faster than standard output and the disk take them"
+                        "warning: {count} event lines were dropped, with the records of their tests: \
+                         tests end faster than standard output and the disk accept them"
                     ));
                 }
             }
@@ -166,9 +167,9 @@ pub fn while_printing<T>(
             .spawn_scoped(scope, print)
             .map_err(|error| {
                 Failure::failed(Problem::new(
-                    format!("no thread to print with ({error})"),
+                    format!("cannot start the printer thread ({error})"),
                     "this process",
-                    "raise the limit of processes: `ulimit -u`",
+                    "raise the process limit: `ulimit -u`",
                 ))
             })?;
         let result = body(&teller);

@@ -1,4 +1,4 @@
-//! What a server may still do once its ports are open: what its grants need, and little more.
+//! Capabilities that a server keeps once its ports are open: those that its grants need.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -8,30 +8,30 @@ use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs,
 };
 
-/// What decides what a server keeps.
+/// Inputs that decide which capabilities a server keeps.
 pub struct Needs<'a> {
-    /// What far clients may have.
+    /// Permissions of clients.
     pub grants: &'a [Grant],
-    /// The lowest port that it listens on: each flow of datagrams gets a socket there.
+    /// Lowest port that it listens on: each UDP flow gets a socket there.
     pub lowest_port: u16,
-    /// Whether it looks into the other hosts of a lab.
+    /// True if it reads counters of the other hosts of a lab.
     pub in_lab: bool,
-    /// Where records go.
+    /// Directories of records.
     pub folders: &'a [PathBuf],
 }
 
 impl Needs<'_> {
-    /// The capabilities that go on being needed.
+    /// Returns the capabilities to keep.
     fn kept(&self) -> CapabilitySet {
-        // It lets this process look at its own threads and packets, and change nothing. Clients of this
-        // machine need no grant for that.
+        // Read access to this process's own threads and packets. Clients on this machine need no
+        // grant for that.
         let mut kept = CapabilitySet::PERFMON;
         for grant in self.grants {
             kept |= match grant {
                 Grant::Sched => CapabilitySet::SYS_NICE,
                 Grant::Buffers | Grant::Socket | Grant::Tune => CapabilitySet::NET_ADMIN,
                 Grant::Trace => CapabilitySet::PERFMON,
-                // The device belongs to root; processors and groups are for everybody.
+                // The device belongs to root; processors and groups need no privilege.
                 Grant::Idle | Grant::Load | Grant::Multicast => CapabilitySet::empty(),
             };
         }
@@ -48,17 +48,18 @@ impl Needs<'_> {
     }
 }
 
-/// Whether a folder, or the nearest one above it that is there, belongs to somebody else.
+/// Returns whether a directory, or its nearest existing parent, belongs to another user.
 fn is_of_another_user(folder: &Path) -> bool {
     let own = rustix::process::geteuid().as_raw();
     let there = folder.ancestors().find_map(|folder| folder.metadata().ok());
     there.is_some_and(|folder| folder.uid() != own)
 }
 
-/// Gives up everything else, for the calling thread and all that it starts from now on, for good.
+/// Drops all other capabilities for the calling thread and all threads and processes that it
+/// starts.
 ///
 /// # Errors
-/// What the kernel says; then it is not known what was given up, and nobody may be served.
+/// Returns the kernel's error; the server must not serve then, because the state is unknown.
 pub fn give_up(needs: &Needs<'_>) -> std::io::Result<()> {
     let has = capabilities(None)?;
     let kept = needs.kept();
@@ -70,7 +71,7 @@ pub fn give_up(needs: &Needs<'_>) -> std::io::Result<()> {
             inheritable: has.inheritable & kept,
         },
     )?;
-    // Nothing that it starts gets anything back.
+    // Programs that it executes regain no privileges either.
     set_no_new_privs(true)?;
     Ok(())
 }
@@ -104,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_gave_up_has_nothing_else() {
-        // Of a thread of its own: the others of this test go on as they are.
+        // On a thread of its own: the other threads of this test keep their capabilities.
         let left = std::thread::spawn(|| {
             let needs = Needs {
                 grants: &[],

@@ -1,4 +1,5 @@
-//! What a screen (`--tui`) is told besides events: what of a series runs now, and what it came to.
+//! Updates for the full-screen display (`--tui`), in addition to events: current part of a series,
+//! results, warnings.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -10,37 +11,35 @@ use linerate_port::{Cause, QueueTotals};
 
 use crate::printer::Teller;
 
-/// Something for a screen alone.
+/// Update that only a screen shows.
 #[derive(Clone, Debug)]
 #[cfg_attr(not(feature = "tui"), allow(dead_code))]
 pub enum Scene {
-    /// What is measured, as its first line says it.
+    /// Title: the object of the measurement.
     Title(String),
-    /// A part of a series begins.
+    /// A part of a series starts.
     Part(Part),
-    /// What a part came to, or what else is told line by line.
+    /// Result of a part, or another line of progress.
     Line(String),
-    /// Something that speaks against the figures, or that somebody has to know.
+    /// A warning, or a note on the figures.
     Remark(String),
-    /// Frames that were moved from one moment to another, in nanoseconds since the start.
+    /// Number of frames forwarded between two times since the start.
     Frames {
-        /// From here on.
         start_ns: u64,
-        /// To here.
         end_ns: u64,
-        /// How many.
         count: u64,
     },
-    /// Packets lost so far, by place.
+    /// Packets lost so far, by loss point.
     Places(Vec<(String, u64)>),
-    /// Runs are on hosts of a lab: counters of this host are none of theirs.
+    /// Runs use hosts of a lab: counters of this host do not apply.
     Elsewhere,
-    /// Somebody has to do this, and then press Enter; the other end waits for the answer.
+    /// Step that the user must do by hand and confirm with Enter; the sender signals the
+    /// confirmation.
     Hands(String, Sender<()>),
 }
 
 impl Scene {
-    /// What a run of a series came to, by the figure of its kind.
+    /// Returns the line with the result of a run of a series: the main figure of its kind.
     pub fn came_to(name: &str, record: &Record) -> Self {
         let figure = figure::of_kind(record.kind);
         Self::Line(match figure.of(record) {
@@ -49,7 +48,7 @@ impl Scene {
         })
     }
 
-    /// What ports dropped so far, by queue and cause.
+    /// Returns the drops of ports so far, by queue and cause.
     pub fn drops(queues: impl IntoIterator<Item = (String, QueueTotals)>) -> Self {
         let by_cause = |(name, totals): (String, QueueTotals)| {
             let causes = Cause::ALL.iter();
@@ -62,35 +61,36 @@ impl Scene {
     }
 }
 
-/// A part of a series.
+/// One part of a series.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Part {
-    /// What such a part is called: `run`, `pair`.
+    /// Name of such parts: `run`, `pair`.
     pub name: &'static str,
-    /// Its number, from 1.
+    /// Number of the part, from 1.
     pub number: usize,
-    /// How many there are.
+    /// Total number of parts, if known.
     pub of: Option<usize>,
-    /// Whether there may be fewer: a search ends when it has found what it looks for.
+    /// The total is a maximum: a search may end earlier.
     pub at_most: bool,
-    /// What it is.
+    /// Settings of the part.
     pub words: String,
 }
 
-/// Remarks that are said again at most: who reads on a terminal reads the last of them.
+/// Maximum number of warnings that are repeated after the screen closes: the latest are the visible
+/// ones.
 const REMARKS: usize = 1_000;
 
-/// The screen that an output is shown on, and what is to be said again when it is gone.
+/// Full-screen display of an output, with the warnings to repeat after it closes.
 pub struct Screen {
     teller: Teller,
     remarks: RefCell<Remarks>,
 }
 
-/// The latest remarks.
+/// Log of the latest warnings.
 #[derive(Default)]
 struct Remarks {
     kept: VecDeque<String>,
-    /// Earlier ones that are kept no longer.
+    /// Number of earlier warnings that were discarded.
     left_out: usize,
 }
 
@@ -107,7 +107,7 @@ impl Remarks {
     fn all(self) -> Vec<String> {
         let earlier = (self.left_out > 0).then(|| {
             format!(
-                "note: {} earlier remarks were on the screen only",
+                "note: {} earlier warnings were shown on the screen only",
                 self.left_out
             )
         });
@@ -116,7 +116,7 @@ impl Remarks {
 }
 
 impl Screen {
-    /// A screen behind a teller.
+    /// Creates the display that receives from this sender's queue.
     #[cfg(feature = "tui")]
     pub fn behind(teller: Teller) -> Self {
         Self {
@@ -125,7 +125,6 @@ impl Screen {
         }
     }
 
-    /// Who tells it.
     pub fn teller(&self) -> &Teller {
         &self.teller
     }
@@ -135,13 +134,13 @@ impl Screen {
         self.teller.show(Scene::Line(text.to_owned()));
     }
 
-    /// Shows something that is no result, and keeps it for later.
+    /// Shows a warning, and keeps it for later.
     pub fn remark(&self, text: &str) {
         self.teller.show(Scene::Remark(text.to_owned()));
         self.remarks.borrow_mut().push(text);
     }
 
-    /// What was remarked: the screen is gone, and standard error has to have it.
+    /// Returns the warnings, to print them on standard error after the screen has closed.
     #[cfg(feature = "tui")]
     pub fn remarks(self) -> Vec<String> {
         self.remarks.into_inner().all()
@@ -160,7 +159,10 @@ mod tests {
         }
         let all = remarks.all();
         assert_eq!(all.len(), REMARKS + 1);
-        assert_eq!(all[0], "note: 2 earlier remarks were on the screen only");
+        assert_eq!(
+            all[0],
+            "note: 2 earlier warnings were shown on the screen only"
+        );
         assert_eq!(all[1], "remark 2");
     }
 }

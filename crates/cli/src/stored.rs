@@ -1,4 +1,4 @@
-//! Results that are there already: files, or documents of the store by their ids.
+//! Existing results: files, or documents of the store by their ids.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use linerate_report::history::History;
 
 use crate::failure::Failure;
 
-/// The runs of a record or a set, by the name of its file or by what `linerate runs` finds it with.
+/// Returns the runs of a record or a set, by file name or by id as in `linerate runs`.
 ///
 /// # Errors
-/// There is none, it cannot be read, or it is something else.
+/// Fails if there is no such document, or if it cannot be read.
 pub fn runs(name: &str) -> Result<Vec<Record>, Failure> {
     let path = Path::new(name);
     let document = match path.exists() {
@@ -32,8 +32,8 @@ fn stored(name: &str) -> Result<Document, Failure> {
 #[cfg(not(feature = "history"))]
 fn stored(name: &str) -> Result<Document, Failure> {
     Err(Failure::usage(linerate_metric::event::Problem::new(
-        "this linerate was built without its history and finds no ids",
+        "this build of linerate has no history and cannot find ids",
         name,
-        "name the file: $XDG_DATA_HOME/linerate/runs/ID.json",
+        "name a file: $XDG_DATA_HOME/linerate/runs/ID.json",
     )))
 }

@@ -1,4 +1,4 @@
-//! Turning knobs, and turning all of them back.
+//! Setting knobs, and restoring all of them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,24 +21,25 @@ use crate::machine::{self, Hosts};
 use crate::output::Output;
 use crate::{child, words};
 
-/// Knobs with what turns them.
+/// Knobs with the means to set them.
 pub struct Turner<'a> {
-    /// The knobs; a point holds the number of a value of each.
+    /// Knobs; a point holds the index of a value for each.
     pub knobs: Vec<Knob>,
     hosts: &'a Hosts,
     may_change: bool,
     far: Option<FarSettings>,
     guard: Guard<&'a Hosts>,
     stop: &'a Stop,
-    /// What each knob stands at, by its name; absent: never turned; `None`: somewhere between two values.
+    /// Current value by knob name; absent if never set, `None` if the last change failed halfway.
     at: BTreeMap<String, Option<String>>,
 }
 
 impl<'a> Turner<'a> {
-    /// Turns nothing yet. Where a knob of the far host is among them, its server is asked whether it may be.
+    /// Creates it without changing a setting. If a knob of the remote host is among the knobs, its
+    /// server must permit that.
     ///
     /// # Errors
-    /// The far end's refusal, and no place for a journal.
+    /// Returns the server's rejection, or that a journal cannot be written.
     pub fn new(
         knobs: Vec<Knob>,
         known: &'a Knobs,
@@ -46,7 +47,7 @@ impl<'a> Turner<'a> {
         stop: &'a Stop,
     ) -> Result<Self, Failure> {
         let mut guard = machine::guard(&known.hosts, folder("tune"));
-        // What options turn needs no journal; and all else would be refused value by value, as if nothing helped.
+        // Options need no journal. For other knobs, each value would fail as if it did not help.
         if knobs.iter().any(is_of_journal) {
             guard.begin().map_err(|error| journal_failed(&error))?;
         }
@@ -69,10 +70,10 @@ impl<'a> Turner<'a> {
         })
     }
 
-    /// The measuring command of a setting.
+    /// Returns the measuring command with the options of a point.
     ///
     /// # Errors
-    /// It has no such option.
+    /// Fails if the command has no such option.
     pub fn command(&self, words: &[String], point: &Point) -> Result<Vec<String>, Failure> {
         let mut words = words.to_vec();
         for (knob, &value) in self.knobs.iter().zip(point) {
@@ -84,7 +85,7 @@ impl<'a> Turner<'a> {
                 Set::StackKey(key) if !is_default(value) => {
                     words.push(format!("--set={key}={value}"));
                 }
-                // Of an experiment one point is measured: each of its knobs is named.
+                // One point of an experiment is measured: each of its knobs is named.
                 Set::Point => words.push(format!("--point={}={value}", knob.name)),
                 _ => {}
             }
@@ -92,11 +93,11 @@ impl<'a> Turner<'a> {
         Ok(words)
     }
 
-    /// Turns what is not part of the measuring command; the inner error says why a value cannot be had, as where a
-    /// command of the user's failed.
+    /// Applies the settings that are not options of the measuring command. The inner error is the
+    /// reason why a value is not possible, for example a failed command of the user.
     ///
     /// # Errors
-    /// The far end is gone, or somebody pressed Ctrl-C.
+    /// Fails if the server is lost, or on Ctrl-C.
     pub fn apply(&mut self, point: &Point) -> Result<Result<(), String>, Ended> {
         for (knob, &value) in self.knobs.clone().iter().zip(point) {
             let value = &knob.values[value];
@@ -114,13 +115,13 @@ impl<'a> Turner<'a> {
         Ok(Ok(()))
     }
 
-    /// Turns one knob; why it could not be otherwise.
+    /// Sets one knob.
     ///
     /// # Errors
-    /// What its command said, or that somebody pressed Ctrl-C.
+    /// Returns the error of its command, or that it was interrupted.
     pub fn turn_one(&mut self, name: &str, value: &str) -> Result<(), String> {
-        let known = self.knobs.iter().find(|knob| knob.name == name).cloned();
-        let knob = known.ok_or_else(|| format!("there is no knob {name}"))?;
+        let knob = self.knobs.iter().find(|knob| knob.name == name).cloned();
+        let knob = knob.ok_or_else(|| format!("there is no knob {name}"))?;
         match self.turn(&knob, value) {
             Ok(turned) => turned,
             Err(Ended::Over(failure)) => Err(failure.problem.to_string()),
@@ -139,22 +140,22 @@ impl<'a> Turner<'a> {
                 let key = Key::of_command(&knob.name);
                 let noted = self.guard.note_within(&key, &here(&back), *within_s);
                 noted.map_err(|error| journal_failed(&error))?;
-                // Whether it was turned is not known when it fails: then it is turned back as well.
+                // If the command fails, its effect is unknown: the setting is restored too.
                 self.at.insert(knob.name.clone(), None);
                 match child::shell_within(&line, limit, self.stop) {
                     Ok(_) => {}
-                    // Of what a device does not take another value may do.
+                    // A device that rejects this value may accept another one.
                     Err(Ended::Over(failure)) => return Ok(Err(failure.problem.to_string())),
                     Err(stopped) => return Err(stopped),
                 }
             }
             Set::Far(name) => {
                 let Some(far) = &self.far else {
-                    return Ok(Err("the far end makes no settings".to_owned()));
+                    return Ok(Err("the server changes no settings".to_owned()));
                 };
                 let set = far.set(name, value).map_err(Failure::from)?;
                 if let Err(why) = set {
-                    return Ok(Err(format!("{name} of the far host: {why}")));
+                    return Ok(Err(format!("{name} of the remote host: {why}")));
                 }
             }
             Set::Host { kind, name } => {
@@ -164,7 +165,7 @@ impl<'a> Turner<'a> {
                         false => self.guard.set(&key, value),
                     };
                     if let Err(why) = set {
-                        // Part of it may be set: the next value sets all of it.
+                        // It may be set on some hosts: the next value sets all of them.
                         self.at.insert(knob.name.clone(), None);
                         return Ok(Err(format!("{} of {}: {why}", key.name, key.host)));
                     }
@@ -175,7 +176,7 @@ impl<'a> Turner<'a> {
         Ok(Ok(()))
     }
 
-    /// Bytes that knobs of the user's own say they take.
+    /// Returns the memory in bytes that knobs of the user declare.
     pub fn memory(&self, point: &Point) -> f64 {
         let each = self.knobs.iter().zip(point).filter_map(|(knob, &value)| {
             let size: ByteSize = knob.values[value].parse().ok()?;
@@ -184,7 +185,7 @@ impl<'a> Turner<'a> {
         each.sum()
     }
 
-    /// A change, with the places of it.
+    /// Returns a change with the keys it sets.
     pub fn turned(&self, knob: &Knob, value: &str) -> Turned {
         Turned {
             knob: knob.name.clone(),
@@ -197,7 +198,7 @@ impl<'a> Turner<'a> {
         }
     }
 
-    /// The commands that make a change outside of a measurement.
+    /// Returns the commands that make a change outside of a measurement.
     pub fn commands(&self, knob: &Knob, value: &str) -> Vec<String> {
         match &knob.set {
             Set::Option(_) | Set::StackKey(_) | Set::Point => Vec::new(),
@@ -206,14 +207,14 @@ impl<'a> Turner<'a> {
                 .into_iter()
                 .map(|(line, _)| line)
                 .collect(),
-            Set::Far(name) => vec![format!("sysctl -w {name}='{value}'  # far host")],
+            Set::Far(name) => vec![format!("sysctl -w {name}='{value}'  # remote host")],
             Set::Host { .. } => (self.turned(knob, value).keys.iter())
                 .map(|key| format!("{}  # {}", key.command(value), key.host))
                 .collect(),
         }
     }
 
-    /// Everything as it was: says what could not be, and that it may be tried again.
+    /// Restores all settings; returns the failures, each with a hint to retry.
     pub fn back(&mut self) -> Vec<String> {
         self.settle();
         let mut wrong = self.far_back();
@@ -223,27 +224,27 @@ impl<'a> Turner<'a> {
         wrong
     }
 
-    /// What was set at the far host as it was: says so where nobody is there to do it.
+    /// Restores the settings of the remote host; returns the failures.
     fn far_back(&self) -> Vec<String> {
         let Some(far) = &self.far else {
             return Vec::new();
         };
-        let turned = self.knobs.iter().filter_map(|knob| match &knob.set {
+        let changed = self.knobs.iter().filter_map(|knob| match &knob.set {
             Set::Far(name) if self.at_of(knob).is_some_and(|at| !is_default(at)) => Some(name),
             _ => None,
         });
-        let back = |name: &String| match far.set(name, DEFAULT) {
+        let restore = |name: &String| match far.set(name, DEFAULT) {
             Ok(Ok(_)) => None,
-            Ok(Err(why)) => Some(format!("{name} of the far host: {why}")),
+            Ok(Err(why)) => Some(format!("{name} of the remote host: {why}")),
             Err(error) => Some(format!(
-                "{name} of the far host ({error}): run `linerate tune --restore` there"
+                "{name} of the remote host ({error}): run `linerate tune --restore` there"
             )),
         };
-        turned.filter_map(back).collect()
+        changed.filter_map(restore).collect()
     }
 
-    /// Leaves what this setting changes as it is now, and all else as it was; what the far host set goes back all the
-    /// same. Says what could not be set back, after what sets back by hand what is left.
+    /// Keeps the settings of a point, and restores all others and those of the remote host. Returns
+    /// the commands that would restore the kept settings, and the failures.
     pub fn keep(&mut self, point: &Point) -> (Vec<String>, Vec<String>) {
         let changed = self.knobs.iter().zip(point);
         let changed = changed.filter(|(_, value)| **value != 0);
@@ -258,12 +259,13 @@ impl<'a> Turner<'a> {
         (ways_back, said(self.guard.keep(&keys)))
     }
 
-    /// What a knob was turned to last, where that is known.
+    /// Returns the last value of a knob, if known.
     fn at_of(&self, knob: &Knob) -> Option<&str> {
         self.at.get(&knob.name)?.as_deref()
     }
 
-    /// What was run last is not run once more to set it back: it may take minutes.
+    /// Marks commands whose restore command equals the last command as restored: a second run may
+    /// take minutes.
     fn settle(&mut self) {
         for knob in &self.knobs {
             let last = self.at_of(knob).and_then(|at| knob.lines(at));
@@ -274,19 +276,19 @@ impl<'a> Turner<'a> {
     }
 }
 
-/// Whether what was there before is to be written down.
+/// Returns whether the old value of a knob goes to the journal.
 fn is_of_journal(knob: &Knob) -> bool {
     matches!(knob.set, Set::Host { .. } | Set::Command { .. })
 }
 
-/// What could not be set back, with what tries it again.
+/// Returns the failed restores, each with the command to retry.
 fn said(wrong: Vec<String>) -> Vec<String> {
     let each = wrong.into_iter();
     each.map(|why| format!("{why} (`linerate tune --restore` tries again)"))
         .collect()
 }
 
-/// A line that means the same wherever it is run later.
+/// Returns a command line that runs in the current directory later too.
 fn here(line: &str) -> String {
     match std::env::current_dir() {
         Ok(folder) => {
@@ -301,16 +303,17 @@ fn journal_failed(error: &linerate_tune::TuneError) -> Failure {
     Failure::failed(Problem::new(
         error.to_string(),
         "the journal of changes",
-        "set XDG_STATE_HOME to a folder that can be written",
+        "set XDG_STATE_HOME to a writable directory",
     ))
 }
 
-/// Asks the far end's server for a value that it has already: whether it sets anything at all.
+/// Opens the settings of the remote host, and checks the permission with a request that changes
+/// nothing.
 fn far_settings(command: &[String], name: &str) -> Result<FarSettings, Failure> {
     let object = "--try-far";
     let far = Knobs::far(command).ok_or_else(|| {
         Failure::usage(Problem::new(
-            "the far end has no address",
+            "the server has no address",
             object,
             "name a host that can be reached",
         ))
@@ -332,50 +335,50 @@ fn far_settings(command: &[String], name: &str) -> Result<FarSettings, Failure> 
     }
 }
 
-/// Tells what did not go back of a command that ends without a result, which would have it among its notes.
+/// Reports failed restores of a command that ends without a result, whose notes would list them.
 pub fn warn_of(stuck: &[String], output: &Output) {
     for why in stuck {
         output.remark(&format!("warning: {why}"));
     }
 }
 
-/// What to say before something is measured or changed while settings of a killed command still stand; none for a part
-/// of a command that has said it.
+/// Returns a note if settings of a killed command are still changed; `None` for a run that is part
+/// of a command, which has reported it.
 pub fn left_note() -> Option<String> {
     let is_part = |variable| std::env::var_os(variable).is_some();
     if is_part(child::PART_VARIABLE) || is_part(linerate_experiment::PARENT_VARIABLE) {
         return None;
     }
     let journals = folder("tune")?;
-    // Most have none: then nobody has to look around.
+    // Most hosts have no journal: then nothing needs to be read.
     std::fs::read_dir(&journals).ok()?.next()?.ok()?;
     let hosts = Hosts::of_lab().or_else(|| Hosts::own(&[]))?;
     let boot = machine::boot();
     let left = linerate_tune::guard::count_left(&journals, &hosts, &boot, machine::runs);
     let said = match left {
         0 => return None,
-        1 => "1 setting stands".to_owned(),
-        n => format!("{n} settings stand"),
+        1 => "1 setting is".to_owned(),
+        n => format!("{n} settings are"),
     };
     Some(format!(
-        "note: {said} as a killed command left them, and what is measured now starts from there; \
-         `linerate tune --restore` sets them back"
+        "note: {said} still changed by a killed command, and measurements start from there; \
+         `linerate tune --restore` restores the old values"
     ))
 }
 
-/// Sets back what a killed command left, wherever it can be done from here.
+/// Restores what killed commands left changed, if possible from here.
 pub fn restore_left() -> Result<linerate_tune::guard::Restored, Failure> {
     let hosts = Hosts::of_lab().or_else(|| Hosts::own(&[]));
     let hosts = hosts.ok_or_else(|| {
         Failure::failed(Problem::new(
-            "cannot be seen",
-            "this network",
+            "cannot be read",
+            "the network namespace of this process",
             "mount /proc",
         ))
     })?;
     let journals = folder("tune").ok_or_else(|| {
         Failure::failed(Problem::new(
-            "there is no folder for it",
+            "no directory for it",
             "the journal of changes",
             "set HOME or XDG_STATE_HOME to an absolute path",
         ))
@@ -386,7 +389,7 @@ pub fn restore_left() -> Result<linerate_tune::guard::Restored, Failure> {
         Failure::failed(Problem::new(
             error.to_string(),
             "a journal",
-            "see who may read it",
+            "check who may read it",
         ))
     })
 }

@@ -1,4 +1,4 @@
-//! Words of a command line as data: split as a shell does, with options set in them.
+//! Arguments of a command line: splitting and quoting as a shell does, and setting of options.
 
 use clap::{Arg, ArgAction, CommandFactory};
 use linerate_metric::command_line::quoted;
@@ -7,14 +7,14 @@ use linerate_metric::event::Problem;
 use crate::args::Cli;
 use crate::failure::Failure;
 
-/// Commands that measure and give one record.
+/// Commands that measure and return one record.
 pub const MEASURING: [&str; 5] = ["throughput", "latency", "ttcp", "forward", "generate"];
 
 /// Commands that run measuring commands.
 const RUNNING: [&str; 2] = ["compare", "sweep"];
 
-/// Puts a `--` before the measuring command that another command runs, so that what follows is its own:
-/// `linerate sweep --over rcvbuf=1K,64K throughput HOST -t 1`.
+/// Inserts `--` before the measuring command that another command runs, so that the options after
+/// it are its own: `linerate sweep --over rcvbuf=1K,64K throughput HOST -t 1`.
 pub fn separate(words: &mut Vec<std::ffi::OsString>) {
     let runs = words
         .get(1)
@@ -31,10 +31,10 @@ pub fn separate(words: &mut Vec<std::ffi::OsString>) {
     }
 }
 
-/// Splits a text into words as a shell does: at white space, but not within quotes or after `\`.
+/// Splits a text into arguments as a shell does: at white space outside quotes and not after `\`.
 ///
 /// # Errors
-/// A quote that is not closed.
+/// Fails if a quote is not closed.
 pub fn split(text: &str) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -48,7 +48,7 @@ pub fn split(text: &str) -> Result<Vec<String>, String> {
                 word.get_or_insert_default();
             }
             (Some('"') | None, '\\') => {
-                let next = letters.next().ok_or("nothing follows the last \\")?;
+                let next = letters.next().ok_or("no character after the last \\")?;
                 word.get_or_insert_default().push(next);
             }
             (None, letter) if letter.is_whitespace() => words.extend(word.take()),
@@ -56,25 +56,25 @@ pub fn split(text: &str) -> Result<Vec<String>, String> {
         }
     }
     if let Some(quote) = quote {
-        return Err(format!("the {quote} is not closed"));
+        return Err(format!("the quote {quote} is not closed"));
     }
     words.extend(word);
     Ok(words)
 }
 
-/// Joins words so that a shell takes them apart again.
+/// Joins arguments, quoted for a shell.
 pub fn join(words: &[String]) -> String {
     let quoted = words.iter().map(|word| quoted(word));
     quoted.collect::<Vec<_>>().join(" ")
 }
 
-/// Sets an option of a measuring command: what the words said of it before is gone.
+/// Sets an option of a measuring command in place of its earlier value.
 ///
-/// `words` begin with the command's name. A switch takes `on` and `off`; any other option takes its value,
-/// or `default` to be left out.
+/// `words` start with the command's name. A switch takes `on` and `off`; any other option takes its
+/// value, or `default` to be left out.
 ///
-/// # Errors
-/// The command has no such option, or a switch gets another value.
+/// Fails if the command has no such option, or a switch gets another value. The command has no such
+/// option, or a switch gets another value.
 pub fn set_option(words: &mut Vec<String>, option: &str, value: &str) -> Result<(), Failure> {
     let name = words.first().cloned().unwrap_or_default();
     let unknown = |situation: String| {
@@ -85,7 +85,7 @@ pub fn set_option(words: &mut Vec<String>, option: &str, value: &str) -> Result<
         ))
     };
     let arguments =
-        arguments(&name).ok_or_else(|| unknown(format!("`{name}` is no command that measures")))?;
+        arguments(&name).ok_or_else(|| unknown(format!("`{name}` is not a measuring command")))?;
     let argument = (arguments.iter())
         .find(|argument| argument.get_long() == Some(option))
         .ok_or_else(|| unknown(format!("`linerate {name}` has no such option")))?;
@@ -94,7 +94,7 @@ pub fn set_option(words: &mut Vec<String>, option: &str, value: &str) -> Result<
         (_, "default") | (true, "off") => {}
         (true, "on") => words.push(format!("--{option}")),
         (true, other) => {
-            let situation = format!("`{other}` is neither on nor off, and this is a switch");
+            let situation = format!("`{other}` is neither on nor off, but this is a switch");
             return Err(unknown(situation));
         }
         (false, value) => words.push(format!("--{option}={value}")),
@@ -102,7 +102,7 @@ pub fn set_option(words: &mut Vec<String>, option: &str, value: &str) -> Result<
     Ok(())
 }
 
-/// Whether a measuring command says something of an option.
+/// Returns whether a measuring command sets an option.
 pub fn names(words: &[String], option: &str) -> bool {
     let arguments = words
         .first()
@@ -114,7 +114,7 @@ pub fn names(words: &[String], option: &str) -> bool {
     argument.is_some_and(|argument| words.iter().any(|word| Said::by(argument, word).is_some()))
 }
 
-/// Whether a measuring command has such an option at all.
+/// Returns whether a measuring command has an option.
 pub fn has_option(words: &[String], option: &str) -> bool {
     let arguments = words.first().and_then(|name| arguments(name));
     let arguments = arguments.unwrap_or_default();
@@ -123,7 +123,7 @@ pub fn has_option(words: &[String], option: &str) -> bool {
         .any(|argument| argument.get_long() == Some(option))
 }
 
-/// What a measuring command says of an option, where it says it in words of its own.
+/// Returns the value of an option on a measuring command's line.
 pub fn value_of(words: &[String], option: &str) -> Option<String> {
     let arguments = arguments(words.first()?)?;
     let argument = arguments
@@ -135,14 +135,14 @@ pub fn value_of(words: &[String], option: &str) -> Option<String> {
         Said::WithValue => {
             let word = words[at].trim_start_matches('-');
             let value = word.strip_prefix(&format!("{option}="));
-            // Behind a short name there is no sign.
+            // A short option has no `=` before its value.
             let value = value.or_else(|| word.get(1..));
             value.map(str::to_owned)
         }
     }
 }
 
-/// What a measuring command says in one of its places, wherever that stands among its options.
+/// Returns the value of a positional argument of a measuring command.
 pub fn argument_of(words: &[String], name: &str) -> Option<String> {
     let all = std::iter::once("linerate").chain(words.iter().map(String::as_str));
     let matches = Cli::command().try_get_matches_from(all).ok()?;
@@ -150,7 +150,7 @@ pub fn argument_of(words: &[String], name: &str) -> Option<String> {
     own.try_get_one::<String>(name).ok()?.cloned()
 }
 
-/// Adds words to a measuring command; options that they name take the place of those before.
+/// Adds arguments to a measuring command; options among them replace earlier ones.
 pub fn add(words: &mut Vec<String>, more: &[String]) {
     let arguments = words
         .first()
@@ -164,7 +164,7 @@ pub fn add(words: &mut Vec<String>, more: &[String]) {
     words.extend_from_slice(more);
 }
 
-/// The arguments of a command of this program.
+/// Returns the arguments that a command of this program takes.
 fn arguments(command: &str) -> Option<Vec<Arg>> {
     let cli = Cli::command();
     let command = cli.find_subcommand(command)?;
@@ -175,11 +175,11 @@ fn is_switch(argument: &Arg) -> bool {
     matches!(argument.get_action(), ArgAction::SetTrue)
 }
 
-/// How a word names an option.
+/// Form of an option on a command line.
 enum Said {
-    /// Its value is the next word, if it takes one.
+    /// The value, if any, is the next argument.
     Alone,
-    /// Its value is in the word.
+    /// The value is part of the argument.
     WithValue,
 }
 

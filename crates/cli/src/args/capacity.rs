@@ -6,42 +6,44 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::frames::{FrameArgs, PortArgs, VALUES};
+use super::heading;
 use super::values::{duration, fraction};
 use super::{OutputArgs, ScreenArgs};
 
-/// A test of RFC 2544.
+/// Tests of RFC 2544.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Test {
-    /// The highest rates with no more than --loss (section 26.1)
+    /// Highest rates with a loss of at most --loss (section 26.1)
     Throughput,
-    /// Delay at shares of the throughput (section 26.2)
+    /// Delay at fractions of the throughput (section 26.2)
     Latency,
     /// Loss at 100 %, 90 %, … of the highest rate (section 26.3)
     FrameLoss,
-    /// The longest burst without loss (section 26.4)
+    /// Longest burst without loss (section 26.4)
     BackToBack,
 }
 
-/// `0,0.1%`.
+/// Parses an accepted frame loss: `0`, `0.1%` or `0.001`.
 fn goals(text: &str) -> Result<f64, String> {
     let goal = fraction(text)?;
     match (0.0..1.0).contains(&goal) {
         true => Ok(goal),
         false => Err(format!(
-            "`{text}` is no share of frames: write 0, 0.1% or 0.001"
+            "`{text}` is not a fraction of frames: write 0, 0.1% or 0.001"
         )),
     }
 }
 
-/// `10,50,90%`: a bare number is a percentage, as the last of a list says it.
+/// Parses a percentage of the throughput. The sign may be missing, because a list has it once:
+/// `10,50,90%`.
 fn shares(text: &str) -> Result<f64, String> {
     let number: f64 = text
         .trim_end_matches('%')
         .parse()
-        .map_err(|_| format!("`{text}` is no share: write 10,50,90%"))?;
+        .map_err(|_| format!("`{text}` is not a percentage: write 10,50,90%"))?;
     match number > 0.0 && number <= 100.0 {
         true => Ok(number / 100.0),
-        false => Err(format!("`{text}` is not within 0 and 100 %")),
+        false => Err(format!("`{text}` is not between 0 and 100 %")),
     }
 }
 
@@ -49,33 +51,34 @@ fn resolution(text: &str) -> Result<f64, String> {
     let share = fraction(text)?;
     match (0.0001..=0.5).contains(&share) {
         true => Ok(share),
-        false => Err(format!("`{text}` is not within 0.01% and 50%")),
+        false => Err(format!("`{text}` is not between 0.01% and 50%")),
     }
 }
 
-/// Measure what a device can carry.
+/// `linerate capacity`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = format!("{VALUES}\n\n{EXAMPLES}"))]
 pub struct CapacityArgs {
     #[command(flatten)]
     pub ports: PortArgs,
-    /// Shares of the frames that may be lost: 0 finds the NDR (RFC 2544's throughput), more a PDR
+    /// Accepted frame loss: 0 finds the NDR (throughput of RFC 2544), more than 0 a PDR
     #[arg(long, value_name = "SHARE", value_delimiter = ',', default_value = "0", value_parser = goals, env = "LINERATE_LOSS")]
     pub loss: Vec<f64>,
-    /// Length of the trials that decide; RFC 2544 asks for 60s
+    /// Time of each trial that decides; RFC 2544 requires 60s
     #[arg(long, value_name = "TIME", default_value = "5", value_parser = duration, env = "LINERATE_TRIAL")]
     pub trial: Duration,
-    /// Length of the first, short trials [default: a twentieth of --trial]
-    #[arg(long, value_name = "TIME", value_parser = duration, env = "LINERATE_FIRST_TRIAL")]
+    /// Time of the first, short trials [default: a twentieth of --trial]
+    #[arg(long, value_name = "TIME", value_parser = duration, help_heading = heading::SEARCH, env = "LINERATE_FIRST_TRIAL")]
     pub first_trial: Option<Duration>,
-    /// How close bounds have to come, as a share of the rate
-    #[arg(long, value_name = "SHARE", default_value = "0.5%", value_parser = resolution, env = "LINERATE_RESOLUTION")]
+    /// Width of the interval that ends the search, as a fraction of the rate
+    #[arg(long, value_name = "SHARE", default_value = "0.5%", value_parser = resolution, help_heading = heading::SEARCH, env = "LINERATE_RESOLUTION")]
     pub resolution: f64,
-    /// Shares of the throughput at which delay is measured
+    /// Fractions of the throughput at which delay is measured
     #[arg(long, value_name = "SHARE", value_delimiter = ',', default_value = "10,50,90%", value_parser = shares, env = "LINERATE_LATENCY_AT")]
     pub latency_at: Vec<f64>,
-    /// Sizes with check sequence, and imix [default: that of the template file, else
-    /// 64,128,256,512,1024,1280,1518,imix, those too short for the headers as short as they fit]
+    /// Frame sizes including the FCS, and imix [default: that of the template file, else
+    /// 64,128,256,512,1024,1280,1518,imix; sizes too short for the headers are raised to the
+    /// shortest that fits]
     #[arg(
         long,
         value_name = "SIZE",
@@ -83,7 +86,7 @@ pub struct CapacityArgs {
         env = "LINERATE_SIZES"
     )]
     pub sizes: Vec<String>,
-    /// Tests beside throughput, which the others stand on
+    /// Tests to run; throughput always runs, because the others are based on it
     #[arg(
         long,
         value_name = "TEST",
@@ -92,36 +95,30 @@ pub struct CapacityArgs {
         env = "LINERATE_TESTS"
     )]
     pub tests: Vec<Test>,
-    /// How often a load may fail before it counts as failed
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10), env = "LINERATE_TRIES")]
+    /// Failed trials at a load that make the load fail
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10), help_heading = heading::SEARCH, env = "LINERATE_TRIES")]
     pub tries: u32,
-    /// Trials of the search of a size at most, those included that find the highest rate without
-    /// --line-rate; trials of the other --tests come on top
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000), env = "LINERATE_TRIALS")]
+    /// Maximum number of trials in the search of a size, including those that find the highest rate when
+    /// --line-rate is not given; trials of other --tests are not counted
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000), help_heading = heading::SEARCH, env = "LINERATE_TRIALS")]
     pub trials: u32,
-    /// Searches for the longest burst, which are averaged
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000), env = "LINERATE_BURST_SEARCHES")]
+    /// Number of searches for the longest burst, which are averaged
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000), help_heading = heading::SEARCH, env = "LINERATE_BURST_SEARCHES")]
     pub burst_searches: u32,
-    /// How long late frames are waited for after a trial
-    #[arg(long, value_name = "TIME", default_value = "2", value_parser = duration, env = "LINERATE_DRAIN")]
+    /// Time to wait for late frames after a trial
+    #[arg(long, value_name = "TIME", default_value = "2", value_parser = duration, help_heading = heading::SEARCH, env = "LINERATE_DRAIN")]
     pub drain: Duration,
     #[command(flatten)]
     pub frames: FrameArgs,
-    /// End with exit code 3 if a finding says that something slowed a trial that decides down (kind `cause`)
-    #[arg(long, env = "LINERATE_FAIL_ON_FINDING")]
+    /// End with exit code 3 if a deciding trial has a finding of kind `cause`
+    #[arg(long, help_heading = heading::CHECKS, env = "LINERATE_FAIL_ON_FINDING")]
     pub fail_on_finding: bool,
-    /// Write a page with all figures and charts to FILE
-    #[arg(long, value_name = "FILE", env = "LINERATE_HTML")]
+    /// Write a report (HTML) with all figures and charts to FILE
+    #[arg(long, value_name = "FILE", help_heading = heading::OUTPUT, env = "LINERATE_HTML")]
     pub html: Option<PathBuf>,
-    /// A name for the record, which `linerate runs` shows and finds
-    #[arg(
-        long,
-        value_name = "TEXT",
-        help_heading = "Output",
-        env = "LINERATE_LABEL"
-    )]
+    /// Label of the record, for `linerate runs`
+    #[arg(long, value_name = "TEXT", help_heading = heading::OUTPUT, env = "LINERATE_LABEL")]
     pub label: Option<String>,
-    /// A screen meanwhile
     #[command(flatten)]
     pub screen: ScreenArgs,
     #[command(flatten)]

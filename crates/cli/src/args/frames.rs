@@ -1,4 +1,4 @@
-//! Options of `generate` and `capacity`: ports, and what frames are made of.
+//! Options of `generate` and `capacity`: ports and frame templates.
 
 use std::path::PathBuf;
 
@@ -12,96 +12,97 @@ use linerate_metric::plan::Cpus;
 use linerate_metric::units::BitRate;
 use linerate_port::PortUrl;
 
+use super::heading;
 use crate::failure::Failure;
 
 pub fn port(text: &str) -> Result<PortUrl, String> {
     text.parse().map_err(|error: linerate_port::PortError| {
-        // What is wrong stands behind the value already.
+        // clap prints the value itself before this text.
         let problem = error.problem();
         format!("{}: {}", problem.situation, problem.next_step)
     })
 }
 
-/// The rate of a line, which is not zero.
+/// Parses the rate of a line; zero is an error.
 fn line_rate(text: &str) -> Result<BitRate, String> {
     match text.parse::<BitRate>().map_err(|error| error.to_string())? {
-        BitRate(0) => Err("a line of no rate carries nothing: write 10G".to_owned()),
+        BitRate(0) => Err("a line rate must be above 0: write 10G".to_owned()),
         rate => Ok(rate),
     }
 }
 
-/// What is behind the IP header.
+/// Protocol after the IP header of generated frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Transport {
     /// UDP
     Udp,
-    /// TCP segments, no connections
+    /// TCP segments without connections
     Tcp,
-    /// Echo requests
+    /// ICMP echo requests
     Icmp,
     /// ARP requests, without IP
     Arp,
-    /// Nothing but Ethernet
+    /// Ethernet only
     None,
 }
 
-/// Ports and the threads that poll them.
+/// Ports, and the threads that poll them.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Ports")]
+#[command(next_help_heading = heading::PORTS)]
 pub struct PortArgs {
-    /// Ports: the first one sends, the second one receives; packet:IF, xdp:IF, tap:NAME, ring:N,
-    /// shm:NAME, null:, pcap:rx=FILE
+    /// Ports: the first sends, the second receives (packet:IF, xdp:IF, tap:NAME, ring:N, shm:NAME,
+    /// null:, pcap:rx=FILE)
     #[arg(long, value_name = "URL", required = true, value_parser = port, env = "LINERATE_DEV")]
     pub dev: Vec<PortUrl>,
-    /// Take interfaces that carry the default route or this login
+    /// Use an interface although it carries the default route or this SSH login
     #[arg(long, env = "LINERATE_FORCE")]
     pub force: bool,
-    /// Rate of the line, for shares of it [default: what the interface says]
+    /// Rate of the line, for rates in percent [default: the interface's link speed]
     #[arg(long, value_name = "RATE", value_parser = line_rate, env = "LINERATE_LINE_RATE")]
     pub line_rate: Option<BitRate>,
-    /// Threads that poll: 1 for both directions, or 2 [default: 2 with more than two processors]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=2), env = "LINERATE_THREADS")]
+    /// Polling threads: 1 for both directions, or 2 [default: 2 with more than two processors]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=2), help_heading = heading::CPU, env = "LINERATE_THREADS")]
     pub threads: Option<u32>,
-    /// Processors for the threads, sending one first: 2,3
-    #[arg(long, value_name = "LIST", value_parser = Cpus::in_order, env = "LINERATE_CPU")]
+    /// Processors of the threads, sending thread first: 2,3
+    #[arg(long, value_name = "LIST", value_parser = Cpus::in_order, help_heading = heading::CPU, env = "LINERATE_CPU")]
     pub cpu: Option<Cpus>,
-    /// Let the receiving port send first, so that switches know where it is
+    /// Send from the receiving port first, so that switches learn its address
     #[arg(long, env = "LINERATE_LEARN")]
     pub learn: bool,
 }
 
-/// What frames are made of.
+/// Headers and content of generated frames.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Frames")]
+#[command(next_help_heading = heading::FRAMES)]
 pub struct FrameArgs {
-    /// Template file (TOML); options below go before what it says
+    /// Template file (TOML); the options below override it
     #[arg(long, value_name = "FILE", env = "LINERATE_TEMPLATE")]
     pub template: Option<PathBuf>,
-    /// Flows, which take turns [default: as many as the values that vary most]
+    /// Number of flows, sent in turn [default: as many as the field with most values]
     #[arg(long, value_name = "N", env = "LINERATE_FLOWS")]
     pub flows: Option<u32>,
-    /// Seed of values that are drawn
+    /// Seed of randomly drawn values
     #[arg(long, value_name = "N", env = "LINERATE_SEED")]
     pub seed: Option<u64>,
-    /// Bytes behind headers and tag: count, zeros, ones or random
+    /// Payload bytes: count, zeros, ones or random
     #[arg(long, value_name = "KIND", env = "LINERATE_CONTENT")]
     pub content: Option<String>,
-    /// Ethernet source [default: the sending port's]
+    /// Ethernet source [default: address of the sending port]
     #[arg(long, value_name = "MAC", env = "LINERATE_SOURCE_MAC")]
     pub source_mac: Option<String>,
-    /// Ethernet destination [default: the receiving port's]
+    /// Ethernet destination [default: address of the receiving port]
     #[arg(long, value_name = "MAC", env = "LINERATE_DESTINATION_MAC")]
     pub destination_mac: Option<String>,
-    /// A VLAN tag; given again, one behind it (1,2,3 are the VLANs of three flows)
+    /// VLAN tag; repeat it for inner tags (1,2,3 are the VLANs of three flows)
     #[arg(long, value_name = "ID", env = "LINERATE_VLAN")]
     pub vlan: Vec<String>,
-    /// Source addresses; IPv6 when they are [default: 198.18.0.1]
+    /// Source addresses; IPv6 addresses select IPv6 [default: 198.18.0.1]
     #[arg(long, value_name = "ADDRESS", env = "LINERATE_SOURCE")]
     pub source: Option<String>,
     /// Destination addresses [default: 198.18.0.2]
     #[arg(long, value_name = "ADDRESS", env = "LINERATE_DESTINATION")]
     pub destination: Option<String>,
-    /// What is behind the IP header: udp, tcp, icmp, arp (instead of IP) or none (bare Ethernet)
+    /// Protocol after the IP header: udp, tcp, icmp, arp (instead of IP) or none (bare Ethernet)
     #[arg(long, value_name = "KIND", env = "LINERATE_TRANSPORT")]
     pub transport: Option<Transport>,
     /// Source ports [default: 49152]
@@ -112,12 +113,12 @@ pub struct FrameArgs {
     pub destination_port: Option<String>,
 }
 
-/// What help says of values.
+/// Notes on the values of frame options, for help.
 pub const VALUES: &str = "\
-Values of addresses, ports and VLANs vary from flow to flow: A-B goes up by one, A-B+S by S, A,B,C
-takes turns, draw:A-B is drawn from the seed. A flow has the same headers in all of its frames.
-Sizes are those of RFC 2544, with the check sequence of 4 bytes: 64 is the shortest on Ethernet.
-A template file has the same as tables:
+Addresses, ports and VLANs may vary from flow to flow: A-B counts up by one, A-B+S by S, A,B,C cycles
+through a list, draw:A-B draws at random from the seed. All frames of a flow have the same headers.
+Frame sizes are those of RFC 2544 and include the FCS of 4 bytes: 64 is the minimum on Ethernet.
+A template file sets the same values in tables:
   size = \"imix\"          # 64:7,594:4,1518:1
   flows = 16
   [ethernet]              # source, destination, ethertype
@@ -127,7 +128,7 @@ A template file has the same as tables:
   [udp]                   # source, destination; or tcp (flags), icmp (id)";
 
 impl FrameArgs {
-    /// The template that file and options make together.
+    /// Returns the template of the file, overridden by the options.
     pub fn plan(&self, size: Option<&str>) -> Result<TemplatePlan, Failure> {
         let mut plan = match &self.template {
             None => TemplatePlan::default(),
@@ -135,16 +136,16 @@ impl FrameArgs {
                 let name = || file.display().to_string();
                 let text = std::fs::read_to_string(file).map_err(|error| {
                     Failure::usage(Problem::new(
-                        format!("cannot be read ({error})"),
+                        format!("cannot read the template file ({error})"),
                         name(),
-                        "give a template file that is there",
+                        "name an existing template file",
                     ))
                 })?;
                 read_file(&text).map_err(|error| {
                     Failure::usage(Problem::new(
                         error.to_string(),
                         name(),
-                        "`linerate generate --help` shows one",
+                        "`linerate generate --help` shows an example",
                     ))
                 })?
             }

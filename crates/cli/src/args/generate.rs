@@ -11,33 +11,33 @@ use linerate_port::PortUrl;
 
 use super::frames::{FrameArgs, PortArgs, VALUES, port};
 use super::values::{count, duration};
-use super::{OutputArgs, ScreenArgs};
+use super::{OutputArgs, ScreenArgs, heading};
 
-/// A number of frames, at least one.
+/// Parses a number of frames of at least one.
 fn some(text: &str) -> Result<u64, String> {
     match count(text)? {
-        0 => Err("sends nothing: leave it out to send until --time is over".to_owned()),
+        0 => Err("0 frames send nothing: leave --count out to send until --time ends".to_owned()),
         frames => Ok(frames),
     }
 }
 
-/// `10k`: frames in a second, at least one.
+/// Parses a rate in frames per second of at least one: `10k`.
 fn frames_per_second(text: &str) -> Result<Load, String> {
     if let Some((rate, burst)) = text.split_once('/') {
         return Err(format!("write --pps {rate} --burst {burst}"));
     }
     match count(text.strip_suffix("pps").unwrap_or(text))? {
-        0 => Err("nothing would be sent: give 1 or more".to_owned()),
+        0 => Err("0 frames per second send nothing: give 1 or more".to_owned()),
         frames => Ok(Load::Frames(frames as f64)),
     }
 }
 
-/// A threshold on a figure that a generating run has.
+/// Parses a threshold on a figure of a generator run.
 fn expectation(text: &str) -> Result<Expectation, ExpectError> {
     Expectation::of_kind(text, Kind::Generate)
 }
 
-/// Options that say what made frames are: those of a capture are as they were captured.
+/// Options that describe generated frames; they conflict with --pcap.
 const MADE: [&str; 13] = [
     "template",
     "size",
@@ -54,24 +54,19 @@ const MADE: [&str; 13] = [
     "learn",
 ];
 
-/// Generate frames.
+/// `linerate generate`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = format!("{VALUES}\n\n{EXAMPLES}"))]
 pub struct GenerateArgs {
     #[command(flatten)]
     pub ports: PortArgs,
-    /// The port that receives, where it is not the second --dev
-    #[arg(long, value_name = "URL", value_parser = port, env = "LINERATE_RECEIVE", help_heading = "Ports")]
+    /// Port that receives [default: the second --dev]
+    #[arg(long, value_name = "URL", value_parser = port, env = "LINERATE_RECEIVE", help_heading = heading::PORTS)]
     pub receive: Option<PortUrl>,
-    /// Receive nothing
-    #[arg(
-        long,
-        env = "LINERATE_NO_RECEIVE",
-        conflicts_with = "receive",
-        help_heading = "Ports"
-    )]
+    /// Do not receive
+    #[arg(long, env = "LINERATE_NO_RECEIVE", conflicts_with = "receive", help_heading = heading::PORTS)]
     pub no_receive: bool,
-    /// 10kpps, l2:1G (frames), l1:1G (frames, preambles and gaps), 50% (of the line) or max
+    /// Rate: 10kpps, l2:1G (frames), l1:1G (frames, preambles and gaps), 50% (of the line rate) or max
     #[arg(
         short = 'r',
         long,
@@ -80,72 +75,61 @@ pub struct GenerateArgs {
         env = "LINERATE_RATE"
     )]
     pub rate: Load,
-    /// The same in frames per second: 10k
+    /// Rate in frames per second: 10k
     #[arg(long, value_name = "N", value_parser = frames_per_second, conflicts_with = "rate", env = "LINERATE_PPS")]
     pub pps: Option<Load>,
-    /// Seconds to send (also 500ms, 2m) [default: 10, unless --count is given]
+    /// Time to send (5, 500ms, 2m) [default: 10, unless --count is given]
     #[arg(short, long, value_name = "TIME", value_parser = duration, env = "LINERATE_TIME")]
     pub time: Option<Duration>,
-    /// Frames to send
+    /// Number of frames to send
     #[arg(short = 'n', long, value_name = "N", value_parser = some, env = "LINERATE_COUNT")]
     pub count: Option<u64>,
-    /// Frames that leave at once
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000), env = "LINERATE_BURST")]
+    /// Frames sent back to back
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = heading::LOAD, env = "LINERATE_BURST")]
     pub burst: u32,
-    /// How long late frames are waited for
+    /// Time to wait for late frames
     #[arg(long, value_name = "TIME", default_value = "2", value_parser = duration, env = "LINERATE_DRAIN")]
     pub drain: Duration,
-    /// Time between interval lines; 0 for none
+    /// Time between interval lines; 0 prints none
     #[arg(short, long, value_name = "TIME", default_value = "1", value_parser = duration, env = "LINERATE_INTERVAL")]
     pub interval: Duration,
-    /// Sizes with check sequence: 64, 64,512,1518, 64-1518+2, draw:64-1518, imix or 64:7,594:4,1518:1
-    /// [default: 64, or the least for the headers]
-    #[arg(
-        short = 'l',
-        long,
-        value_name = "SIZE",
-        env = "LINERATE_SIZE",
-        help_heading = "Frames"
-    )]
+    /// Frame sizes including the FCS: 64, 64,512,1518, 64-1518+2, draw:64-1518, imix or
+    /// 64:7,594:4,1518:1 [default: 64, or the shortest that holds the headers]
+    #[arg(short = 'l', long, value_name = "SIZE", env = "LINERATE_SIZE", help_heading = heading::FRAMES)]
     pub size: Option<String>,
     #[command(flatten)]
     pub frames: FrameArgs,
-    /// Send the frames of a capture instead, again and again
-    #[arg(long, value_name = "FILE", env = "LINERATE_PCAP", conflicts_with_all = MADE, help_heading = "Frames")]
+    /// Send the frames of a capture file instead, repeatedly
+    #[arg(long, value_name = "FILE", env = "LINERATE_PCAP", conflicts_with_all = MADE, help_heading = heading::FRAMES)]
     pub pcap: Option<PathBuf>,
-    /// At the times at which they were captured
+    /// Send captured frames with their recorded timing
     #[arg(
         long,
         requires = "pcap",
         conflicts_with_all = ["rate", "pps", "burst"],
         env = "LINERATE_RECORDED_TIMES",
-        help_heading = "Frames"
+        help_heading = heading::FRAMES
     )]
     pub recorded_times: bool,
-    /// End with exit code 3 unless this holds ('loss<0.1%', 'pps>10k'); repeatable
+    /// End with exit code 3 unless this is true ('loss<0.1%', 'pps>10k'); repeatable
     #[arg(
         long,
         value_name = "FIGURE<VALUE",
         value_parser = expectation,
+        help_heading = heading::CHECKS,
         env = "LINERATE_EXPECT",
         value_delimiter = ';'
     )]
     pub expect: Vec<Expectation>,
-    /// End with exit code 3 if a finding says that something slowed the run down (kind `cause`)
-    #[arg(long, env = "LINERATE_FAIL_ON_FINDING")]
+    /// End with exit code 3 if the run has a finding of kind `cause`
+    #[arg(long, help_heading = heading::CHECKS, env = "LINERATE_FAIL_ON_FINDING")]
     pub fail_on_finding: bool,
-    /// Write a page with all figures to FILE
-    #[arg(long, value_name = "FILE", env = "LINERATE_HTML")]
+    /// Write a report (HTML) with all figures to FILE
+    #[arg(long, value_name = "FILE", help_heading = heading::OUTPUT, env = "LINERATE_HTML")]
     pub html: Option<PathBuf>,
-    /// A name for the record, which `linerate runs` shows and finds
-    #[arg(
-        long,
-        value_name = "TEXT",
-        help_heading = "Output",
-        env = "LINERATE_LABEL"
-    )]
+    /// Label of the record, for `linerate runs`
+    #[arg(long, value_name = "TEXT", help_heading = heading::OUTPUT, env = "LINERATE_LABEL")]
     pub label: Option<String>,
-    /// A screen meanwhile
     #[command(flatten)]
     pub screen: ScreenArgs,
     #[command(flatten)]
@@ -158,7 +142,7 @@ Examples:
   linerate generate --dev xdp:eth0 --receive xdp:eth1 --size imix --rate 50% --line-rate 1G
   linerate generate --dev packet:eth0 --no-receive --destination 198.18.1.1-198.18.1.16 --rate max
   linerate generate --dev packet:eth0 --dev packet:eth1 --pps 10k --source 2001:2::1 --count 1000
-  linerate generate --dev ring:0 --rate max --time 1     no privilege: what the generator can do";
+  linerate generate --dev ring:0 --rate max --time 1     the generator's limit; no privilege";
 
 #[cfg(test)]
 mod tests {

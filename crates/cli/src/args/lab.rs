@@ -21,27 +21,26 @@ A lab file:
   between = [\"client\", \"server\"]
   rate = \"100M\"")]
 pub struct LabArgs {
-    /// What to do with labs
+    /// Action on labs
     #[command(subcommand)]
     pub action: LabAction,
 }
 
-/// The actions on labs.
 #[derive(Debug, Subcommand)]
 pub enum LabAction {
-    /// Build a lab; returns once every host reaches every other
+    /// Build a lab; returns when every host can reach every other
     #[command(after_help = "\
 Examples:
   linerate lab up --hops 2 --name two   client, two switches, server
   linerate lab up my-lab.toml")]
     Up {
-        /// The lab file
+        /// Lab file
         #[arg(required_unless_present = "hops", conflicts_with = "hops")]
         file: Option<PathBuf>,
-        /// Hosts `client` and `server` with N switches between them
+        /// Build hosts `client` and `server` with N switches between them
         #[arg(long, value_name = "N", env = "LINERATE_HOPS")]
         hops: Option<usize>,
-        /// Its name [default: lab1, or the next free one]
+        /// Name of the lab [default: lab1, or the next free name]
         #[arg(long, env = "LINERATE_NAME")]
         name: Option<String>,
         /// Print one JSON document
@@ -54,13 +53,13 @@ Examples:
   linerate lab exec client -- ip address
   linerate lab exec two/server -- linerate server -1")]
     Exec {
-        /// The host; with several labs up, LAB/HOST
+        /// Host; with several labs up, LAB/HOST
         #[arg(value_name = "[LAB/]HOST")]
         host: String,
-        /// The lab, as LAB/ before the host
+        /// Lab of the host, in place of LAB/
         #[arg(long, value_name = "LAB", env = "LINERATE_NAME")]
         name: Option<String>,
-        /// The command
+        /// Command to run
         #[arg(required = true, last = true, value_name = "CMD")]
         command: Vec<std::ffi::OsString>,
     },
@@ -74,16 +73,16 @@ Examples:
         #[arg(long, env = "LINERATE_JSON")]
         json: bool,
     },
-    /// End a lab and everything that runs in it
+    /// Take a lab down and end everything that runs in it
     #[command(after_help = "\
 Examples:
   linerate lab down
   linerate lab down two")]
     Down {
-        /// Its name; not needed when only one is up
+        /// Name of the lab; optional when only one is up
         #[arg(value_name = "NAME")]
         lab: Option<String>,
-        /// The same, as for `lab up`
+        /// Name of the lab, as in `lab up`
         #[arg(long, env = "LINERATE_NAME")]
         name: Option<String>,
     },

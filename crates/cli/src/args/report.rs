@@ -10,44 +10,44 @@ use linerate_report::style::ColorChoice;
 #[command(after_help = "\
 Examples:
   linerate report last                            the text that the run printed
-  linerate report last --html last.html           a page with plots, readable without a network
+  linerate report last --html last.html           a self-contained report (HTML) with plots
   linerate report 3f9a1c last                     side by side, with intervals
   linerate report before.json after.json --format markdown -o - >> pull-request.md
   linerate report last --trace calls.pftrace      its timeline, for ui.perfetto.dev
 
-A record is an id of `linerate runs list`, enough of its beginning or end, last, last~1, or a file.")]
+A record is an id of `linerate runs list`, a unique start or end of one, last, last~1, or a file.")]
 pub struct ReportArgs {
-    /// Records: ids, files, or folders of results
+    /// Records: ids, files, or directories of results
     #[arg(required = true, value_name = "RECORD")]
     pub records: Vec<String>,
-    /// text, markdown, csv, json or html
+    /// Format: text, markdown, csv, json or html
     #[arg(
         long,
-        value_name = "FORM",
+        value_name = "FORMAT",
         default_value = "text",
         env = "LINERATE_FORMAT"
     )]
     pub format: ReportForm,
-    /// The same as --format markdown: a table for a pull request
+    /// Print a table for a pull request, as --format markdown does
     #[arg(long, conflicts_with_all = ["format", "json"], env = "LINERATE_MARKDOWN")]
     pub markdown: bool,
-    /// The same as --format json
+    /// Print JSON, as --format json does
     #[arg(long, conflicts_with = "format", env = "LINERATE_JSON")]
     pub json: bool,
     /// Write to FILE instead of standard output
     #[arg(short, long, value_name = "FILE", env = "LINERATE_OUTPUT")]
     pub output: Option<PathBuf>,
-    /// Also write a page with plots
+    /// Also write a report (HTML) with plots
     #[arg(long, value_name = "FILE", env = "LINERATE_HTML")]
     pub html: Option<PathBuf>,
-    /// Write the timeline of a run that has one: for ui.perfetto.dev, or as the Trace Event Format where
-    /// FILE ends in .json
+    /// Write the timeline of a run to FILE, for ui.perfetto.dev; in Trace Event Format if FILE ends
+    /// in .json
     #[arg(long, value_name = "FILE", env = "LINERATE_TRACE")]
     pub trace: Option<PathBuf>,
-    /// Title of the page
+    /// Title of the report
     #[arg(long, value_name = "TEXT", env = "LINERATE_TITLE")]
     pub title: Option<String>,
-    /// Colours: auto, always or never
+    /// Use of colours: auto, always or never
     #[arg(
         long,
         value_name = "WHEN",
@@ -57,17 +57,17 @@ pub struct ReportArgs {
     pub color: ColorChoice,
 }
 
-/// Forms of a report.
+/// Formats of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ReportForm {
-    /// For a terminal
+    /// Text for a terminal
     Text,
-    /// For a pull request
+    /// Table for a pull request
     Markdown,
-    /// A row for each figure
+    /// One row for each figure
     Csv,
-    /// One document: of one record the record itself
+    /// One document; for a single record, the record itself
     Json,
-    /// A page with plots
+    /// Self-contained page with plots
     Html,
 }

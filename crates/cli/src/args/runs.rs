@@ -7,43 +7,42 @@ use jiff::{SignedDuration, Timestamp, ToSpan};
 use linerate_metric::expect::Expectation;
 use linerate_metric::units::parse_duration;
 
+use super::heading;
+
 /// `linerate runs`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   linerate runs list                              the latest 20
   linerate runs list --kind latency --since 7d --where 'p99>100us'
-  linerate runs show last                         the latest; last~1 is the one before
+  linerate runs show last                         the latest; last~1 is the one before it
   linerate runs tag last baseline
-  linerate runs trend goodput --host 10.77.0.2    since when is it slower?
+  linerate runs trend goodput --host 10.77.0.2    when goodput changed
   linerate runs export --format csv -o runs.csv
 
-What `linerate server` keeps of a run is its copy, the client has the record: copies are left out
-everywhere but with --all.
+`linerate server` stores a copy of each run whose client stores the record; commands use copies only with --all.
 
-An ID is one that the list shows, enough of its beginning or end, or last, last~1, ...
-Records are files in $XDG_DATA_HOME/linerate/runs, tags and notes in marks beside it; the index is made
-from them whenever it is missing.")]
+An ID is one that the list shows, a unique start or end of one, or last, last~1, ...
+Records are files in $XDG_DATA_HOME/linerate/runs; tags and notes are in the directory marks next to it. A
+missing index is rebuilt from them.")]
 pub struct RunsArgs {
-    /// What to do with stored records
+    /// Action on stored records
     #[command(subcommand)]
     pub action: RunsAction,
 }
 
-/// The actions on stored records.
 #[derive(Debug, Subcommand)]
 pub enum RunsAction {
-    /// List records, the newest last
+    /// List records, newest last
     #[command(after_help = "\
 Examples:
   linerate runs list
   linerate runs list --tag baseline --json
   linerate runs list --where 'goodput<9G' --where 'loss>0' --limit 100")]
     List {
-        /// Which
         #[command(flatten)]
         selection: Selection,
-        /// The newest N; 0 for all
+        /// Maximum number of records; 0 for all
         #[arg(
             long,
             value_name = "N",
@@ -55,49 +54,48 @@ Examples:
         #[arg(long, env = "LINERATE_JSON")]
         json: bool,
     },
-    /// Print a record as the command that made it did, with its tags and notes
+    /// Print a record as its command printed it, with its tags and notes
     #[command(after_help = "\
 Examples:
   linerate runs show last
   linerate runs show 3f9a1c --json")]
     Show {
-        /// Which
+        /// Record: an id, or last
         id: String,
         /// Print one JSON document
         #[arg(long, env = "LINERATE_JSON")]
         json: bool,
     },
-    /// Remove records with their tags and notes; the runs of a set stay
+    /// Remove records with their tags and notes; runs of a removed set stay
     #[command(after_help = "\
 Examples:
   linerate runs rm 3f9a1c last
   linerate runs rm --until 90d --all")]
     Rm {
-        /// Which
+        /// Records: ids, or last
         #[arg(value_name = "ID", required_unless_present_any = ["kind", "host", "tag", "label", "since", "until", "like", "threshold"])]
         ids: Vec<String>,
-        /// Which
         #[command(flatten)]
         selection: Selection,
-        /// Only say which
+        /// Only list what would be removed
         #[arg(long, env = "LINERATE_DRY_RUN")]
         dry_run: bool,
         /// Print one JSON document
         #[arg(long, env = "LINERATE_JSON")]
         json: bool,
     },
-    /// Give records tags, or take tags away
+    /// Add tags to a record, or remove them
     #[command(after_help = "\
 Examples:
   linerate runs tag last baseline mtu9000
   linerate runs tag last --remove baseline")]
     Tag {
-        /// Which
+        /// Record: an id, or last
         id: String,
         /// Tags: letters, digits, `-`, `_`, `.`, `:`, `=`, `/`
         #[arg(value_name = "TAG", value_parser = tag, required_unless_present = "remove")]
         tags: Vec<String>,
-        /// Tags to take away
+        /// Tags to remove
         #[arg(
             long,
             value_name = "TAG",
@@ -115,19 +113,19 @@ Examples:
   linerate runs note last 'with the new driver'
   linerate runs note last --clear")]
     Note {
-        /// Which
+        /// Record: an id, or last
         id: String,
-        /// The note
+        /// Text of the note
         #[arg(required_unless_present = "clear")]
         text: Option<String>,
-        /// Take its notes away
+        /// Remove the notes of the record
         #[arg(long, env = "LINERATE_CLEAR")]
         clear: bool,
         /// Print one JSON document
         #[arg(long, env = "LINERATE_JSON")]
         json: bool,
     },
-    /// Follow a figure over time: its levels, and where they changed
+    /// Show a figure over time: its levels and where they changed
     #[command(after_help = "\
 Examples:
   linerate runs trend p99 --host db1 --since 30d
@@ -135,58 +133,56 @@ Examples:
   linerate runs trend goodput --like last --fail-on-change
   linerate runs trend 'hops=4 size=1024 socket=reused trip'")]
     Trend {
-        /// A figure as --expect names it: goodput, p50, p99, pps, loss, ...; or, in quotes, one of an
-        /// experiment's point: KNOB=VALUE, of each knob, and its name
+        /// Figure as in --expect: goodput, p50, p99, pps, loss, ...; or, quoted, a figure of an
+        /// experiment point: KNOB=VALUE for each knob, and the figure's name
         figure: String,
-        /// Which
         #[command(flatten)]
         selection: Selection,
-        /// Exit code 3 when the latest level is not the first; 1 if no run fits
+        /// End with exit code 3 if the latest level differs from the first, 1 if no run matches
         #[arg(long, env = "LINERATE_FAIL_ON_CHANGE")]
         fail_on_change: bool,
         /// Print one JSON document
         #[arg(long, env = "LINERATE_JSON")]
         json: bool,
     },
-    /// Write records to a file: whole as JSON, or a row each as CSV or Parquet
+    /// Export records: complete as JSON, or one row each as CSV or Parquet
     #[command(after_help = "\
 Examples:
-  linerate runs export -o all.json                what `runs import` takes
+  linerate runs export -o all.json                for `runs import`
   linerate runs export last last~1 -o two.json
   linerate runs export --format csv --kind latency -o -
   linerate runs export --format parquet -o runs.parquet")]
     Export {
-        /// Which; all without any
+        /// Records: ids, or last [default: all]
         #[arg(value_name = "ID")]
         ids: Vec<String>,
-        /// Which
         #[command(flatten)]
         selection: Selection,
-        /// json, csv or parquet
+        /// Format: json, csv or parquet
         #[arg(
             long,
-            value_name = "FORM",
+            value_name = "FORMAT",
             default_value = "json",
             env = "LINERATE_FORMAT"
         )]
         format: ExportForm,
-        /// The file; - for standard output
+        /// File to write; - for standard output
         #[arg(short, long, value_name = "FILE", env = "LINERATE_OUTPUT")]
         output: PathBuf,
     },
-    /// Take records of other machines: files of --json, -o, export, or folders of them
+    /// Import records of other machines: files of --json, -o or export, or directories of them
     #[command(after_help = "\
 Examples:
   linerate runs import all.json
   linerate runs import /mnt/other/linerate/runs --tag other")]
     Import {
-        /// The files and folders
+        /// Files and directories
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
-        /// Replace what is here under the same id
+        /// Replace records that exist under the same id
         #[arg(long, env = "LINERATE_REPLACE")]
         replace: bool,
-        /// Tags for what is taken
+        /// Tags to add to imported records
         #[arg(long, value_name = "TAG", value_delimiter = ',', value_parser = tag, env = "LINERATE_TAG")]
         tag: Vec<String>,
         /// Print one JSON document
@@ -195,23 +191,24 @@ Examples:
     },
 }
 
-/// Forms of an export.
+/// Formats of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ExportForm {
-    /// Whole documents with tags and notes
+    /// Complete documents with tags and notes
     Json,
-    /// A row a document
+    /// One row for each document
     Csv,
-    /// The same with types, compressed
+    /// Typed, compressed columns with one row for each document
     #[cfg(feature = "parquet")]
     Parquet,
 }
 
-/// Which records are meant.
+/// Filters that select stored records.
 #[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "Which")]
+#[command(next_help_heading = heading::SELECTION)]
 pub struct Selection {
-    /// throughput, latency, forward, generate, stack, set, or set:KIND (set:sweep, set:repeat)
+    /// Kind of record: throughput, latency, forward, generate, stack, set, or set:KIND (set:sweep,
+    /// set:repeat)
     #[arg(
         long,
         value_name = "KIND",
@@ -219,7 +216,7 @@ pub struct Selection {
         env = "LINERATE_KIND"
     )]
     pub kind: Vec<String>,
-    /// The far end as it was named, or the name of a host that took part
+    /// Server as named on the command line, or the name of any host of the run
     #[arg(
         long,
         value_name = "HOST",
@@ -227,7 +224,7 @@ pub struct Selection {
         env = "LINERATE_OF_HOST"
     )]
     pub host: Vec<String>,
-    /// Those with all of these tags
+    /// Records with all of these tags
     #[arg(
         long,
         value_name = "TAG",
@@ -235,19 +232,19 @@ pub struct Selection {
         env = "LINERATE_WITH_TAG"
     )]
     pub tag: Vec<String>,
-    /// Those with this in their label
+    /// Records with this text in their label
     #[arg(long, value_name = "TEXT", env = "LINERATE_LABEL")]
     pub label: Option<String>,
-    /// Started then or later: 7d, 2h, 2026-11-01, or a time of RFC 3339
+    /// Records started at this time or later: 7d, 2h, 2026-11-01, or an RFC 3339 time
     #[arg(long, value_name = "WHEN", value_parser = when, env = "LINERATE_SINCE")]
     pub since: Option<Timestamp>,
-    /// Started before
+    /// Records started before this time
     #[arg(long, value_name = "WHEN", value_parser = when, env = "LINERATE_UNTIL")]
     pub until: Option<Timestamp>,
-    /// Run with the same plan as this one
+    /// Records with the same plan as this one
     #[arg(long, value_name = "ID", env = "LINERATE_LIKE")]
     pub like: Option<String>,
-    /// Those whose figures keep to this ('p99>100us', 'goodput<9G'); repeatable
+    /// Records whose figures meet this ('p99>100us', 'goodput<9G'); repeatable
     #[arg(
         long = "where",
         id = "threshold",
@@ -255,7 +252,7 @@ pub struct Selection {
         env = "LINERATE_WHERE"
     )]
     pub threshold: Vec<Expectation>,
-    /// Those that belong to a set, and what a server here kept of runs whose clients have their own, too
+    /// Include runs that belong to a set, and a server's copies of runs that their clients stored
     #[arg(long, env = "LINERATE_ALL")]
     pub all: bool,
 }
@@ -270,13 +267,14 @@ fn tag(text: &str) -> Result<String, String> {
     }
 }
 
-/// A time of the past: how long ago, a day, or a time of RFC 3339.
+/// Parses a past time: an age, a day, or an RFC 3339 time.
 fn when(text: &str) -> Result<Timestamp, String> {
     at(text, Timestamp::now())
 }
 
 fn at(text: &str, now: Timestamp) -> Result<Timestamp, String> {
-    let wrong = || format!("`{text}` is no time: write 7d, 2h, 2026-11-01 or 2026-11-01T12:00:00Z");
+    let wrong =
+        || format!("`{text}` is not a time: write 7d, 2h, 2026-11-01 or 2026-11-01T12:00:00Z");
     if let Some(days) = text.strip_suffix('d').or(text.strip_suffix('w')) {
         let days: i64 = days.parse().map_err(|_| wrong())?;
         let days = if text.ends_with('w') {

@@ -2,18 +2,17 @@
 
 use clap::Args;
 
-/// Whether a command is shown on the whole terminal.
+/// Option of commands that can run on the full screen.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub struct ScreenArgs {
-    /// Show what runs, its rate, percentiles, losses by place and findings on the whole terminal
-    /// meanwhile: p pauses the picture, s saves what was told so far, q ends it
+    /// Show progress, rate, percentiles, losses and findings on the full screen during the run: p
+    /// pauses the display, s saves the events so far, q ends the run
     #[cfg(feature = "tui")]
-    #[arg(long, help_heading = "Output", conflicts_with_all = ["json", "json_stream", "quiet"], env = "LINERATE_TUI")]
+    #[arg(long, help_heading = super::heading::OUTPUT, conflicts_with_all = ["json", "json_stream", "quiet"], env = "LINERATE_TUI")]
     pub tui: bool,
 }
 
 impl ScreenArgs {
-    /// Whether somebody asked for it.
     pub fn is_asked(self) -> bool {
         #[cfg(feature = "tui")]
         return self.tui;

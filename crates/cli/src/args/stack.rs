@@ -1,4 +1,4 @@
-//! Options of our own stack: as a host, and in place of the kernel's.
+//! Options of our user-space stack: as a host, and in place of the kernel's.
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -14,16 +14,16 @@ use linerate_stack::config::KEYS;
 use linerate_stack::{Network, PROFILES};
 
 use super::values::duration;
-use super::{OutputArgs, ScreenArgs};
+use super::{OutputArgs, ScreenArgs, heading};
 
-/// Where our stack stands, and how it is configured.
+/// Port, addresses and configuration of our stack.
 #[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "Our own stack in place of the kernel's")]
+#[command(next_help_heading = heading::STACK)]
 pub struct StackArgs {
-    /// The port that it stands on: tap:NAME, shm:NAME, packet:IF, xdp:IF (see `linerate forward --help`)
+    /// Port of the stack: tap:NAME, shm:NAME, packet:IF, xdp:IF (see `linerate forward --help`)
     #[arg(long, value_name = "URL", requires = "ip", env = "LINERATE_DEV")]
     pub dev: Option<String>,
-    /// Its address with the prefix of its network (10.0.0.2/24); repeatable
+    /// Address and prefix length of the stack (10.0.0.2/24); repeatable
     #[arg(
         long,
         value_name = "ADDRESS/PREFIX",
@@ -33,7 +33,7 @@ pub struct StackArgs {
         env = "LINERATE_IP"
     )]
     pub ip: Vec<Network>,
-    /// Gateway to other networks; one for IPv4, one for IPv6
+    /// Gateway; at most one for IPv4 and one for IPv6
     #[arg(
         long,
         value_name = "ADDRESS",
@@ -42,10 +42,11 @@ pub struct StackArgs {
         env = "LINERATE_GATEWAY"
     )]
     pub gateway: Vec<IpAddr>,
-    /// Configuration to begin with: default, embedded-default or embedded-tuned [default: default]
+    /// Base configuration: default, embedded-default or embedded-tuned [default: default]
     #[arg(long, value_name = "NAME", requires = "dev", env = "LINERATE_PROFILE")]
     pub profile: Option<String>,
-    /// Change a key of it (tcp.send_buffer=16K); repeatable; `linerate stack --help` lists all
+    /// Set a configuration key (tcp.send_buffer=16K); repeatable; `linerate stack --help` lists
+    /// them
     #[arg(
         long,
         value_name = "KEY=VALUE",
@@ -54,20 +55,20 @@ pub struct StackArgs {
         env = "LINERATE_SET"
     )]
     pub set: Vec<String>,
-    /// The same from a file of TOML
+    /// Read configuration keys from a TOML file
     #[arg(long, value_name = "FILE", requires = "dev", env = "LINERATE_CONFIG")]
     pub config: Option<PathBuf>,
 }
 
-/// The same for a run with a far end.
+/// Options of our stack at the client of a run.
 #[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "Our own stack in place of the kernel's")]
+#[command(next_help_heading = heading::STACK)]
 pub struct NearStackArgs {
     #[command(flatten)]
     pub stack: StackArgs,
-    /// What the control connection goes over: stack, or kernel where that reaches the host too
-    /// [default: stack]
-    #[arg(long, value_name = "WAY", requires = "dev", env = "LINERATE_CONTROL")]
+    /// Path of the control connection: stack, or kernel if that reaches the server too [default:
+    /// stack]
+    #[arg(long, value_name = "PATH", requires = "dev", env = "LINERATE_CONTROL")]
     pub control: Option<Control>,
 }
 
@@ -82,8 +83,8 @@ fn network(text: &str) -> Result<Network, String> {
 pub struct StackHostArgs {
     #[command(flatten)]
     pub stack: StackArgs,
-    /// What it serves beside ping: echo, discard, chargen, sockperf, iperf2, linerate, each with :PORT
-    /// where it is another one
+    /// Services in addition to ping: echo, discard, chargen, sockperf, iperf2, linerate, each with
+    /// :PORT for another port
     #[arg(
         long,
         value_name = "NAME[:PORT],...",
@@ -92,50 +93,44 @@ pub struct StackHostArgs {
         env = "LINERATE_SERVE"
     )]
     pub serve: Vec<ServiceSpec>,
-    /// Write into each UDP answer of echo and sockperf when its question came from the driver and when it went there: two
-    /// counts of a clock (16,width=4,order=le,hz=25M) [default: width=8,order=be,hz=1G]
+    /// Write two timestamps into each UDP response of echo and sockperf: request received from the
+    /// driver, response passed to it (16,width=4,order=le,hz=25M) [default: width=8,order=be,hz=1G]
     #[arg(
         long,
         value_name = "OFFSET[,KEY=VALUE]",
         env = "LINERATE_STAMP_PAYLOAD"
     )]
     pub stamp_payload: Option<DeviceStamps>,
-    /// Send datagrams to these addresses though they prove nothing (iperf2 -u -R, -d); an address with a connection
-    /// within the last minute needs none of this
+    /// Send UDP flows to these addresses although they are not validated (iperf2 -u -R, -d); an
+    /// address with a connection within the last minute does not need this
     #[arg(
         long,
         value_name = "CIDR,...",
         value_delimiter = ',',
+        help_heading = heading::LIMITS,
         env = "LINERATE_ALLOW"
     )]
     pub allow: Vec<AddressRange>,
-    /// How long to serve [default: until Ctrl-C]
+    /// Time to run [default: until Ctrl-C]
     #[arg(short, long, value_name = "TIME", value_parser = duration, env = "LINERATE_TIME")]
     pub time: Option<Duration>,
-    /// Time between lines with what was counted; 0 for none
+    /// Time between lines with counters; 0 prints none
     #[arg(short, long, value_name = "TIME", default_value = "0", value_parser = duration, env = "LINERATE_INTERVAL")]
     pub interval: Duration,
-    /// A name for the record, which `linerate runs` shows and finds
-    #[arg(
-        long,
-        value_name = "TEXT",
-        help_heading = "Output",
-        env = "LINERATE_LABEL"
-    )]
+    /// Label of the record, for `linerate runs`
+    #[arg(long, value_name = "TEXT", help_heading = heading::OUTPUT, env = "LINERATE_LABEL")]
     pub label: Option<String>,
-    /// A screen meanwhile
     #[command(flatten)]
     pub screen: ScreenArgs,
-    /// Where results go
     #[command(flatten)]
     pub output: OutputArgs,
 }
 
-/// Services, profiles and keys, as their tables have them.
+/// Returns the notes of the help: services, profiles and configuration keys from their tables.
 fn after_help() -> String {
     let mut text = "\
-The first line on standard output tells scripts that it can be reached (READY dev=tap:t0 ...); with
---json that line is on standard error.
+Standard output starts with a ready line for scripts (READY dev=tap:t0 ...); with --json that line goes
+to standard error.
 
 Services:\n"
         .to_owned();
@@ -147,7 +142,7 @@ Services:\n"
     for (name, about, _) in PROFILES {
         let _ = writeln!(text, "  {name:<18} {about}");
     }
-    text.push_str("\nKeys of the configuration:\n");
+    text.push_str("\nConfiguration keys:\n");
     for key in KEYS {
         let _ = writeln!(text, "  {:<30} {}; {}", key.name, key.about, key.takes);
     }

@@ -8,9 +8,9 @@ use linerate_metric::plan::Wait;
 use linerate_metric::units::ByteSize;
 
 use super::values::{count, longer_call};
-use super::{NearStackArgs, OutputArgs, ScreenArgs};
+use super::{NearStackArgs, OutputArgs, ScreenArgs, heading};
 
-/// The port of classic ttcp.
+/// Default port of classic ttcp.
 const TTCP_PORT: u16 = 5001;
 
 /// `linerate ttcp`.
@@ -19,21 +19,21 @@ const TTCP_PORT: u16 = 5001;
 Examples:
   linerate ttcp -r                      wait for a sender, on this host or any other
   linerate ttcp -t 127.0.0.1            send 16 MiB to it
-  linerate ttcp -t -u 127.0.0.1         the same as 2048 datagrams
-  linerate ttcp -r --calls              how long select and recvfrom take, with data and without
+  linerate ttcp -t -u 127.0.0.1         send 2048 UDP datagrams instead
+  linerate ttcp -r --calls              time of select and recvfrom, with data and without
   linerate ttcp -t 127.0.0.1 --trace calls.json --trace-on 'call>1ms'
-  linerate ttcp -t 10.0.0.1 --dev tap:t0 --ip 10.0.0.2/24      over our own stack
+  linerate ttcp -t 10.0.0.1 --dev tap:t0 --ip 10.0.0.2/24      over our stack
 
-Payload is made and thrown away (-s of the classic, always).")]
+Payload is generated and discarded (-s of classic ttcp, always on).")]
 #[command(group(clap::ArgGroup::new("role").required(true).args(["transmit", "receive"])))]
 pub struct TtcpArgs {
-    /// The host to send to
+    /// Host to send to
     #[arg(value_name = "HOST", conflicts_with = "receive")]
     pub host: Option<String>,
     /// Send to HOST
     #[arg(short, long, requires = "host", env = "LINERATE_TRANSMIT")]
     pub transmit: bool,
-    /// Receive from whoever sends
+    /// Receive from any sender
     #[arg(short, long, env = "LINERATE_RECEIVE")]
     pub receive: bool,
     /// Bytes of each write or read, and of each datagram
@@ -45,7 +45,7 @@ pub struct TtcpArgs {
         env = "LINERATE_LENGTH"
     )]
     pub length: ByteSize,
-    /// Writes to make
+    /// Number of writes
     #[arg(short = 'n', long, value_name = "N", default_value = "2048", value_parser = count, env = "LINERATE_BUFFERS")]
     pub buffers: u64,
     /// Port
@@ -54,44 +54,37 @@ pub struct TtcpArgs {
     /// UDP instead of TCP
     #[arg(short, long, env = "LINERATE_UDP")]
     pub udp: bool,
-    /// Socket buffers to ask for
-    #[arg(short, long, value_name = "SIZE", env = "LINERATE_WINDOW")]
+    /// Socket buffer size
+    #[arg(short, long, value_name = "SIZE", help_heading = heading::SOCKETS, env = "LINERATE_WINDOW")]
     pub buffer: Option<ByteSize>,
-    /// Make payload and throw it away; there is nothing else, and so it is always on
+    /// Generate and discard the payload; always on
     #[arg(short, long, env = "LINERATE_SINKMODE")]
     pub sinkmode: bool,
-    /// How to wait: block, spin, poll, `select[:TIMEOUT]`, epoll, io-uring or `busy-poll[:TIME]`
+    /// Wait mode: block, spin, poll, `select[:TIMEOUT]`, epoll, io-uring or `busy-poll[:TIME]`
     /// [default: block to send, select to receive]
-    #[arg(long, value_name = "WAY", env = "LINERATE_WAIT")]
+    #[arg(long, value_name = "MODE", help_heading = heading::CPU, env = "LINERATE_WAIT")]
     pub wait: Option<Wait>,
-    /// Time every system call (of our own stack: every call on it), with what it found (data, room) or
-    /// had to wait for
-    #[arg(long, env = "LINERATE_CALLS")]
+    /// Time every system call (with our stack: every call to it), and count whether data or buffer
+    /// space was ready or the call had to wait
+    #[arg(long, help_heading = heading::DIAGNOSIS, env = "LINERATE_CALLS")]
     pub calls: bool,
-    /// Write a timeline of the latest calls: for ui.perfetto.dev, or as the Trace Event Format where
+    /// Write a timeline of the latest calls to FILE, for ui.perfetto.dev; in Trace Event Format if
     /// FILE ends in .json
-    #[arg(long, value_name = "FILE", env = "LINERATE_TRACE")]
+    #[arg(long, value_name = "FILE", help_heading = heading::DIAGNOSIS, env = "LINERATE_TRACE")]
     pub trace: Option<PathBuf>,
-    /// End the timeline at the first call like this: 'call>1ms'
-    #[arg(long, value_name = "CONDITION", value_parser = longer_call, requires = "trace", env = "LINERATE_TRACE_ON")]
+    /// End the timeline at the first call that meets this: 'call>1ms'
+    #[arg(long, value_name = "CONDITION", value_parser = longer_call, requires = "trace", help_heading = heading::DIAGNOSIS, env = "LINERATE_TRACE_ON")]
     pub trace_on: Option<Duration>,
-    /// End with exit code 3 if a finding says that something slowed the run down (kind `cause`)
-    #[arg(long, env = "LINERATE_FAIL_ON_FINDING")]
+    /// End with exit code 3 if the run has a finding of kind `cause`
+    #[arg(long, help_heading = heading::CHECKS, env = "LINERATE_FAIL_ON_FINDING")]
     pub fail_on_finding: bool,
     #[command(flatten)]
     pub stack: NearStackArgs,
-    /// A name for the record, which `linerate runs` shows and finds
-    #[arg(
-        long,
-        value_name = "TEXT",
-        help_heading = "Output",
-        env = "LINERATE_LABEL"
-    )]
+    /// Label of the record, for `linerate runs`
+    #[arg(long, value_name = "TEXT", help_heading = heading::OUTPUT, env = "LINERATE_LABEL")]
     pub label: Option<String>,
-    /// A screen meanwhile
     #[command(flatten)]
     pub screen: ScreenArgs,
-    /// Where results go
     #[command(flatten)]
     pub output: OutputArgs,
 }
@@ -101,15 +94,15 @@ pub struct TtcpArgs {
 #[command(after_help = "\
 Examples:
   linerate target-code > target.c               then: cc -std=c99 -O2 -o target target.c
-  linerate target-code --stamps > target.c      its UDP echo notes when a question came and left:
+  linerate target-code --stamps > target.c      its UDP echo adds receive and send timestamps:
                                                 linerate latency DEVICE --peer echo -u --device-stamps 16
 
-It serves discard on port 9, chargen on 19 and echo on 7 (or the ports it is started with):
-  linerate throughput DEVICE --peer discard     how fast the device receives
-  linerate throughput DEVICE --peer chargen -R  how fast it sends
-  linerate latency DEVICE --peer echo -u        how soon it answers")]
+It serves discard on port 9, chargen on 19 and echo on 7, unless it is started with other ports:
+  linerate throughput DEVICE --peer discard     rate at which the device receives
+  linerate throughput DEVICE --peer chargen -R  rate at which it sends
+  linerate latency DEVICE --peer echo -u        its response time")]
 pub struct TargetCodeArgs {
-    /// Answers over UDP carry when their question arrived and when they left
+    /// Add receive and send timestamps to UDP echo responses
     #[arg(long, env = "LINERATE_STAMPS")]
     pub stamps: bool,
 }

@@ -1,4 +1,4 @@
-//! Values of options: what their text must look like.
+//! Parsers of option values.
 
 use std::time::Duration;
 
@@ -18,28 +18,29 @@ pub(super) fn count(text: &str) -> Result<u64, String> {
     parse_count(text).map_err(|error| error.to_string())
 }
 
-/// `rtt>200us`.
+/// Parses the condition of a slow round trip: `rtt>200us`.
 pub(super) fn slower_than(text: &str) -> Result<Duration, String> {
     above("rtt", "200us", text)
 }
 
-/// `call>1ms`.
+/// Parses the condition of a long call: `call>1ms`.
 pub(super) fn longer_call(text: &str) -> Result<Duration, String> {
     above("call", "1ms", text)
 }
 
-/// `WHAT>TIME`.
+/// Parses `NAME>TIME`.
 pub(super) fn above(what: &str, example: &str, text: &str) -> Result<Duration, String> {
     let squeezed: String = text.chars().filter(|c| !c.is_whitespace()).collect();
     let limit = squeezed
         .strip_prefix(what)
         .and_then(|rest| rest.strip_prefix('>'))
         .map(|limit| limit.trim_start_matches('='));
-    let limit = limit.ok_or_else(|| format!("`{text}` is no condition: write {what}>{example}"))?;
+    let limit =
+        limit.ok_or_else(|| format!("`{text}` is not a condition: write {what}>{example}"))?;
     duration(limit)
 }
 
-/// `10k/s`, `500`.
+/// Parses a rate per second: `10k/s`, `500`.
 pub(super) fn per_second(text: &str) -> Result<u64, String> {
     let count = count(text.trim_end_matches("/s"))?;
     match count {
@@ -48,7 +49,8 @@ pub(super) fn per_second(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Code points by name, RFC 2474, 2597, 3246, 8622: the upper six bits of the byte.
+/// Parses a type of service: a number, or a DSCP name (RFC 2474, 2597, 3246, 8622), whose value is
+/// the upper six bits of the byte.
 pub(super) fn tos(text: &str) -> Result<u8, String> {
     let lower = text.to_ascii_lowercase();
     let number = match lower.strip_prefix("0x") {
@@ -77,40 +79,41 @@ pub(super) fn tos(text: &str) -> Result<u8, String> {
         })
 }
 
-/// A rate at which something moves.
+/// Parses a bit rate above zero.
 pub(super) fn some_rate(text: &str) -> Result<BitRate, String> {
     let rate: BitRate = text.parse().map_err(|error| format!("{error}"))?;
     match rate.0 {
-        0 => Err("at 0 nothing would be sent: leave it out for no limit".to_owned()),
+        0 => Err("a rate of 0 sends nothing: leave it out for no limit".to_owned()),
         _ => Ok(rate),
     }
 }
 
-/// A time in which something can be done.
+/// Parses a time above zero.
 pub(super) fn some_time(text: &str) -> Result<Duration, String> {
     match duration(text)? {
-        Duration::ZERO => {
-            Err("in no time nothing can be tested: leave it out for no limit".to_owned())
-        }
+        Duration::ZERO => Err("a time of 0 allows no test: leave it out for no limit".to_owned()),
         time => Ok(time),
     }
 }
 
-/// The name of a dialect of other programs, or `none`.
+/// Parses the name of another tool's protocol, or `none`.
 pub(super) fn dialect(text: &str) -> Result<String, String> {
     let names = linerate_measure::dialects();
     match text == "none" || names.contains(&text) {
         true => Ok(text.to_owned()),
-        false => Err(format!("no dialect: {}, or none", names.join(", "))),
+        false => Err(format!(
+            "unknown protocol: use {}, or none",
+            names.join(", ")
+        )),
     }
 }
 
-/// The name of a dialect that can be called.
+/// Parses the name of a protocol that a client can use.
 pub(super) fn peer(text: &str) -> Result<String, String> {
     let known = CALLERS.iter().map(|caller| caller.name).chain([AUTO]);
     let names: Vec<_> = known.collect();
     match names.contains(&text) {
         true => Ok(text.to_owned()),
-        false => Err(format!("`{text}` is none of {}", names.join(", "))),
+        false => Err(format!("`{text}` is not one of {}", names.join(", "))),
     }
 }

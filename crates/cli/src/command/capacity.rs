@@ -1,4 +1,4 @@
-//! `linerate capacity`: what a device between two ports can carry.
+//! `linerate capacity`: the RFC 2544 tests of a device between two ports.
 
 use std::time::Duration;
 
@@ -21,10 +21,10 @@ use crate::failure::Failure;
 use crate::live;
 use crate::output::Output;
 
-/// First trials are so much shorter than those that decide.
+/// Ratio of the time of deciding trials to that of the first ones.
 const FIRST: u32 = 20;
 
-/// Runs it; gives the exit code.
+/// Runs the command and returns the exit code.
 pub fn run(args: &CapacityArgs) -> u8 {
     let mut output = Output::new(&args.output)
         .labelled(args.label.as_deref())
@@ -36,11 +36,11 @@ pub fn run(args: &CapacityArgs) -> u8 {
     output.gated(code, args.fail_on_finding)
 }
 
-/// Sizes of RFC 2544 (section 9.1), and a mix of them, where nobody asks for others.
+/// Default sizes: those of RFC 2544 (section 9.1), and a mix of them.
 const SIZES: [&str; 8] = ["64", "128", "256", "512", "1024", "1280", "1518", "imix"];
 
-/// Sizes that no option asks for: the template's, else all, as short as the headers fit; and what has another size
-/// for that.
+/// Returns the default sizes: that of the template, else all of RFC 2544, raised to the minimum for
+/// the headers; and a note if sizes were raised.
 fn fitting_sizes(plan: &TemplatePlan) -> Result<(Vec<String>, Option<String>), TemplateError> {
     if let Some(size) = &plan.size {
         return Ok((vec![size.clone()], None));
@@ -58,8 +58,8 @@ fn fitting_sizes(plan: &TemplatePlan) -> Result<(Vec<String>, Option<String>), T
         .collect();
     sizes.dedup();
     let note = format!(
-        "frames of {SHORTEST_BYTES} B have no room for these headers, a number and a time: {least} B, which is the \
-         least, stand in their place, in the mix too (--sizes asks for others)"
+        "frames of {SHORTEST_BYTES} B are too short for these headers, a number and a time: the minimum of {least} B \
+         replaces them, in the mix too (--sizes sets other sizes)"
     );
     Ok((sizes, Some(note)))
 }
@@ -83,9 +83,9 @@ fn options(
     goals.dedup();
     if args.trial.is_zero() {
         return Err(Failure::usage(Problem::new(
-            "a trial of no length decides nothing",
+            "a trial needs a time above 0",
             "--trial",
-            "use 60s, as RFC 2544 has it, or 1s for a quick look",
+            "use 60s, as RFC 2544 requires, or 1s for a quick test",
         )));
     }
     let first = args.first_trial.unwrap_or(args.trial / FIRST);
@@ -141,7 +141,7 @@ fn measure(args: &CapacityArgs, output: &mut Output) -> Result<u8, Failure> {
     };
     let threads = base.check_threads(true);
     threads.map_err(|error| Failure::from(error).of_option("cpu"))?;
-    // Opening replaces the file of a port that writes one.
+    // Before opening, because that truncates the file of a port that writes one.
     for (size, _) in &options.sizes {
         let plan = TemplatePlan {
             size: Some(size.clone()),
@@ -154,7 +154,7 @@ fn measure(args: &CapacityArgs, output: &mut Output) -> Result<u8, Failure> {
         };
         sized.check_template()?;
     }
-    // Before a device is changed: what ends the program earlier would leave it so.
+    // Before a device is changed, so that an early exit restores it.
     let stop = stop_on_signals()?;
     let _nics = named.nics(&stop, output)?;
     let mut ports = named.open()?;
@@ -216,12 +216,12 @@ fn measure(args: &CapacityArgs, output: &mut Output) -> Result<u8, Failure> {
     })
 }
 
-/// What a stream and a screen are told first.
+/// Returns the first event for a stream or a screen.
 fn started_of(send: &str, receive: Option<&str>, base: &Settings) -> What {
     use linerate_metric::plan::{Cpus, Ends, Kind, Plan, Protocol, Wait};
     let names = receive.map_or_else(|| send.to_owned(), |to| format!("{send} to {to}"));
     let mut plan = Plan::new(Kind::Generate, Protocol::Udp, names);
-    // How many trials it takes is not known before.
+    // The number of trials is unknown in advance.
     plan.duration_ns = None;
     plan.port = 0;
     plan.stack = Ends::both("port".to_owned());
@@ -275,7 +275,8 @@ mod tests {
         let (sizes, note) = fitting_sizes(&TemplatePlan::default()).unwrap();
         assert_eq!(sizes, SIZES);
         assert_eq!(note, None);
-        // A mix of one's own is the size of a template file: a list of sizes has its commas already.
+        // A mix of the user's own comes from a template file, because a list of sizes uses commas
+        // itself.
         let plan = TemplatePlan {
             size: Some("64:7,594:4".to_owned()),
             ..TemplatePlan::default()
@@ -292,10 +293,10 @@ mod tests {
             vlan: vec![tag; 11],
             ..TemplatePlan::default()
         };
-        // 14 + 44 + 40 + 20 of headers, 10 of the tag, 4 of the check sequence.
+        // Headers of 14 + 44 + 40 + 20 B, tag of 10 B, FCS of 4 B.
         let (sizes, note) = fitting_sizes(&plan).unwrap();
         let want = "132 256 512 1024 1280 1518 132:7,594:4,1518:1";
         assert_eq!(sizes.join(" "), want);
-        assert!(note.unwrap().contains("132 B, which is the least"));
+        assert!(note.unwrap().contains("minimum of 132 B"));
     }
 }

@@ -1,4 +1,4 @@
-//! `linerate completions SHELL`: a completion script, made from the command line itself.
+//! `linerate completions SHELL`: a completion script, generated from the command line definition.
 
 use linerate_metric::exit;
 
@@ -8,10 +8,10 @@ use linerate_experiment::shipped::SHIPPED;
 use crate::args::{self, CompletionsArgs};
 use crate::output::print;
 
-/// Runs it; gives the exit code.
+/// Runs the command and returns the exit code.
 pub fn run(args: &CompletionsArgs) -> u8 {
     let mut script = Vec::new();
-    // Any file is an experiment as well; what a shell can offer is what ships.
+    // Any file is accepted too, but a shell can only offer the shipped experiments.
     let names = PossibleValuesParser::new(SHIPPED.iter().map(|(name, _)| *name));
     let mut command = args::command().mut_subcommand("run", |run| {
         run.mut_arg("experiment", |arg| arg.value_parser(names))

@@ -1,4 +1,4 @@
-//! `linerate demo`: everything at once on this machine, and a report to look at.
+//! `linerate demo`: all measurements on this machine, and a report.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -27,7 +27,6 @@ use crate::network::network_of;
 use crate::output::{Output, check_writable, complain};
 use crate::printer::{Teller, while_printing};
 
-/// One measurement of the demo.
 struct Step {
     label: &'static str,
     kind: Kind,
@@ -52,7 +51,7 @@ const fn step(
     }
 }
 
-/// What the demo measures, in this order.
+/// Measurements in their order.
 const STEPS: &[Step] = &[
     step(
         "TCP, sending",
@@ -105,7 +104,7 @@ const STEPS: &[Step] = &[
     ),
 ];
 
-/// Runs it; gives the exit code.
+/// Runs the command and returns the exit code.
 pub fn run(args: DemoArgs) -> u8 {
     let mut output = Output::new(&args.output);
     let code = demo(&args, &mut output).unwrap_or_else(|failure| {
@@ -118,7 +117,7 @@ pub fn run(args: DemoArgs) -> u8 {
 fn demo(args: &DemoArgs, output: &mut Output) -> Result<u8, Failure> {
     if args.time < Duration::from_millis(100) {
         return Err(Failure::usage(Problem::new(
-            "too short to measure anything",
+            "too short to measure",
             "-t",
             "give 100ms or more",
         )));
@@ -127,9 +126,9 @@ fn demo(args: &DemoArgs, output: &mut Output) -> Result<u8, Failure> {
     check_page(&args.dir)?;
     prepare_folder(&args.dir)?;
     let mut notes = Vec::new();
-    // Before the first thread: only a process with one can enter a user namespace.
+    // Before the first thread: only a single-threaded process can enter a user namespace.
     let place = if args.loopback {
-        notes.push("Measured over loopback, as asked: no virtual link is in the path.".to_owned());
+        notes.push("Measured over loopback (--loopback), without a virtual link.".to_owned());
         Place::Loopback
     } else {
         Place::build(&mut notes)
@@ -186,10 +185,10 @@ fn demo(args: &DemoArgs, output: &mut Output) -> Result<u8, Failure> {
     })
 }
 
-/// What the page is called.
+/// Title of the report.
 const TITLE: &str = "linerate demo";
 
-/// Whether a page of ours may be written into a folder: over an earlier one, and over nothing else.
+/// Checks that the report overwrites at most an earlier one.
 fn check_page(dir: &Path) -> Result<(), Failure> {
     let page = dir.join("report.html");
     let is_own = |bytes: &[u8]| {
@@ -198,32 +197,33 @@ fn check_page(dir: &Path) -> Result<(), Failure> {
             .windows(title.len())
             .any(|part| part == title.as_bytes())
     };
-    // One that cannot be read is told of when it is to be written.
+    // A file that cannot be read is reported when the report is written.
     match std::fs::read(&page) {
         Ok(bytes) if !is_own(&bytes) => Err(Failure::usage(Problem::new(
-            "is there, and of something else, which the demo's page would be written over",
+            "exists and is not a report of the demo, which would overwrite it",
             page.display().to_string(),
-            "name another folder with --dir, or move that away",
+            "name another directory with --dir, or move the file",
         ))),
         _ => Ok(()),
     }
 }
 
-/// Found out before half a minute of measuring, not after.
+/// Creates the directory of the report before the measurements, so that errors appear early.
 pub(super) fn prepare_folder(dir: &Path) -> Result<(), Failure> {
     let refused = |what: &str, error: std::io::Error| {
         Failure::failed(Problem::new(
             format!("{what} ({error})"),
             dir.display().to_string(),
-            "run it where this user may write, or name another folder with --dir",
+            "run it where this user may write, or name another directory with --dir",
         ))
     };
-    std::fs::create_dir_all(dir).map_err(|error| refused("the folder cannot be made", error))?;
-    // One of another user's may be there already.
-    check_writable(dir).map_err(|error| refused("nothing can be written there", error))
+    std::fs::create_dir_all(dir).map_err(|error| refused("cannot create the directory", error))?;
+    // The directory may exist and belong to another user.
+    check_writable(dir).map_err(|error| refused("cannot write to the directory", error))
 }
 
-/// `again` is for the page alone: the text has no findings.
+/// Writes the report and the records. `again` is a note for the report only, because the text has
+/// no findings.
 fn write_folder(dir: &Path, set: &RunSet, again: Option<String>) -> Result<(), Failure> {
     for run in &set.runs {
         write_file(dir.join(format!("{}.json", run.id)), &run.to_json())?;
@@ -234,16 +234,17 @@ fn write_folder(dir: &Path, set: &RunSet, again: Option<String>) -> Result<(), F
     Ok(())
 }
 
-/// Where the demo's two ends are.
+/// Location of the demo's client and server.
 enum Place {
-    /// Two hosts joined by a virtual link.
+    /// Two hosts with a virtual link.
     Lab(Box<Lab>),
-    /// Both on this machine's loopback.
+    /// Loopback of this machine.
     Loopback,
 }
 
 impl Place {
-    /// The lab; where it is not to be had, loopback with a note that says how to get it.
+    /// Builds the lab; if that is not possible, uses loopback, with a note on how to enable the
+    /// lab.
     fn build(notes: &mut Vec<String>) -> Self {
         let entered = if linerate_lab::privileged() {
             Ok(())
@@ -254,7 +255,7 @@ impl Place {
             Ok(lab) => Self::Lab(Box::new(lab)),
             Err(error) => {
                 notes.push(format!(
-                    "Measured over loopback, because two hosts cannot be built here: {}.",
+                    "Measured over loopback, because a lab of two hosts cannot be built here: {}.",
                     error.full_text()
                 ));
                 Self::Loopback
@@ -269,24 +270,24 @@ impl Place {
         }
     }
 
-    /// How to try what findings of the demo's runs say: its far end, and its hosts, are gone with it.
+    /// Returns how to repeat the commands of findings, whose server and hosts ended with the demo.
     fn again(&self, runs: &[Record]) -> Option<String> {
         let mut findings = runs.iter().flat_map(|run| &run.findings);
         findings.find(|finding| finding.command.is_some())?;
         let port = runs.first()?.plan.port;
         Some(match self {
             Self::Lab(_) => format!(
-                "What a finding says to try takes such hosts again: `linerate lab up --hops 0 --name demo`, \
-                 `linerate lab exec demo/server -- linerate server -q -p {port} &`, and its command behind \
+                "To run the command of a finding, build such hosts again: `linerate lab up --hops 0 --name demo`, \
+                 `linerate lab exec demo/server -- linerate server -q -p {port} &`, then the command after \
                  `linerate lab exec demo/client --`."
             ),
             Self::Loopback => format!(
-                "What a finding says to try takes a far end again: `linerate server -p {port}`."
+                "To run the command of a finding, start a server again: `linerate server -p {port}`."
             ),
         })
     }
 
-    /// Starts the far end; gives its port.
+    /// Starts the server and returns its port.
     fn serve(&self, stop: &Arc<AtomicBool>) -> Result<(JoinHandle<()>, u16), Failure> {
         let (told, port) = std::sync::mpsc::channel();
         let flag = Arc::clone(stop);
@@ -304,7 +305,7 @@ impl Place {
             match server {
                 Ok(server) => {
                     let _ = told.send(Ok(server.port()));
-                    // What breaks a test is told by its client.
+                    // The client reports failures of tests.
                     let _ = server.run(flag, Arc::new(|_| {}));
                 }
                 Err(error) => {
@@ -320,14 +321,14 @@ impl Place {
             Ok(Ok(port)) => Ok((thread, port)),
             Ok(Err(error)) => Err(error.into()),
             Err(_) => Err(Failure::failed(Problem::new(
-                "the far end did not start",
+                "the server did not start",
                 "demo",
-                "see what `linerate doctor` finds",
+                "see what `linerate doctor` reports",
             ))),
         }
     }
 
-    /// Runs a client at the near end.
+    /// Runs a client on the client's host.
     fn ask(
         &self,
         client: &Client,
@@ -336,7 +337,7 @@ impl Place {
     ) -> Result<(Record, Option<MeasureError>), Failure> {
         let ran = match self {
             Self::Lab(lab) => {
-                // Without it, losses are told apart less exactly.
+                // Without it, loss points are less exact.
                 let network = lab.inside().ok().map(network_of).map(Arc::new);
                 lab.host("client")?
                     .run(|| client.run_within(network.as_ref(), stop, emit))?
@@ -357,7 +358,7 @@ fn plan(step: &Step, host: &str, port: u16, time: Duration) -> Plan {
     plan
 }
 
-/// Measures step by step, until something ends it: the records, and what ended it.
+/// Measures step by step until a failure; returns the records and the failure.
 fn measure(
     args: &DemoArgs,
     place: &Place,
@@ -391,7 +392,7 @@ fn measure(
                 runs.push(record);
                 failure = failed.map(Failure::from);
             }
-            // What was measured before is not lost.
+            // Earlier records are kept.
             Err(error) => failure = Some(error),
         }
         if stop.is_set() || failure.is_some() {
@@ -407,10 +408,10 @@ fn measure(
     }
 }
 
-/// Whoever wants to know what happens meanwhile.
+/// Receivers of the events: progress bar and event stream.
 struct Watcher<'a> {
     bar: Bar,
-    /// With `--json-stream`.
+    /// Set with `--json-stream`.
     teller: Option<&'a Teller>,
 }
 
@@ -424,8 +425,8 @@ impl Watcher<'_> {
     }
 }
 
-/// Progress on standard error, drawn only when an interval ends: a thread of its own would take
-/// a core from what is measured.
+/// Progress bar on standard error, drawn only when an interval ends: a thread of its own would take
+/// processor time from the measurement.
 struct Bar {
     bar: ProgressBar,
     began: Instant,

@@ -1,4 +1,4 @@
-//! `linerate doctor`: what this machine can and cannot do, and how to enable it.
+//! `linerate doctor`: supported features of this machine, and how to enable the others.
 
 use linerate_metric::exit;
 use linerate_report::text;
@@ -6,7 +6,7 @@ use linerate_report::text;
 use crate::args::DoctorArgs;
 use crate::output::Output;
 
-/// Runs it; gives the exit code.
+/// Runs the command and returns the exit code.
 pub fn run(args: DoctorArgs) -> u8 {
     let output = Output::new(&args.output);
     let examination = linerate_host::doctor::examine();

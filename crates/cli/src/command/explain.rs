@@ -1,4 +1,4 @@
-//! `linerate explain`: why a stored run was no faster.
+//! `linerate explain`: what limited a stored run.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -17,10 +17,10 @@ use crate::args::ExplainArgs;
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// Largest document that is read: a set of a thousand runs with their histograms.
+/// Maximum bytes of a document: a set of a thousand runs with their histograms.
 const LARGEST_BYTES: u64 = 1 << 30;
 
-/// Explains it; gives the exit code.
+/// Runs the command and returns the exit code.
 pub fn run(args: &ExplainArgs) -> u8 {
     let output = Output::new(&args.output);
     explain(args, &output).unwrap_or_else(|failure| {
@@ -63,13 +63,13 @@ fn of_runs(runs: &[Record], style: &Style) -> String {
     each.collect::<Vec<_>>().join("\n\n")
 }
 
-/// Reads what was named.
+/// Reads a record or a set.
 fn read(named: &str) -> Result<Document, Failure> {
     let unreadable = |error: std::io::Error| {
         Failure::failed(Problem::new(
             format!("cannot be read ({error})"),
             named,
-            "name a record's file, the id of a stored one, or - for standard input",
+            "name a record file, the id of a stored record, or - for standard input",
         ))
     };
     let mut content = String::new();
@@ -90,13 +90,13 @@ fn read(named: &str) -> Result<Document, Failure> {
         Failure::failed(Problem::new(
             why,
             named,
-            "give a record or a set as --json prints them",
+            "give a record or a set that --json printed",
         ))
     })
 }
 
-/// The file that is meant: what is one, or what stored runs are called everywhere: an id, the beginning
-/// or the end of one, `last`, `last~1`.
+/// Returns the file of a name: a path, or an id as in `linerate runs` (a unique start or end of
+/// one, `last`, `last~1`).
 fn path_of(named: &str) -> Result<PathBuf, Failure> {
     let path = Path::new(named);
     if path.exists() || named.contains('/') || named.ends_with(".json") {
@@ -126,7 +126,7 @@ fn parse(content: &str) -> Result<Document, String> {
     }
 }
 
-/// The last line of `--json-stream`: the event of a run that is over, or a set.
+/// Parses the last line of `--json-stream`: the event of a finished run, or a set.
 fn of_event(line: &str) -> Result<Document, String> {
     #[derive(Deserialize)]
     struct Finished {
@@ -146,13 +146,13 @@ mod tests {
     fn what_is_no_record_is_told() {
         for (text, why) in [
             ("", "empty"),
-            ("{}", "no record"),
+            ("{}", "not a record"),
             (r#"{"schema":"linerate/run/9"}"#, "linerate/run/9"),
-            (r#"{"schema":"linerate/run/1"}"#, "no whole record"),
-            ("[1]", "no record"),
-            // As the beginning of a file, and of a stream.
-            (r#"{"schema":"linerate/ru"#, "cut off"),
-            ("{\"event\":\"started\"}\n{\"event\":\"fin", "cut off"),
+            (r#"{"schema":"linerate/run/1"}"#, "invalid record"),
+            ("[1]", "not a record"),
+            // A truncated file and a truncated stream.
+            (r#"{"schema":"linerate/ru"#, "truncated"),
+            ("{\"event\":\"started\"}\n{\"event\":\"fin", "truncated"),
         ] {
             let told = parse(text).expect_err("no record");
             assert!(told.contains(why), "{text:?}: {told}");

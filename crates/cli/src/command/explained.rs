@@ -1,4 +1,4 @@
-//! A run, and beside it a second one with stamps that tells where its time went.
+//! A run followed by timestamp passes that show where its time went.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,18 +15,18 @@ use linerate_report::trace::{chrome, perfetto};
 
 use crate::failure::Failure;
 
-/// Round trips of a timeline that the record keeps, for its picture.
+/// Number of round trips of a timeline that the record keeps, for its diagram.
 const PICTURE_TRIPS: u64 = 50;
 
-/// Round trips that the stamped pass makes at most when nothing is waited for: more change no
-/// median.
+/// Maximum number of round trips of a timestamp pass: more do not change a median. A pass that
+/// waits for a slow round trip has no such limit.
 const ENOUGH_TRIPS: u64 = 16_000;
 
-/// Longest time of such a pass.
+/// Maximum time of such a pass.
 const ENOUGH_NS: u64 = 3_000_000_000;
 
-/// Runs it; where stages were asked for twice more: with the stamps of packets, and with an eye on
-/// the scheduler as well, which costs more. The figures are those of the run without either.
+/// Makes the run and, if stages are requested, two more passes: with packet timestamps, and with
+/// scheduler tracing too, which costs more. The figures are those of the first run.
 pub fn run(
     client: &Client,
     network: Option<&Arc<Network>>,
@@ -45,7 +45,7 @@ pub fn run(
     Ok((record, failure))
 }
 
-/// The passes that explain. Whatever keeps one from its end, the run's figures stay.
+/// Makes the timestamp passes. Their failure does not affect the figures of the run.
 fn explain_passes(
     client: &Client,
     stop: &AtomicBool,
@@ -60,7 +60,7 @@ fn explain_passes(
         });
         let (found, failure) = match pass(client, stamps, None, stop, &mut |_| {}) {
             Ok(ran) => ran,
-            // Somebody wants the command to end, between two passes.
+            // Interrupted between two passes.
             Err(MeasureError::Interrupted) => {
                 record.interrupted = true;
                 return None;
@@ -70,7 +70,7 @@ fn explain_passes(
                 return Some(error);
             }
         };
-        // Whoever ends a pass ends the command: what was measured until then is here.
+        // An interrupted pass interrupts the command; its data so far is used.
         record.interrupted = found.interrupted && failure.is_none();
         if stamps == Stamping::Packets {
             explain(record, found, failure.as_ref());
@@ -84,12 +84,12 @@ fn explain_passes(
     None
 }
 
-/// What one of the passes that explain notes, and what ends it.
+/// Returns the description of a timestamp pass: recorded data, and the condition that ends it.
 fn noted(plan: &Plan, stamps: Stamping) -> String {
     let what = match stamps {
-        Stamping::None | Stamping::Packets => "the stamps of packets",
-        Stamping::Scheduler => "the scheduler's wake-ups as well",
-        Stamping::Driver => "the scheduler's wake-ups and the receive driver's work as well",
+        Stamping::None | Stamping::Packets => "packet timestamps",
+        Stamping::Scheduler => "packet timestamps and scheduler wake-ups",
+        Stamping::Driver => "packet timestamps, scheduler wake-ups and receive driver events",
     };
     match plan.trace_on_ns {
         Some(above_ns) if stamps >= Stamping::Driver => format!(
@@ -101,13 +101,10 @@ fn noted(plan: &Plan, stamps: Stamping) -> String {
 }
 
 fn cut_off(failure: &MeasureError) -> Doubt {
-    Doubt::new(
-        "no-stages",
-        format!("the stamped pass was cut off: {failure}"),
-    )
+    Doubt::new("no-stages", format!("the timestamp pass failed: {failure}"))
 }
 
-/// One of the passes. What happens in those that explain is not what people watch.
+/// Makes one pass.
 fn pass(
     client: &Client,
     stamps: Stamping,
@@ -126,15 +123,15 @@ fn pass(
     client.run_within(network, stop, emit)
 }
 
-/// A pass that waits for a slow answer lasts as long as the run did; any other ends when it has
-/// enough.
+/// Shortens a timestamp pass to what it needs; a pass that waits for a slow round trip keeps the
+/// duration of the run.
 fn shorten(plan: &mut Plan) {
     plan.interval_ns = None;
     plan.omit_ns = 0;
     if plan.trace_on_ns.is_some() {
         return;
     }
-    // At a rate, an amount takes as long as the rate says.
+    // At a fixed rate, the number of round trips sets the duration.
     let enough = match plan.round_trip.rate_per_second {
         Some(rate) => ENOUGH_TRIPS.min((rate * ENOUGH_NS).div_ceil(1_000_000_000)),
         None => ENOUGH_TRIPS,
@@ -143,19 +140,19 @@ fn shorten(plan: &mut Plan) {
     plan.duration_ns = plan.duration_ns.map(|time| time.min(ENOUGH_NS));
 }
 
-/// How much slower one run's median is than another's.
+/// Returns the difference of the medians of two runs in nanoseconds.
 fn slower_by(one: &Record, other: &Record) -> Option<i64> {
     let median = |record: &Record| record.summary.rtt_ns.map(|rtt| rtt.p50 as i64);
     Some(median(one)? - median(other)?)
 }
 
-/// Share of the stamped trips that may lack a stamp before that is told.
+/// Fraction of the round trips that may lack a timestamp before a warning is added.
 const FEW: f64 = 0.05;
 
-/// Share of the median by which the stamped pass may be slower before its stages are doubtful.
+/// Fraction of the median by which the timestamp pass may be slower before a warning is added.
 const ALIKE: f64 = 0.5;
 
-/// Puts the stages beside the figures.
+/// Adds the stages of a timestamp pass to the record of the run.
 fn explain(record: &mut Record, stamped: Record, failure: Option<&MeasureError>) {
     let asking_ns = slower_by(&stamped, record);
     let median = record.summary.rtt_ns.map_or(0, |rtt| rtt.p50);
@@ -172,11 +169,11 @@ fn explain(record: &mut Record, stamped: Record, failure: Option<&MeasureError>)
         (_, Some(failure)) => Some(cut_off(failure)),
         (None, None) => Some(Doubt::new(
             "no-stages",
-            "the stamped pass did not come to its results: there are no stages",
+            "the timestamp pass has no results: there are no stages",
         )),
         (Some(pass), None) if pass.round_trips == 0 && pass.left_out > 0 => Some(Doubt::new(
             "no-stages",
-            "no packet came with all of its stamps: an interface on the way does not stamp",
+            "no packet has all of its timestamps: an interface on the path does not support them",
         )),
         (Some(pass), None) => few_stamps(pass)
             .or_else(|| unlike(asking_ns, median))
@@ -192,14 +189,14 @@ fn few_stamps(pass: &StagePass) -> Option<Doubt> {
         Doubt::new(
             "stages-thin",
             format!(
-                "{} of the stamped round trips lack a stamp: the stages are those of the others",
+                "{} of the round trips lack a timestamp: the stages are those of the others",
                 format_share(share)
             ),
         )
     })
 }
 
-/// Says so when the stamped pass was not like the run that it explains.
+/// Returns a warning if the timestamp pass was much slower than the run that it explains.
 fn unlike(asking_ns: Option<i64>, median_ns: u64) -> Option<Doubt> {
     let asking = asking_ns.filter(|&asking| asking > 0)?;
     let share = asking as f64 / median_ns.max(1) as f64;
@@ -207,19 +204,19 @@ fn unlike(asking_ns: Option<i64>, median_ns: u64) -> Option<Doubt> {
         Doubt::new(
             "stages-unlike",
             format!(
-                "the stamped pass was slower by {} than the run: its threads were placed or woken \
-                 otherwise; pin both ends (--cpu 0/1) and hold idle states off (--hold-latency)",
+                "the timestamp pass was slower than the run by {}: its threads were placed or woken \
+                 differently; pin both ends (--cpu 0/1) and disable idle states (--hold-latency)",
                 format_share(share)
             ),
         )
     })
 }
 
-/// Share of the median by which the stages' medians may miss it.
+/// Fraction of the median by which the sum of the stages' medians may differ from it.
 const TOGETHER: f64 = 0.05;
 
-/// Says so when the stages' medians do not add up to the trips' median: then there were trips of
-/// several kinds, and no trip is made of all medians.
+/// Returns a warning if the medians of the stages do not add up to the median round trip: then the
+/// round trips are of several kinds.
 fn apart(pass: &StagePass) -> Option<Doubt> {
     let median = pass.rtt_ns.filter(|rtt| rtt.p50 > 0)?.p50;
     let ratio = pass.sum_of_medians_ns as f64 / median as f64;
@@ -227,16 +224,16 @@ fn apart(pass: &StagePass) -> Option<Doubt> {
         Doubt::new(
             "stages-apart",
             format!(
-                "the stages' medians add up to {} of the median round trip: round trips were of \
-                 several kinds (each is the sum of its own stages, and so are the means); pin both \
-                 ends (--cpu 0/1) and hold idle states off (--hold-latency)",
+                "the stages' medians add up to {} of the median round trip: round trips differ in \
+                 kind (each is the sum of its own stages, and so are the means); pin both \
+                 ends (--cpu 0/1) and disable idle states (--hold-latency)",
                 format_share(ratio)
             ),
         )
     })
 }
 
-/// Puts what the scheduler did within the stages that it divides.
+/// Splits the receive stages by the scheduler events of the second pass.
 fn divide(record: &mut Record, watched: Record) {
     let watching_ns = slower_by(&watched, record);
     record.timeline = watched.timeline;
@@ -245,7 +242,7 @@ fn divide(record: &mut Record, watched: Record) {
     };
     own.watching_ns = watching_ns;
     if let Some(pass) = watched.stage_pass {
-        // Either pass says what holds for both.
+        // Notes that apply to both passes are listed once.
         let more = pass.notes.into_iter();
         let more: Vec<_> = more.filter(|note| !own.notes.contains(note)).collect();
         own.notes.extend(more);
@@ -266,10 +263,10 @@ fn divide(record: &mut Record, watched: Record) {
     }
 }
 
-/// What the receipt of a message consists of.
+/// Parts of a receive stage.
 const PARTS: [&str; 3] = ["softirq", "wake-up", "receive-call"];
 
-/// Writes the timeline, and leaves of it in the record what a picture needs.
+/// Writes the timeline to a file; the record keeps the part that its diagram needs.
 pub fn write_trace(file: &Path, runs: &mut [Record]) -> Result<(), Failure> {
     let mut written = Ok(());
     for run in runs {
@@ -277,7 +274,7 @@ pub fn write_trace(file: &Path, runs: &mut [Record]) -> Result<(), Failure> {
             run.validity.push(Doubt::new(
                 "no-timeline",
                 format!(
-                    "{} was not written: the run ended before there was a timeline",
+                    "{} was not written: the run ended before it had a timeline",
                     file.display()
                 ),
             ));
@@ -346,9 +343,9 @@ mod tests {
     #[test]
     fn each_pass_says_what_it_notes() {
         let mut plan = Plan::new(Kind::Latency, Protocol::Udp, "host");
-        assert_eq!(noted(&plan, Stamping::Packets), "the stamps of packets");
+        assert_eq!(noted(&plan, Stamping::Packets), "packet timestamps");
         plan.trace_on_ns = Some(300_000);
-        assert_eq!(noted(&plan, Stamping::Packets), "the stamps of packets");
+        assert_eq!(noted(&plan, Stamping::Packets), "packet timestamps");
         let last = noted(&plan, Stamping::Driver);
         assert!(last.ends_with("longer than 300 us"), "{last}");
     }

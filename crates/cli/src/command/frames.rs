@@ -1,4 +1,4 @@
-//! What `generate` and `capacity` share: opening ports, and the rate of their line.
+//! Ports of `generate` and `capacity`, and their line rate.
 
 use linerate_host::stop::Stop;
 use linerate_measure::generate::{Arrival, Ports};
@@ -10,16 +10,15 @@ use crate::failure::Failure;
 use crate::nic::Nics;
 use crate::output::Output;
 
-/// Ports as they were named.
+/// Ports named by the options.
 pub struct Named {
-    /// The sending port.
     pub send: PortUrl,
-    /// Where frames are to arrive.
+    /// Port or place where frames are received.
     pub arrival: Arrival,
 }
 
 impl Named {
-    /// From the options.
+    /// Reads the ports from the options.
     pub fn new(args: &PortArgs, receive: Option<&PortUrl>, none: bool) -> Result<Self, Failure> {
         let forced = |url: &PortUrl| match args.force {
             true => url.clone().forced(),
@@ -30,16 +29,16 @@ impl Named {
             [send, second] if receive.is_none() => (send, Some(second)),
             _ => {
                 return Err(Failure::usage(Problem::new(
-                    "one port sends and one receives",
+                    "needs one sending and one receiving port",
                     "--dev",
-                    "name the sending port first and the receiving one second",
+                    "name the sending port first and the receiving port second",
                 )));
             }
         };
         let arrival = match second {
             Some(_) if none => {
                 return Err(Failure::usage(Problem::new(
-                    "a receiving port is named, and nothing is to be received",
+                    "a receiving port is named, but --no-receive disables receiving",
                     "--no-receive",
                     "leave one of them out",
                 )));
@@ -50,7 +49,7 @@ impl Named {
         };
         if args.learn && !matches!(arrival, Arrival::At(_)) {
             return Err(Failure::usage(Problem::new(
-                "the receiving port is to send first, and no other port receives",
+                "needs a receiving port that differs from the sending port",
                 "--learn",
                 "name the receiving port with a second --dev, or leave it out",
             )));
@@ -61,7 +60,8 @@ impl Named {
         })
     }
 
-    /// What they ask of their devices, set until it drops: before they are opened, so that they are closed by then.
+    /// Applies the device settings that the ports request, until it drops. Create it before the
+    /// ports open, so that they are closed when it drops.
     pub fn nics(&self, stop: &Stop, output: &Output) -> Result<Nics, Failure> {
         let receive = match &self.arrival {
             Arrival::At(url) => Some(url),
@@ -70,12 +70,12 @@ impl Named {
         Nics::for_ports(std::iter::once(&self.send).chain(receive), stop, output)
     }
 
-    /// Opens them.
+    /// Opens the ports.
     pub fn open(&self) -> Result<Ports, Failure> {
         Ok(Ports::open(&self.send, &self.arrival)?)
     }
 
-    /// The names: sending, receiving.
+    /// Returns the names of the sending and the receiving port.
     pub fn names(&self) -> (String, Option<String>) {
         let receive = match &self.arrival {
             Arrival::At(url) => Some(url.to_string()),
@@ -85,8 +85,8 @@ impl Named {
         (self.send.to_string(), receive)
     }
 
-    /// The rate of the line: as it was said, or as the interface says. Links without a wire state
-    /// none.
+    /// Returns the line rate: that of the option, else the link speed of the interface. Virtual
+    /// links have none.
     pub fn line_bps(&self, args: &PortArgs) -> Option<u64> {
         let said = args.line_rate.map(|rate| rate.0);
         said.or_else(|| linerate_host::snapshot::interface(self.send.interface()?)?.speed_bps)

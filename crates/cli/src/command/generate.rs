@@ -1,4 +1,4 @@
-//! `linerate generate`: frames at a rate, and what becomes of them.
+//! `linerate generate`: sends frames at a rate and measures what arrives.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,10 +23,10 @@ use crate::output::Output;
 use crate::printer::Teller;
 use crate::scene::Scene;
 
-/// Length of a run unless a time or a count is given.
+/// Default time of a run without time and count.
 const TIME: Duration = Duration::from_secs(10);
 
-/// Runs it; gives the exit code.
+/// Runs the command and returns the exit code.
 pub fn run(args: &GenerateArgs) -> u8 {
     let mut output = Output::new(&args.output)
         .labelled(args.label.as_deref())
@@ -41,9 +41,9 @@ pub fn run(args: &GenerateArgs) -> u8 {
 fn settings(args: &GenerateArgs, named: &Named) -> Result<Settings, Failure> {
     if args.time.is_some_and(|time| time.is_zero()) {
         return Err(Failure::usage(Problem::new(
-            "a run of no length sends nothing",
+            "a time of 0 sends nothing",
             "--time 0",
-            "give it seconds, or a number of frames (--count) and no time",
+            "give a time above 0, or a number of frames (--count) without a time",
         )));
     }
     let what = match &args.pcap {
@@ -80,7 +80,7 @@ fn measure(args: &GenerateArgs, output: &mut Output) -> Result<u8, Failure> {
     let receives = !matches!(named.arrival, Arrival::Nowhere);
     let threads = settings.check_threads(receives);
     threads.map_err(|error| Failure::from(error).of_option("cpu"))?;
-    // Before a device is changed: what ends the program earlier would leave it so.
+    // Before a device is changed, so that an early exit restores it.
     let stop = stop_on_signals()?;
     let _nics = named.nics(&stop, output)?;
     let mut ports = named.open()?;
@@ -112,7 +112,7 @@ fn measure(args: &GenerateArgs, output: &mut Output) -> Result<u8, Failure> {
     })
 }
 
-/// Sends, and tells what happens.
+/// Runs the generator and sends its events.
 fn go(
     ports: &mut Ports,
     names: (&str, Option<&str>),

@@ -1,4 +1,4 @@
-//! `linerate lab`: hosts, switches and links to test on.
+//! `linerate lab`: test networks of hosts, switches and links.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -15,10 +15,11 @@ use crate::args::{LabAction, LabArgs};
 use crate::failure::Failure;
 use crate::output::{Form, complain, print, print_failure, stderr_style};
 
-/// Switches in a row: an IP packet would not get past 255 hops either, and building takes seconds.
+/// Maximum number of switches in a row: an IP packet passes 255 hops at most, and each takes time
+/// to build.
 const MOST_HOPS: usize = 255;
 
-/// The process that holds a lab.
+/// Runs the process that holds a lab.
 pub fn hold(arguments: &[OsString]) -> ExitCode {
     if let [step, rest @ ..] = arguments
         && step == linerate_lab::LINK_STEP
@@ -35,7 +36,7 @@ pub fn hold(arguments: &[OsString]) -> ExitCode {
     }
 }
 
-/// Runs it; gives the exit code.
+/// Runs the command and returns the exit code.
 pub fn run(args: LabArgs) -> u8 {
     let json = match &args.action {
         LabAction::Up { json, .. } | LabAction::List { json } => *json,
@@ -79,7 +80,7 @@ fn act(action: LabAction) -> Result<u8, Failure> {
                         Failure::usage(Problem::new(
                             format!("cannot be read ({error})"),
                             file.display().to_string(),
-                            "give a lab file, or --hops N",
+                            "name a lab file, or give --hops N",
                         ))
                     })?;
                     Topology::from_toml(&text)?
@@ -87,7 +88,7 @@ fn act(action: LabAction) -> Result<u8, Failure> {
                 (None, hops) => {
                     if hops.is_some_and(|hops| hops > MOST_HOPS) {
                         return Err(Failure::usage(Problem::new(
-                            "more switches than a path has anywhere",
+                            "too many switches",
                             format!("--hops {}", hops.unwrap_or_default()),
                             format!("give 0 to {MOST_HOPS}"),
                         )));
@@ -144,7 +145,7 @@ fn act(action: LabAction) -> Result<u8, Failure> {
     }
 }
 
-/// A lab as text: its holder, its hosts, its links.
+/// Returns a lab as text: holder, hosts, links.
 fn describe(lab: &LabInfo) -> String {
     let mut out = String::new();
     let how = if lab.rootless { ", without root" } else { "" };
@@ -179,7 +180,7 @@ fn describe(lab: &LabInfo) -> String {
         );
         properties.extend(
             (link.ended.as_ref())
-                .map(|why| format!("ENDED: the program that made it is gone ({why})")),
+                .map(|why| format!("ENDED: its forwarder process has exited ({why})")),
         );
         let _ = writeln!(
             out,

@@ -1,5 +1,5 @@
-//! A link of a lab that the kernel does not make: frames between two interfaces pass through the
-//! forwarder's link mode, in a process of their own.
+//! Link of a lab that the kernel cannot emulate: the forwarder's link mode, in a process of its
+//! own, passes frames between two interfaces.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -15,22 +15,22 @@ use linerate_metric::forward::Idle;
 
 use crate::output::print;
 
-/// Frames of the memory for each that may be on its way: two directions share half of it.
+/// Frames of memory per frame in flight: two directions share half of the memory.
 const SHARES: u32 = 4;
 
-/// How often it is looked whether frames still pass.
+/// Time between two checks that frames still pass.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Runs until standard input ends (the lab holds its other end), or frames pass no more.
+/// Runs until standard input closes (the lab holds its other end), or until forwarding fails.
 pub fn run(words: &[OsString]) -> ExitCode {
     let words: Option<Vec<&str>> = words.iter().map(|word| word.to_str()).collect();
     let passed = match words.as_deref() {
         Some([one, other, mode, mtu]) => pass([one, other], mode, mtu),
-        _ => Err("it takes two interfaces, a mode and an MTU".to_owned()),
+        _ => Err("needs two interfaces, a mode and an MTU".to_owned()),
     };
     match passed {
         Ok(()) => ExitCode::from(exit::OK),
-        // The lab reads it, at the start or when this has ended, and reports.
+        // The lab reads this line and reports it.
         Err(why) => {
             print(&why);
             ExitCode::from(exit::FAILED)
@@ -49,7 +49,7 @@ fn pass(interfaces: [&str; 2], mode: &str, mtu: &str) -> Result<(), String> {
     };
     let settings = Settings {
         mode,
-        // A wire sleeps while nothing is on it, wherever there is a processor.
+        // An idle link sleeps, and its threads are not pinned.
         idle: Idle::Interrupt,
         pinned: false,
         flush: false,
@@ -66,14 +66,14 @@ fn pass(interfaces: [&str; 2], mode: &str, mtu: &str) -> Result<(), String> {
     })
 }
 
-/// Waits until the input ends, or the forwarder carries nothing any more: with one direction alone a link is none. Who
-/// asks meanwhile gets an answer while it does.
+/// Waits until the input closes or forwarding fails: a link with one direction is broken. Each byte
+/// of input is a health request, which gets a reply while frames pass.
 fn attend(forwarder: &mut Forwarder, input: File, mut answer: impl FnMut()) -> Result<(), String> {
     loop {
         let heard = listen(&input);
         match heard {
             Heard::Nothing => forwarder.look(),
-            // Who asks wants to know how it is by now: its threads are waited for.
+            // A request needs the current state, so it waits for the threads.
             Heard::Question => forwarder.refresh(),
             Heard::End => break,
         }
@@ -93,22 +93,22 @@ fn attend(forwarder: &mut Forwarder, input: File, mut answer: impl FnMut()) -> R
     Ok(())
 }
 
-/// What came in.
+/// Input event.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Heard {
     Nothing,
     Question,
-    /// Nobody holds the other end.
+    /// The other end is closed.
     End,
 }
 
-/// Waits for it for a moment.
+/// Waits for input for a moment.
 fn listen(mut input: &File) -> Heard {
     match poll(input, Ready::Receive, LOOK) {
         Ok(false) => Heard::Nothing,
         Ok(true) => match input.read(&mut [0]) {
             Ok(1..) => Heard::Question,
-            // An error is an end as well.
+            // An error counts as the end too.
             _ => Heard::End,
         },
         Err(_) => Heard::End,
@@ -124,7 +124,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    /// A link of two ports, which passes frames on.
+    /// A link between two ports that passes frames.
     fn forwarder(urls: [String; 2]) -> Forwarder {
         let urls = urls.map(|url| url.parse().expect("a URL"));
         let opened = Forwarder::open(&urls, MemoryWish::default());
@@ -148,7 +148,7 @@ mod tests {
             let reader = File::from(std::os::fd::OwnedFd::from(reader));
             let answer = move || answers.send(()).expect("somebody waits");
             let attending = scope.spawn(|| attend(&mut forwarder, reader, answer));
-            // Each question gets an answer, and none ends it.
+            // Each request gets a reply, and none ends the link.
             writer.write_all(b"??").unwrap();
             for _ in 0..2 {
                 answered.recv_timeout(LONG).expect("an answer");
@@ -161,12 +161,12 @@ mod tests {
         assert!(answered.recv().is_err(), "nobody asked again");
     }
 
-    /// Its input stays open: the lab does not know yet.
+    /// The input stays open: the lab does not know of the failure yet.
     #[test]
     fn a_link_that_carries_nothing_any_more_ends() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("none.pcap");
-        // A capture of no frame: microseconds, version 2.4, Ethernet.
+        // A capture without frames: microseconds, version 2.4, Ethernet.
         let head: [u32; 6] = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1];
         let head: Vec<u8> = head.iter().flat_map(|word| word.to_le_bytes()).collect();
         std::fs::write(&file, head).unwrap();

@@ -1,4 +1,4 @@
-//! `linerate latency`: how long an answer takes, alone and in series: by size, by way of waiting, by
+//! `linerate latency`: round-trip latency in one run, or in series by size, by wait mode, or by
 //! load.
 
 use linerate_measure::{Client, TIME_LIMIT_NS};
@@ -16,7 +16,7 @@ use crate::args::LatencyArgs;
 use crate::output::Output;
 use crate::plan::{self, LatencySeries};
 
-/// Runs it; gives the exit code.
+/// Runs the command and returns the exit code.
 pub fn run(args: LatencyArgs) -> u8 {
     let measure = &args.measure;
     let series = match plan::latency(&args) {
@@ -64,7 +64,8 @@ fn by_size(runner: &mut Runner<'_>, client: &Client, sizes: &[u64]) -> Result<()
     Ok(())
 }
 
-/// Medians of a run's whole intervals, or the one of the run where there are fewer than three.
+/// Returns the medians of the full intervals of a run, or its own median if there are fewer than
+/// three.
 fn medians(run: &Record) -> Vec<f64> {
     let of_interval = |rtt: Option<linerate_metric::histogram::Quantiles>| Some(rtt?.p50 as f64);
     let whole = run.plan.interval_ns.unwrap_or(u64::MAX);
@@ -103,11 +104,11 @@ fn costs_by_size(runs: &[Record]) -> SetResult {
     let costs = size_costs(&points);
     let mut notes = Vec::new();
     if costs.is_none() {
-        notes.push("two sizes with answers are needed to tell costs apart".to_owned());
+        notes.push("costs need responses at two sizes at least".to_owned());
     } else if points.iter().any(|point| point.medians.len() < 3) {
         notes.push(
-            "a run with fewer than three intervals has one median: the error of the costs is not \
-             known; give a longer -t, or a shorter -i"
+            "a run with fewer than three intervals has one median, so the error of the costs is \
+             unknown; use a longer -t or a shorter -i"
                 .to_owned(),
         );
     }
@@ -118,7 +119,7 @@ fn costs_by_size(runs: &[Record]) -> SetResult {
     }
 }
 
-/// Rounds of a comparison of ways of waiting, and the label of each way.
+/// Rounds of a comparison of wait modes.
 const ROUNDS: u32 = 5;
 const BLOCKING: &str = "blocking";
 const HELD: &str = "blocking, cores held";
@@ -140,7 +141,7 @@ fn by_waiting(runner: &mut Runner<'_>, client: &Client) -> Result<(), Ended> {
         (SPINNING, variant(Wait::Spin, false)),
     ];
     for round in 0..ROUNDS {
-        // Forwards and backwards in turn: what drifts hits each way alike.
+        // In alternating order, so that drift affects all modes equally.
         let mut order: Vec<usize> = (0..ways.len()).collect();
         if round % 2 == 1 {
             order.reverse();
@@ -156,7 +157,7 @@ fn by_waiting(runner: &mut Runner<'_>, client: &Client) -> Result<(), Ended> {
             }
             let problem = error.problem();
             runner.notes.push(format!(
-                "what halting cores cost is left out: {} ({})",
+                "the cost of idle states is left out: {} ({})",
                 problem.situation, problem.next_step
             ));
             without_hold = true;
@@ -198,7 +199,7 @@ fn by_load(runner: &mut Runner<'_>, client: &Client) -> Result<(), Ended> {
         let rate = (capacity * share / streams).round() as u64;
         if rate == 0 {
             runner.notes.push(format!(
-                "{:.0} % of the capacity is less than a question a second",
+                "{:.0} % of the capacity is below one request per second",
                 share * 100.0
             ));
             continue;
@@ -259,7 +260,7 @@ fn under_load(
     } = load
         && far > 0
     {
-        // Whether the far end allows it is asked before anything is measured.
+        // Check that the server permits it before any measurement.
         let mut client = burning(client, near, Some(far));
         client.plan.duration_ns = None;
         client.plan.omit_ns = 0;
@@ -268,7 +269,8 @@ fn under_load(
         runner.check(&client)?;
     }
     if let Some(name) = congestion {
-        // Whether both ends have it is asked before anything is measured, by one round trip over TCP.
+        // Check that both ends have the congestion control before any measurement, by one round
+        // trip over TCP.
         let mut plan = traffic(&client.plan, Protocol::Tcp, None, Some(name));
         (plan.kind, plan.duration_ns, plan.round_trips) = (Kind::Latency, None, Some(1));
         plan.payload_bytes = 64;
@@ -297,7 +299,7 @@ fn under_load(
     }
 }
 
-/// The same run beside threads that burn processor time.
+/// Returns the run with CPU load.
 fn burning(client: &Client, near: Option<u32>, far: Option<u32>) -> Client {
     let mut client = client.clone();
     client.plan.round_trip.burn = Ends {
@@ -307,7 +309,7 @@ fn burning(client: &Client, near: Option<u32>, far: Option<u32>) -> Client {
     client
 }
 
-/// A throughput run that is the load beside another one.
+/// Returns the plan of a throughput run that serves as load for another run.
 fn traffic(
     beside: &Plan,
     protocol: Protocol,
@@ -320,18 +322,18 @@ fn traffic(
     plan.rate_bps = rate_bps;
     plan.congestion_control = congestion.map(str::to_owned);
     plan.congestion_control_asked = congestion.is_some();
-    // Longer than anything: it is stopped when the loaded run is over.
+    // The maximum: it is stopped when the measured run has ended.
     plan.duration_ns = Some(TIME_LIMIT_NS);
     plan.interval_ns = None;
     if let (Some(rate), Protocol::Tcp) = (rate_bps, protocol) {
         plan.payload_bytes = (rate / 8 / 1_000).clamp(1_024, plan.payload_bytes);
     }
-    // It is the load, not the figure: it sleeps like other programs.
+    // The load is not measured: it blocks like other programs.
     plan.wait = Some(Ends::both(Wait::Block));
     plan
 }
 
-/// One thread for each processor that this process may use.
+/// Returns the number of processors that this process may use.
 fn processors() -> u32 {
     let usable = std::thread::available_parallelism();
     usable.map_or(1, |count| u32::try_from(count.get()).unwrap_or(1))
@@ -339,7 +341,7 @@ fn processors() -> u32 {
 
 fn compare(runs: &[Record], load: Background) -> SetResult {
     let labelled = |label: &str| runs.iter().find(|run| run.label.as_deref() == Some(label));
-    // With a schedule from when a question was due: what waited to be sent waited, too.
+    // With a schedule, from the scheduled time: waiting to be sent counts too.
     let rtt = |label: &str| {
         let summary = &labelled(label)?.summary;
         summary.rtt_intended_ns.or(summary.rtt_ns)
@@ -352,8 +354,8 @@ fn compare(runs: &[Record], load: Background) -> SetResult {
     let mut notes = Vec::new();
     if rate.is_none() && !matches!(load, Background::Cpu { .. }) {
         notes.push(
-            "without a schedule questions are asked mostly while the queues are empty, and what the load \
-             adds is told too small: leave --outstanding out, or give a --rate"
+            "without a schedule, requests are sent mostly while the queues are empty, which understates the \
+             effect of the load: leave --outstanding out, or give a --rate"
                 .to_owned(),
         );
     }
@@ -362,7 +364,7 @@ fn compare(runs: &[Record], load: Background) -> SetResult {
     });
     if unanswered > 0 {
         notes.push(format!(
-            "{} questions beside the load stayed without an answer in time: they are in none of its \
+            "{} requests under load got no response in time: they are not in the \
              percentiles",
             format_count(unanswered)
         ));

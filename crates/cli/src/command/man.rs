@@ -1,4 +1,4 @@
-//! `linerate man DIR`: the manual pages, made from the command line itself.
+//! `linerate man DIR`: manual pages, generated from the command line definition.
 
 use std::io::Write;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::args::{self, ManArgs};
 use crate::failure::Failure;
 use crate::output::{complain, stderr_style};
 
-/// Runs it; gives the exit code.
+/// Runs the command and returns the exit code.
 pub fn run(args: &ManArgs) -> u8 {
     let mut command = args::command().disable_help_subcommand(true);
     // Gives subcommands their full names.
@@ -22,9 +22,9 @@ pub fn run(args: &ManArgs) -> u8 {
         Ok(()) => exit::OK,
         Err(error) => {
             let failure = Failure::failed(Problem::new(
-                format!("the manual pages cannot be written there ({error})"),
+                format!("cannot write the manual pages ({error})"),
                 args.dir.display().to_string(),
-                "name a folder that this user may write",
+                "name a directory that this user may write",
             ));
             complain(&text::problem(&failure.problem, &stderr_style()));
             failure.code
@@ -32,7 +32,7 @@ pub fn run(args: &ManArgs) -> u8 {
     }
 }
 
-/// The page of a command, and those of the commands below it.
+/// Writes the page of a command and of its subcommands.
 fn write(dir: &Path, command: clap::Command) -> std::io::Result<()> {
     for below in command.get_subcommands() {
         if !below.is_hide_set() {
@@ -54,18 +54,18 @@ fn write(dir: &Path, command: clap::Command) -> std::io::Result<()> {
         man.render_subcommands_section(&mut page)?;
     }
     if let Some(after) = after {
-        // Filled text would run the lines of the examples together.
+        // Filled text would join the lines of the examples.
         let text = verbatim(&after);
         write!(page, ".SH NOTES AND EXAMPLES\n.nf\n{text}.fi\n")?;
     }
     std::fs::write(dir.join(man.get_filename()), page)
 }
 
-/// Lines that roff prints as they are.
+/// Escapes lines so that roff prints them unchanged.
 fn verbatim(text: &str) -> String {
     let mut out = String::new();
     for line in text.lines() {
-        // A dot or a quote in front would be a request, a bare hyphen a typographic one.
+        // A leading dot or quote would be a request, a plain hyphen a typographic one.
         out.push_str("\\&");
         out.push_str(&line.replace('\\', "\\e").replace('-', "\\-"));
         out.push('\n');

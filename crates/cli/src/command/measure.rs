@@ -1,4 +1,4 @@
-//! What all measurements between two hosts share: run, repeat, judge, print.
+//! Measurements between two hosts: run, repeat, check, print.
 
 use jiff::Timestamp;
 use linerate_host::stop::Stop;
@@ -19,7 +19,7 @@ use crate::printer::Teller;
 use crate::scene::{Part, Scene};
 use crate::{live, network};
 
-/// Runs what was planned; gives the exit code.
+/// Runs a measurement and returns the exit code.
 pub fn run(measurement: Result<Measurement, Failure>, args: &MeasureArgs) -> u8 {
     let mut output = Output::new(&args.output)
         .labelled(args.label.as_deref())
@@ -32,18 +32,18 @@ pub fn run(measurement: Result<Measurement, Failure>, args: &MeasureArgs) -> u8 
     output.gated(code, args.fail_on_finding)
 }
 
-/// Ends the program in order when somebody presses Ctrl-C.
+/// Installs handlers that stop the run in order on Ctrl-C and SIGTERM.
 pub fn stop_on_signals() -> Result<Stop, Failure> {
     Stop::on_signals().map_err(|error| {
         Failure::failed(Problem::new(
-            format!("signals cannot be caught ({error})"),
+            format!("cannot catch signals ({error})"),
             "this process",
-            "see what limits it",
+            "check the limits of this process",
         ))
     })
 }
 
-/// Runs as often as asked, until something ends it: the records, and what ended it.
+/// Makes the runs until a failure; returns the records and the failure.
 fn runs(measurement: &Measurement, stop: &Stop, teller: &Teller) -> (Vec<Record>, Option<Failure>) {
     let flag = stop.as_flag();
     let network = network::around();
@@ -63,7 +63,7 @@ fn runs(measurement: &Measurement, stop: &Stop, teller: &Teller) -> (Vec<Record>
         });
         let (record, failure) = match ran {
             Ok((record, failure)) => (record, failure.map(Failure::from)),
-            // What was measured before is not lost.
+            // Earlier runs are kept.
             Err(error) => return (runs, Some(error.into())),
         };
         let left = record.interrupted && failure.is_none() && !stop.is_set();
@@ -82,7 +82,7 @@ fn runs(measurement: &Measurement, stop: &Stop, teller: &Teller) -> (Vec<Record>
     (runs, None)
 }
 
-/// Somebody stopped the server, which told us so and sent what it had.
+/// Returns the failure of a run whose server was stopped; the server sent its results so far.
 pub(super) fn ended_by_far_end(record: &Record) -> Failure {
     let plan = &record.plan;
     let host = match plan.host.contains(':') && !plan.host.starts_with('[') {
@@ -91,12 +91,14 @@ pub(super) fn ended_by_far_end(record: &Record) -> Failure {
     };
     let mut doubts = record.validity.iter();
     let next = match doubts.any(|doubt| doubt.doubt == "cut-short") {
-        true => "end it by time (-t) within the server's --max-time, or start it with a higher one",
-        false => "see why its server was stopped, and run it again when it serves",
+        true => {
+            "set a time (-t) within the server's --max-time, or start the server with a higher one"
+        }
+        false => "check why the server was stopped, and run it again when the server is up",
     };
     Failure {
         problem: Problem::new(
-            "the far end ended the run early",
+            "the server ended the run early",
             format!("{host}:{}", plan.port),
             next,
         ),
@@ -128,7 +130,7 @@ fn measure(
         return Err(failure.expect("a run gives a record or says why it has none"));
     }
     if let Some(file) = &measurement.trace {
-        // The figures are there whether or not their timeline could be written.
+        // The results are printed even if the timeline cannot be written.
         if let Err(unwritten) = explained::write_trace(file, &mut runs) {
             failure.get_or_insert(unwritten);
         }
@@ -147,7 +149,7 @@ fn measure(
         verdicts
     };
     if let Some(failure) = failure {
-        // Under --json the document is out already, and says so in `validity`.
+        // With --json the document is already printed, and its `validity` has the reason.
         if output.is_json() {
             output.remark(&format!("error: {}", failure.problem));
         } else {
@@ -172,16 +174,16 @@ fn measure(
     })
 }
 
-/// Content that did not arrive as it was sent: a run that was to verify it has failed.
+/// Returns a failure if a run with --verify received wrong bytes.
 fn corrupted(runs: &[Record]) -> Option<Failure> {
     let wrong = |run: &&Record| run.plan.verify && run.summary.mismatched > Some(0);
     let run = runs.iter().find(wrong)?;
     let bytes = run.summary.mismatched.unwrap_or(0);
     Some(Failure::failed(Problem::new(
-        format!("{} B did not arrive as they were sent", format_count(bytes)),
+        format!("{} B arrived with wrong content", format_count(bytes)),
         "content",
-        "see the note for the first of them; run it again without offloads of the interfaces \
-         (`ethtool -K IF tx off rx off gro off`) to see who changes it",
+        "the note has the first of them; disable offloads of the interfaces and run it again to find the \
+         cause (`ethtool -K IF tx off rx off gro off`)",
     )))
 }
 

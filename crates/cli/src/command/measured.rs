@@ -1,4 +1,4 @@
-//! Measuring commands that another command runs: what they measure, and for how long.
+//! Checks of the measuring command that another command runs.
 
 use clap::FromArgMatches;
 use clap::error::ErrorKind;
@@ -8,7 +8,7 @@ use crate::args::{self, Cli, Command};
 use crate::failure::Failure;
 use crate::{plan, words};
 
-/// What a measuring command measures; refuses what makes no sense before anything runs.
+/// Returns the kind of measurement; rejects invalid command lines before any run.
 pub fn kind_of(outer: &str, command: &[String]) -> Result<linerate_metric::plan::Kind, Failure> {
     use linerate_metric::plan::Kind;
     let line = std::iter::once("linerate").chain(command.iter().map(String::as_str));
@@ -19,8 +19,9 @@ pub fn kind_of(outer: &str, command: &[String]) -> Result<linerate_metric::plan:
         Failure::usage(Problem::new(situation, words::join(command), next))
     };
     let refused = |situation: String| {
-        let next =
-            format!("put options of `{outer}` before the measuring command, its own after it");
+        let next = format!(
+            "put options of `{outer}` before the measuring command, its own options after it"
+        );
         refused_with(situation, next)
     };
     let cli = parsed.map_err(|error| {
@@ -32,7 +33,7 @@ pub fn kind_of(outer: &str, command: &[String]) -> Result<linerate_metric::plan:
             .collect();
         let situation = first.join(" ").trim_start_matches("error: ").to_owned();
         match error.kind() {
-            // The option is where it belongs, its value is not one.
+            // The option is in the right place, but its value is invalid.
             ErrorKind::ValueValidation | ErrorKind::InvalidValue => {
                 refused_with(situation, next_of_value(outer).to_owned())
             }
@@ -43,29 +44,27 @@ pub fn kind_of(outer: &str, command: &[String]) -> Result<linerate_metric::plan:
         Command::Throughput(args) => plan::throughput(&args).map(|_| Kind::Throughput),
         Command::Latency(args) => match plan::latency(&args)? {
             plan::LatencySeries::One(_) => Ok(Kind::Latency),
-            _ => Err(refused("makes several runs, and one is needed".to_owned())),
+            _ => Err(refused("makes several runs, but must make one".to_owned())),
         },
         Command::Ttcp(_) => Ok(Kind::Throughput),
         Command::Forward(_) => Ok(Kind::Forward),
         Command::Generate(_) => Ok(Kind::Generate),
         _ => Err(refused(format!(
-            "measures nothing: {} do",
+            "is not a measuring command: use {}",
             words::MEASURING.join(", ")
         ))),
     }
 }
 
-/// What to do about a value that its option does not take.
+/// Returns the next step for an invalid value.
 fn next_of_value(outer: &str) -> &'static str {
     match outer {
-        "sweep" => {
-            "give a value that it takes; --over takes several as A,B,C or as FIRST..LAST:xFACTOR"
-        }
-        _ => "give a value that it takes",
+        "sweep" => "give a valid value; --over takes several as A,B,C or as FIRST..LAST:xFACTOR",
+        _ => "give a valid value",
     }
 }
 
-/// Gives a measuring command that names neither a time nor an amount a second.
+/// Adds `-t 1` to a measuring command without time and amount.
 pub fn timed(all: &mut Vec<String>) {
     let says = |word: &String| {
         ["-t", "-n", "--time=", "--bytes=", "--count="]
@@ -79,7 +78,7 @@ pub fn timed(all: &mut Vec<String>) {
     }
 }
 
-/// A seed short enough to be typed again.
+/// Returns a random seed that is short enough to be typed.
 pub fn fresh_seed() -> u32 {
     use std::hash::{BuildHasher, Hasher};
     let state = std::collections::hash_map::RandomState::new();
@@ -98,17 +97,17 @@ mod tests {
             (
                 "sweep",
                 "throughput h --rcvbuf=4K.1M",
-                "give a value that it takes; --over takes several as A,B,C or as FIRST..LAST:xFACTOR",
+                "give a valid value; --over takes several as A,B,C or as FIRST..LAST:xFACTOR",
             ),
             (
                 "compare",
                 "throughput h --rcvbuf=4K.1M",
-                "give a value that it takes",
+                "give a valid value",
             ),
             (
                 "sweep",
                 "throughput h --over rcvbuf=1K",
-                "put options of `sweep` before the measuring command, its own after it",
+                "put options of `sweep` before the measuring command, its own options after it",
             ),
         ] {
             let command: Vec<_> = line.split(' ').map(str::to_owned).collect();

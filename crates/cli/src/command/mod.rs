@@ -1,4 +1,4 @@
-//! One module per subcommand: arguments become a plan, the libraries run it, `report` shows it.
+//! Subcommands, one module each: arguments become a plan, the libraries run it, `report` prints the result.
 
 pub mod capacity;
 pub mod compare;

@@ -1,4 +1,4 @@
-//! `linerate report`: pages, tables and timelines from stored records.
+//! `linerate report`: reports, tables and timelines from stored records.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::args::{ReportArgs, ReportForm};
 use crate::failure::Failure;
 use crate::output::{Form, complain, print, print_failure, stderr_style, stdout_style};
 
-/// Runs it; gives the exit code.
+/// Runs the command and returns the exit code.
 pub fn run(args: &ReportArgs) -> u8 {
     let form = form(args);
     report(args, form).unwrap_or_else(|failure| {
@@ -45,7 +45,7 @@ fn report(args: &ReportArgs, form: ReportForm) -> Result<u8, Failure> {
         write_file(file, &page(&title, &documents))?;
     }
     let out = match form {
-        // Who asked for files only gets no text besides.
+        // With only files requested, no text is printed.
         ReportForm::Text
             if args.output.is_none() && (args.html.is_some() || args.trace.is_some()) =>
         {
@@ -79,7 +79,8 @@ fn json<T: serde::Serialize>(value: &T) -> String {
     serde_json::to_string(value).expect("our documents hold only what JSON can say")
 }
 
-/// A set of different measurements has no figures of its own: its runs stand side by side.
+/// Returns the runs of a set without common figures, so that each gets its own row; else the
+/// documents.
 fn each(documents: &[Document]) -> Cow<'_, [Document]> {
     let [Document::Set(set)] = documents else {
         return Cow::Borrowed(documents);
@@ -127,7 +128,8 @@ fn title(documents: &[Document]) -> String {
     }
 }
 
-/// Finds records by id or path. What looks like a path, or is a file here, is one; of a folder of results it is the table.
+/// Finds records by id or path. Names that look like a path, or are files, are paths; for a
+/// directory of results it is the table in it.
 fn documents(names: &[String]) -> Result<Vec<Document>, Failure> {
     #[cfg(feature = "history")]
     let mut history = None;
@@ -152,9 +154,9 @@ fn documents(names: &[String]) -> Result<Vec<Document>, Failure> {
         #[cfg(not(feature = "history"))]
         if !is_path {
             return Err(Failure::usage(Problem::new(
-                "this linerate was built without its history and finds no ids",
+                "this build of linerate has no history and cannot find ids",
                 name,
-                "name the file: $XDG_DATA_HOME/linerate/runs/ID.json",
+                "name a file: $XDG_DATA_HOME/linerate/runs/ID.json",
             )));
         }
         documents.push(read_document(path)?);
@@ -162,7 +164,7 @@ fn documents(names: &[String]) -> Result<Vec<Document>, Failure> {
     Ok(documents)
 }
 
-/// Writes the first timeline that is stored.
+/// Writes the first stored timeline.
 fn write_trace(file: &Path, documents: &[Document]) -> Result<(), Failure> {
     let mut timelines = documents
         .iter()
@@ -170,9 +172,9 @@ fn write_trace(file: &Path, documents: &[Document]) -> Result<(), Failure> {
         .filter_map(|run| run.timeline.as_ref());
     let Some(timeline) = timelines.next() else {
         return Err(Failure::failed(Problem::new(
-            "no timeline is stored in it",
+            "has no stored timeline",
             documents.first().map_or("", Document::id),
-            "measure with --trace FILE, which keeps one",
+            "measure with --trace FILE, which stores one",
         )));
     };
     if file.extension().is_some_and(|end| end == "json") {

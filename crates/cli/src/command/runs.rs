@@ -1,4 +1,4 @@
-//! `linerate runs`: what was measured before.
+//! `linerate runs`: stored results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::args::{ExportForm, RunsAction, RunsArgs, Selection};
 use crate::failure::Failure;
 use crate::output::{Form, complain, list_style, print, print_failure, stderr_style, stdout_style};
 
-/// Runs it; gives the exit code.
+/// Runs the command and returns the exit code.
 pub fn run(args: RunsArgs) -> u8 {
     let json = is_json(&args.action);
     act(args.action).unwrap_or_else(|failure| {
@@ -84,9 +84,9 @@ fn act(action: RunsAction) -> Result<u8, Failure> {
         } => {
             if text.as_ref().is_some_and(|text| text.trim().is_empty()) {
                 return Err(Failure::usage(Problem::new(
-                    "says nothing",
+                    "has no text",
                     "an empty note",
-                    "write something, or take notes away with --clear",
+                    "write a text, or remove the notes with --clear",
                 )));
             }
             let id = history.find(&id)?.id;
@@ -123,10 +123,10 @@ fn print_json<T: Serialize>(value: &T) {
     print(&serde_json::to_string(value).expect("our documents hold only what JSON can say"));
 }
 
-/// The kinds that records and sets have.
+/// Kinds of records.
 const KINDS: [&str; 5] = ["throughput", "latency", "forward", "generate", "stack"];
 
-/// What makes sets.
+/// Kinds of sets.
 const SETS: [&str; 14] = [
     "repeat",
     "demo",
@@ -144,7 +144,7 @@ const SETS: [&str; 14] = [
     "experiment",
 ];
 
-/// Refuses a kind that no record has: nothing would ever fit it.
+/// Rejects unknown kinds, which would match nothing.
 fn check_kinds(kinds: &[String]) -> Result<(), Failure> {
     let known = |kind: &str| {
         KINDS.contains(&kind)
@@ -156,7 +156,7 @@ fn check_kinds(kinds: &[String]) -> Result<(), Failure> {
     match kinds.iter().find(|kind| !known(kind)) {
         None => Ok(()),
         Some(kind) => Err(Failure::usage(Problem::new(
-            "no kind of record",
+            "not a kind of record",
             format!("--kind {kind}"),
             format!(
                 "use one of {}, set, or set: with one of {}",
@@ -188,7 +188,7 @@ fn filter(history: &History, selection: Selection) -> Result<Filter, Failure> {
     })
 }
 
-/// What somebody named, or selected; without either, all of it.
+/// Returns the named or selected entries; without either, all of them.
 fn named(history: &History, ids: &[String], selection: Selection) -> Result<Vec<Entry>, Failure> {
     if ids.is_empty() {
         return Ok(history.entries(&filter(history, selection)?)?);
@@ -205,7 +205,7 @@ struct Listed<'a> {
     schema: &'static str,
     folder: PathBuf,
     entries: &'a [Entry],
-    /// Files among the records that are none, with what they are.
+    /// Other files in the directory, with the reason why they are no records.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     strange: BTreeMap<String, String>,
 }
@@ -234,7 +234,7 @@ fn list(history: &History, selection: Selection, limit: usize, json: bool) -> Re
     }
     for (name, why) in strange {
         complain(&format!(
-            "warning: {} is no record and is left out: {why}; move it away if nobody wants it",
+            "warning: {} is not a record and is left out: {why}; move it away if it is not needed",
             history.file(name.trim_end_matches(".json")).display()
         ));
     }
@@ -289,7 +289,7 @@ fn show(history: &History, id: &str, json: bool) -> Result<u8, Failure> {
     Ok(exit::OK)
 }
 
-/// Tells what a document is marked with now.
+/// Prints the tags and notes of a document.
 fn marked(history: History, id: &str, json: bool) -> Result<u8, Failure> {
     let entry = history.reopen()?.find(id)?;
     if json {
@@ -319,7 +319,7 @@ fn remove(
     json: bool,
 ) -> Result<u8, Failure> {
     let entries = named(history, ids, selection).map_err(|mut failure| {
-        // All are looked up before the first one goes.
+        // All ids are resolved before the first removal.
         failure.problem.situation.push_str("; nothing was removed");
         failure
     })?;
@@ -344,7 +344,7 @@ fn remove(
     let what = if dry_run { "would remove" } else { "removed" };
     members.retain(|id| !removed.contains(id) && history.find(id).is_ok());
     match removed.is_empty() {
-        true => print("no record fits"),
+        true => print("no record matches"),
         false => print(&format!(
             "{what} {}{}",
             removed.join(" "),
@@ -354,7 +354,7 @@ fn remove(
     Ok(exit::OK)
 }
 
-/// That the runs of a set have documents of their own, which removing it leaves.
+/// Returns a note that runs of a removed set stay as documents of their own.
 fn stays(runs: usize) -> String {
     match runs {
         0 => String::new(),
@@ -363,7 +363,7 @@ fn stays(runs: usize) -> String {
     }
 }
 
-/// What ended a change of many documents, with those that were changed by then.
+/// Returns the failure of a change of many documents, with those changed before it.
 fn ended_after<I: AsRef<str>>(error: ReportError, done: &[I], how: &str) -> Failure {
     let mut failure = Failure::from(error);
     let done: Vec<&str> = done.iter().map(AsRef::as_ref).collect();
@@ -384,8 +384,8 @@ fn trend(
 ) -> Result<u8, Failure> {
     let name = name_of(figure);
     let mut filter = filter(history, selection)?;
-    // A set's figure is the median of runs that are in the history themselves; an experiment's points have
-    // figures of their own.
+    // The figure of a set is the median of runs that are in the history themselves; points of an
+    // experiment have their own figures.
     filter.whole = false;
     let mut entries = history.entries(&filter)?;
     let unit = match FIGURES.iter().find(|known| known.name == name) {
@@ -404,11 +404,11 @@ fn trend(
     entries.retain(|entry| !entry.interrupted);
     let trend = history::trend(&name, unit, &entries);
     if fail_on_change && trend.points.is_empty() {
-        // A gate that looks at nothing would stay open for ever.
+        // Without a record the check would always pass.
         return Err(Failure::failed(Problem::new(
-            format!("no record that fits has {name}, so nothing tells whether it changed"),
+            format!("no matching record has {name}, so a change cannot be detected"),
             "--fail-on-change",
-            "`linerate runs list` with the same filters shows what fits",
+            "`linerate runs list` with the same filters shows the matching records",
         )));
     }
     if json {
@@ -422,8 +422,8 @@ fn trend(
     })
 }
 
-/// The name of a figure: those of `--expect` as records have them, too (`p99_9`); those of an experiment's points
-/// are its file's.
+/// Returns the name of a figure of `--expect`, also written as in records (`p99_9`); names of
+/// experiment figures are returned unchanged.
 fn name_of(figure: &str) -> String {
     let known = figure.replace("p99_", "p99.");
     match FIGURES.iter().any(|figure| figure.name == known) {
@@ -432,7 +432,7 @@ fn name_of(figure: &str) -> String {
     }
 }
 
-/// In what a figure of an experiment's point is.
+/// Returns the unit of a figure of an experiment point.
 fn unit_of(history: &History, entry: &Entry, name: &str) -> Result<Unit, Failure> {
     let document = history.document(&entry.id)?;
     let figure = name.rsplit(' ').next().unwrap_or(name);
@@ -442,17 +442,17 @@ fn unit_of(history: &History, entry: &Entry, name: &str) -> Result<Unit, Failure
     Ok(unit.unwrap_or(Unit::Count))
 }
 
-/// That nothing has a figure, with the names that there are.
+/// Returns the error for an unknown figure, with the known names.
 fn no_figure(history: &History, figure: &str) -> Result<Failure, Failure> {
     let names: Vec<_> = FIGURES.iter().map(|known| known.name).collect();
     let entries = history.entries(&Filter::default())?;
     let experiment = entries.iter().rev().find(|e| e.experiment.is_some());
     let example = experiment.and_then(|entry| entry.figures.keys().next());
     let points = example.map_or_else(String::new, |name| {
-        format!("; or one of an experiment's point, for example '{name}'")
+        format!("; or a figure of an experiment point, for example '{name}'")
     });
     Ok(Failure::usage(Problem::new(
-        "no figure",
+        "not a figure",
         format!("`{figure}`"),
         format!("use one of {}{points}", names.join(", ")),
     )))
@@ -468,7 +468,7 @@ fn export(
     let entries = match ids.is_empty() {
         true => {
             let mut filter = filter(history, selection)?;
-            // Sets bring their runs along; as rows each run stands for itself.
+            // As JSON, sets contain their runs; as rows, each run has its own.
             filter.whole &= format == ExportForm::Json;
             history.entries(&filter)?
         }
@@ -484,13 +484,13 @@ fn export(
         }
     }
     if output != Path::new("-") {
-        // Sets bring their runs along as JSON, and whoever imports them counts each.
+        // As JSON, the runs of sets count too.
         let mut ids: BTreeSet<&str> = entries.iter().map(|entry| &*entry.id).collect();
         if format == ExportForm::Json {
             ids.extend(entries.iter().flat_map(|e| &e.members).map(String::as_str));
         }
         let replaced = match replaces {
-            true => ", in place of what was there",
+            true => ", replacing the old file",
             false => "",
         };
         complain(&format!(
@@ -522,10 +522,10 @@ fn import(
             .map_err(|error| {
                 let taken = arrived.iter().filter(|(_, state)| *state == Arrived::Taken);
                 let taken: BTreeSet<&str> = taken.map(|(id, _)| id.as_str()).collect();
-                ended_after(error, &taken.into_iter().collect::<Vec<_>>(), "taken")
+                ended_after(error, &taken.into_iter().collect::<Vec<_>>(), "imported")
             })?;
     }
-    // A run that came alone and within its set is one.
+    // A run that came both alone and in its set counts once.
     let mut records: BTreeMap<&str, Arrived> = BTreeMap::new();
     for (id, state) in &arrived {
         let known = records.entry(id).or_insert_with(|| state.clone());
@@ -545,12 +545,14 @@ fn import(
             records,
         });
     } else {
-        print(&format!("{taken} records taken, {same} were here already"));
+        print(&format!(
+            "{taken} records imported, {same} were present already"
+        ));
     }
     if differ > 0 {
         complain(&format!(
-            "warning: {differ} were left out, because another record of that id is here; --replace \
-             takes them"
+            "warning: {differ} were left out, because a different record has their id; --replace \
+             imports them"
         ));
     }
     Ok(exit::OK)

@@ -1,4 +1,4 @@
-//! `linerate throughput -b max`: the highest UDP rate that arrives.
+//! `linerate throughput -b max`: search for the highest UDP rate within a loss limit.
 
 use jiff::Timestamp;
 use linerate_host::stop::Stop;
@@ -21,17 +21,17 @@ use crate::printer::Teller;
 use crate::scene::{Part, Scene};
 use crate::{live, network};
 
-/// Datagrams per second of a flow from which they leave in bursts: one by one a sender does some
-/// 200,000, and less while it looks at the clock in between.
+/// Datagrams per second of a flow above which they are sent in bursts: one by one, a sender reaches
+/// about 200,000, and less with a clock read before each.
 const SINGLE_PER_SECOND: f64 = 100_000.0;
 
-/// How long such bursts are apart.
+/// Time between such bursts.
 const BURST_EVERY_S: f64 = 100e-6;
 
-/// Lateness of a departure that may have made a queue overflow behind it.
+/// Lateness of a send that may have overflowed a queue with the burst after it.
 const STALL_NS: u64 = 1_000_000;
 
-/// Runs it; gives the exit code.
+/// Runs the command and returns the exit code.
 pub fn run(args: &ThroughputArgs) -> u8 {
     let mut output = Output::new(&args.measure.output)
         .labelled(args.measure.label.as_deref())
@@ -47,7 +47,7 @@ pub fn run(args: &ThroughputArgs) -> u8 {
     output.gated(code, args.measure.fail_on_finding)
 }
 
-/// What a search has come to.
+/// State of a search.
 struct Made {
     search: Search,
     runs: Vec<Record>,
@@ -77,7 +77,7 @@ fn find(asked: &SearchPlan, args: &ThroughputArgs, output: &mut Output) -> Resul
     let verdicts = judge(&args.measure, |expectation| expectation.judge(&winner));
     output.set(&set, &verdicts)?;
     if let Some(failure) = failure {
-        // Under --json the document is out already.
+        // With --json the document is already printed.
         if output.is_json() {
             output.remark(&format!("error: {}", failure.problem));
         } else {
@@ -94,7 +94,7 @@ fn find(asked: &SearchPlan, args: &ThroughputArgs, output: &mut Output) -> Resul
     })
 }
 
-/// The figures of the trial that the result stands on.
+/// Returns the figures of the trial that decides the result.
 fn winner(set: &RunSet) -> Option<&Summary> {
     let search = set.result.search.as_ref()?;
     let trial = best(&search.trials, search.rate_bps?)?;
@@ -102,7 +102,7 @@ fn winner(set: &RunSet) -> Option<&Summary> {
     Some(&run.summary)
 }
 
-/// The confirmation, where there was one; otherwise the last trial that passed at a rate.
+/// Returns the confirming trial, or else the last one that passed at this rate.
 fn best(trials: &[Trial], rate_bps: f64) -> Option<&Trial> {
     let same = |trial: &&Trial| {
         let rate = trial.asked_bps.unwrap_or(trial.offered_bps);
@@ -136,7 +136,7 @@ fn trials(asked: &SearchPlan, screened: bool, stop: &Stop, teller: &Teller) -> M
             ..Part::default()
         }));
         let ran = client.run_within(network.as_ref(), &flag, &mut |what| {
-            // Of a trial its own line tells what it came to.
+            // The result line of a short trial is enough.
             let is_told = ask.confirms || screened;
             if is_told || !matches!(what, What::Started { .. } | What::Connected { .. }) {
                 tell(what);
@@ -182,12 +182,12 @@ fn trials(asked: &SearchPlan, screened: bool, stop: &Stop, teller: &Teller) -> M
     made
 }
 
-/// The rate of a trial, for people.
+/// Returns the rate of a trial as text.
 fn said(rate_bps: Option<f64>) -> String {
-    rate_bps.map_or_else(|| "as fast as it goes".to_owned(), format_bit_rate)
+    rate_bps.map_or_else(|| "unlimited".to_owned(), format_bit_rate)
 }
 
-/// The plan of one trial.
+/// Sets the plan of one trial.
 fn vary(plan: &mut Plan, asked: &SearchPlan, ask: Ask) {
     plan.duration_ns = Some(if ask.confirms {
         asked.confirmation_ns
@@ -198,8 +198,8 @@ fn vary(plan: &mut Plan, asked: &SearchPlan, ask: Ask) {
     let Some(rate) = ask.rate_bps else { return };
     let each = rate / f64::from(plan.streams);
     plan.rate_bps = Some((each as u64).max(1));
-    // Small datagrams at a high rate cannot leave one by one: then those of a tenth of a millisecond
-    // leave together. A payload that the path has yet to settle is a packet of Ethernet.
+    // Small datagrams at a high rate cannot be sent one by one: those of 100 us are sent as one
+    // burst. An undecided payload size counts as a full Ethernet packet.
     let payload = match plan.payload_bytes {
         0 => 1_472,
         bytes => bytes,
@@ -212,7 +212,7 @@ fn vary(plan: &mut Plan, asked: &SearchPlan, ask: Ask) {
     }
 }
 
-/// What a trial tells the search; `None` when it has no figures.
+/// Returns the result of a trial for the search; `None` if figures are missing.
 fn seen(record: &Record) -> Option<Seen> {
     let summary = &record.summary;
     let seconds = summary.duration_ns? as f64 / 1e9;
@@ -251,7 +251,7 @@ fn set_of(asked: &SearchPlan, made: Made, interrupted: bool) -> RunSet {
     };
     let low = match found {
         Some(found) => found.low_bps,
-        // The highest that passed until then.
+        // Interrupted: the highest rate that passed so far.
         None => made
             .trials
             .iter()
@@ -296,15 +296,15 @@ fn set_of(asked: &SearchPlan, made: Made, interrupted: bool) -> RunSet {
     }
 }
 
-/// Says so when what passed and what failed ended further apart than was asked for.
+/// Returns a warning if the interval between passed and failed rates is wider than the resolution.
 fn wide(search: &RateSearch) -> Option<Doubt> {
     let gap = search.gap()?;
     (search.stopped_by == "resolution" && gap > search.resolution).then(|| {
         Doubt::new(
             "resolution-missed",
             format!(
-                "what passed and what failed are {} apart, and {} was asked for: rates between them \
-                 passed a short trial and not the longer one",
+                "the highest passed and the lowest failed rate are {} apart, but the resolution is {}: rates \
+                 between them passed a short trial and failed the longer one",
                 format_share(gap),
                 format_share(search.resolution)
             ),

@@ -1,4 +1,4 @@
-//! Several runs that belong together and what follows from them: made in turn, told as a set.
+//! Series of runs that form a set: made one after the other, reported together.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -21,24 +21,24 @@ use crate::printer::Teller;
 use crate::scene::{Part, Scene};
 use crate::{live, network};
 
-/// Makes runs, keeps their records, and remembers what ended them.
+/// Makes runs and keeps their records.
 pub struct Runner<'a> {
     stop: &'a Stop,
     teller: &'a Teller,
-    /// The lab around this program: the way of the packets is the same for each run.
+    /// Topology of the lab that runs this program: all runs use the same path.
     network: Option<Arc<Network>>,
     test: u32,
-    /// What was measured so far.
+    /// Records so far.
     pub runs: Vec<Record>,
-    /// What could not be done.
+    /// Notes on runs that were not possible.
     pub notes: Vec<String>,
 }
 
-/// What a run that failed before its record leaves open.
+/// End of a series at a run without a record.
 pub enum Ended {
-    /// Nothing more can be measured.
+    /// No further run is possible.
     Over(Failure),
-    /// Somebody pressed Ctrl-C; what was measured is kept.
+    /// Interrupted by Ctrl-C; the records so far are kept.
     Stopped,
 }
 
@@ -49,10 +49,10 @@ impl From<Failure> for Ended {
 }
 
 impl Runner<'_> {
-    /// Makes a run under a name; its record is the last one then.
+    /// Makes a labelled run and returns its record.
     ///
     /// # Errors
-    /// What ended it, or that somebody stopped it.
+    /// Returns the failure of the run, or that it was interrupted.
     pub fn run(&mut self, label: &str, client: &Client) -> Result<&Record, Ended> {
         let record = self.try_run(label, client)?;
         record.map_err(|error| Ended::Over(error.into()))?;
@@ -62,7 +62,7 @@ impl Runner<'_> {
             .expect("a run that went well left its record"))
     }
 
-    /// The same; what kept the run from starting is the caller's to judge.
+    /// Makes a labelled run; the inner error is the reason why it could not start.
     pub fn try_run(
         &mut self,
         label: &str,
@@ -100,10 +100,10 @@ impl Runner<'_> {
         }
     }
 
-    /// Asks the far end for a run that is not to be told, to learn whether it would be refused.
+    /// Makes a run without reporting it, to check that the server accepts it.
     ///
     /// # Errors
-    /// What it was refused for, or that somebody stopped it.
+    /// Returns the server's rejection, or that it was interrupted.
     pub fn check(&self, client: &Client) -> Result<(), Ended> {
         match client.run(&self.stop.as_flag(), &mut |_| {}) {
             _ if self.stop.is_set() => Err(Ended::Stopped),
@@ -112,10 +112,10 @@ impl Runner<'_> {
         }
     }
 
-    /// Makes a run beside another one, which it waits for until it has moved payload for a while.
+    /// Makes a run in parallel with a load, which gets a head start.
     ///
     /// # Errors
-    /// What ended either of them.
+    /// Returns the failure of either run.
     pub fn run_beside(
         &mut self,
         label: &str,
@@ -141,11 +141,11 @@ impl Runner<'_> {
                 std::thread::sleep(Duration::from_millis(5));
             }
             if !beside.is_finished() {
-                // Its windows and queues fill first.
+                // Wait until the load has filled its windows and queues.
                 std::thread::sleep(RAMP);
             }
             let result = match beside.is_finished() {
-                // Its failure is told below.
+                // The failure of the load is reported below.
                 true => Ok(()),
                 false => self.run(label, client).map(|_| ()),
             };
@@ -157,12 +157,13 @@ impl Runner<'_> {
         match loaded {
             Ok((mut record, failure)) => {
                 record.label = Some(load_label.to_owned());
-                // It was to end with the run that it loads.
+                // The load is always stopped at the end of the loaded run.
                 record.interrupted = failure.is_some();
                 record.plan.duration_ns = record.summary.duration_ns;
                 let failure = failure.map(Failure::from);
                 if left_alone && failure.is_none() {
-                    let end = "the load ended before the run beside it: a part of that had none";
+                    let end =
+                        "the load ended before the measured run: its last part ran without load";
                     self.notes.push(end.to_owned());
                 }
                 self.runs.push(record);
@@ -180,10 +181,10 @@ impl Runner<'_> {
     }
 }
 
-/// How long a load runs before what it loads: slow start is over within it.
+/// Head start of a load: TCP slow start ends within it.
 const RAMP: Duration = Duration::from_millis(500);
 
-/// Runs a series and prints its set; gives the exit code.
+/// Runs a series, prints its set and returns the exit code.
 pub fn run(
     kind: &str,
     args: &MeasureArgs,
@@ -329,7 +330,7 @@ mod tests {
         let early = notes(RAMP + Duration::from_millis(200), &mut output);
         assert_eq!(
             early,
-            ["the load ended before the run beside it: a part of that had none"]
+            ["the load ended before the measured run: its last part ran without load"]
         );
         assert!(notes(Duration::from_secs(60), &mut output).is_empty());
         stop.store(true, Relaxed);

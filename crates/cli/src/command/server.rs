@@ -1,4 +1,4 @@
-//! `linerate server`: the far end of other hosts' tests.
+//! `linerate server`: the server of tests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::output::Output;
 use crate::printer::while_printing;
 use crate::privilege::{self, Needs};
 
-/// Runs it; gives the exit code.
+/// Runs the command and returns the exit code.
 pub fn run(args: ServerArgs) -> u8 {
     let mut output = Output::serving(&args.output, args.one_off);
     serve(&args, &mut output).unwrap_or_else(|failure| {
@@ -48,7 +48,7 @@ fn peers(args: &ServerArgs) -> PeerOptions {
     let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     PeerOptions {
         also: guests.also.clone(),
-        // Whoever takes any free port does not expect those to be taken.
+        // A server on any free port should not take well-known ones.
         well_known: args.port != 0,
         only: (!guests.allow_dialect.is_empty()).then(|| guests.allow_dialect.clone()),
         allow: guests.allow.clone(),
@@ -62,18 +62,19 @@ fn serve(args: &ServerArgs, output: &mut Output) -> Result<u8, Failure> {
     let network = crate::network::around();
     let in_lab = network.is_some();
     let server = Server::bind(&options(args)?)?.within(network);
-    // Before the first thread: each has what the one that started it had.
+    // Before the first thread: threads inherit the capabilities of the thread that starts them.
     give_up_privileges(args, &server, in_lab)?;
     let stop = stop_on_signals()?;
     while_printing(output, |teller| {
         let teller = teller.clone();
         server.run(stop.as_flag(), Arc::new(move |event| teller.tell(event)))
     })??;
-    // A server that is told to end has done what it was for.
+    // A server that is stopped by a signal has succeeded.
     Ok(exit::OK)
 }
 
-/// Keeps what the grants need. A server that cannot let go of the rest does not serve.
+/// Keeps the capabilities that the grants need. A server that cannot drop the others does not
+/// serve.
 fn give_up_privileges(args: &ServerArgs, server: &Server, in_lab: bool) -> Result<(), Failure> {
     let ports = server.also().into_iter().chain([server.port()]);
     let store = Store::open_default().map(|store| store.folder().to_owned());
@@ -89,9 +90,9 @@ fn give_up_privileges(args: &ServerArgs, server: &Server, in_lab: bool) -> Resul
     });
     given.map_err(|error| Failure {
         problem: Problem::new(
-            format!("privileges that are not needed cannot be given up ({error})"),
+            format!("cannot drop unneeded privileges ({error})"),
             "the server",
-            "start it as an ordinary user",
+            "start it as an unprivileged user",
         ),
         code: exit::MISSING,
     })

@@ -1,4 +1,4 @@
-//! `linerate stack`: our own stack as a host on a port.
+//! `linerate stack`: our user-space stack as a host on a port.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,10 +21,10 @@ use crate::plan::stack;
 use crate::printer::Teller;
 use crate::scene::Scene;
 
-/// Interval of the screen where nobody asked for another.
+/// Default interval of the full-screen display.
 const SHOWN: Duration = Duration::from_millis(500);
 
-/// Counters of packets that are lost: protocol, name, and the place for people.
+/// Counters of lost packets: protocol, name, and loss point for display.
 const LOSES: &[(&str, &str, &str)] = &[
     ("link", "port_ring_full", "the port's receive ring"),
     ("link", "port_no_buffer", "the port, no buffer"),
@@ -33,12 +33,12 @@ const LOSES: &[(&str, &str, &str)] = &[
     ("link", "port_out_dropped", "the port, on sending"),
     ("link", "out_no_buffer", "sending, no buffer"),
     ("link", "out_ring_full", "the port's transmit ring"),
-    ("link", "out_answers_limited", "answers, beyond their share"),
-    ("link", "out_unresolved", "waiting for a neighbour"),
-    ("ip", "in_no_buffer", "TCP in pieces, no buffer"),
-    ("ip", "in_too_long", "TCP in pieces, too long"),
-    ("ip", "reassembly_timeouts", "reassembly, time over"),
-    ("ip", "reassembly_evicted", "reassembly, for newer ones"),
+    ("link", "out_answers_limited", "rate-limited replies"),
+    ("link", "out_unresolved", "neighbour not resolved"),
+    ("ip", "in_no_buffer", "TCP fragments, no buffer"),
+    ("ip", "in_too_long", "TCP fragments, too long"),
+    ("ip", "reassembly_timeouts", "reassembly, timeout"),
+    ("ip", "reassembly_evicted", "reassembly, evicted"),
     ("ip", "reassembly_no_buffer", "reassembly, no buffer"),
     ("ip", "reassembly_too_long", "reassembly, too long"),
     ("udp", "receive_queue_full", "a UDP socket's queue"),
@@ -47,10 +47,10 @@ const LOSES: &[(&str, &str, &str)] = &[
     ("tcp", "no_sockets", "TCP, no socket"),
 ];
 
-/// Packets lost so far, by place.
+/// Packets lost so far, by loss point.
 type Lost = BTreeMap<&'static str, u64>;
 
-/// Runs it; gives the exit code.
+/// Runs the command and returns the exit code.
 pub fn run(args: &StackHostArgs) -> u8 {
     let mut output = Output::serving(&args.output, false).labelled(args.label.as_deref());
     serve(args, &mut output).unwrap_or_else(|failure| {
@@ -93,7 +93,7 @@ fn serve(args: &StackHostArgs, output: &mut Output) -> Result<u8, Failure> {
     if let Some(error) = failure {
         let failure = Failure::from(error);
         match output.is_json() {
-            // The document is out already.
+            // The document is already printed.
             true => output.remark(&format!("error: {}", failure.problem)),
             false => output.failure(&failure),
         }
@@ -106,12 +106,12 @@ fn serve(args: &StackHostArgs, output: &mut Output) -> Result<u8, Failure> {
     })
 }
 
-/// Which times go into answers, where any of them can carry some.
+/// Returns `--stamp-payload`, if a service supports it.
 fn stamps(args: &StackHostArgs) -> Result<Option<DeviceStamps>, Failure> {
     match args.stamp_payload {
         Some(stamps) if !args.serve.iter().any(|spec| spec.kind.carries_times()) => {
             Err(Failure::usage(Problem::new(
-                "it has no effect: only answers of echo and sockperf over UDP carry times",
+                "no effect: only UDP responses of echo and sockperf carry timestamps",
                 format!("--stamp-payload {stamps}"),
                 "add --serve echo, or leave it out",
             )))
@@ -120,7 +120,7 @@ fn stamps(args: &StackHostArgs) -> Result<Option<DeviceStamps>, Failure> {
     }
 }
 
-/// Prints what happens.
+/// Prints an event.
 fn say(told: Told<'_>, args: &StackHostArgs, output: &mut Output) {
     let quiet = args.output.quiet;
     let plain = !output.is_json() && !output.is_stream();
@@ -156,12 +156,12 @@ fn say(told: Told<'_>, args: &StackHostArgs, output: &mut Output) {
     }
 }
 
-/// What happens to the host itself, and to no test of it.
+/// Emits an event of the host itself, outside of tests.
 fn own(what: What, output: &mut Output) {
     output.event(&Event { test: 0, what }, jiff::Timestamp::now());
 }
 
-/// What a host is told while it runs, on a screen.
+/// Shows an event on the full-screen display.
 fn show(told: Told<'_>, options: &HostOptions, lost: &mut Lost, screen: &Teller, output: &Output) {
     match told {
         Told::Ready(facts) => screen.tell(Event {
@@ -198,7 +198,7 @@ fn show(told: Told<'_>, options: &HostOptions, lost: &mut Lost, screen: &Teller,
     }
 }
 
-/// What the screen is told first.
+/// Returns the first event for the screen.
 fn started(facts: &StackFacts, options: &HostOptions) -> What {
     let services: Vec<_> = options.services.iter().map(ToString::to_string).collect();
     let name = format!(
@@ -218,7 +218,7 @@ fn started(facts: &StackFacts, options: &HostOptions) -> What {
     }
 }
 
-/// What happens to a test of our own server. The one document of `--json` is the host's.
+/// Handles an event of a test of our server. The one document of `--json` is that of the host.
 fn test(event: &Event, output: &mut Output) {
     if !output.is_json() {
         return output.event(event, jiff::Timestamp::now());
@@ -226,12 +226,12 @@ fn test(event: &Event, output: &mut Output) {
     match &event.what {
         What::Finished { record } => output.put_away(record),
         What::Failed { problem } => output.remark(&format!("error: {problem}")),
-        What::Refused { problem } => output.remark(&format!("refused: {problem}")),
+        What::Refused { problem } => output.remark(&format!("rejected: {problem}")),
         _ => {}
     }
 }
 
-/// What it is, before anything happens: its configuration, and what that takes.
+/// Returns the configuration and memory of the stack, printed at the start.
 fn before(facts: &StackFacts, output: &Output) -> String {
     let style = output.style();
     format!(

@@ -1,4 +1,5 @@
-//! `linerate sweep`: every combination of some options, in random order, and what is worth having.
+//! `linerate sweep`: measures every combination of option values in random order, and finds the
+//! best ones.
 
 use std::path::PathBuf;
 
@@ -32,7 +33,7 @@ use crate::scene::Part;
 use crate::turn::{self, Turner};
 use crate::{child, live, words};
 
-/// Runs it; gives the exit code.
+/// Runs the command and returns the exit code.
 pub fn run(args: &SweepArgs) -> u8 {
     let mut output =
         Output::new(&args.output).with_page(args.many.html.as_deref(), "linerate sweep");
@@ -47,7 +48,7 @@ fn refuse<T>(object: &str, situation: &str, next_step: &str) -> Result<T, Failur
     Err(Failure::usage(Problem::new(situation, object, next_step)))
 }
 
-/// What a sweep is: the first line of its journal.
+/// Definition of a sweep: the first line of its journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Asked {
     id: String,
@@ -59,10 +60,10 @@ struct Asked {
     started: Timestamp,
 }
 
-/// A run that is done: another line.
+/// Result of a run: a further line of the journal.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Done {
-    /// Its place in the order, from 0.
+    /// Index of the run in the order.
     step: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     record: Option<Box<Record>>,
@@ -92,7 +93,7 @@ fn sweep(args: &SweepArgs, output: &mut Output) -> Result<u8, Failure> {
         .for_each(|note| output.remark(note));
     let mut turner = Turner::new(asked.axes.clone(), &known, &asked.command, &stop)?;
     output.progress(&format!(
-        "sweep {}: {} points x {} repeats = {} runs in random order, seed {}; after a crash: linerate sweep --resume {}",
+        "sweep {}: {} points x {} repeats = {} runs in random order, seed {}; to resume after a crash: linerate sweep --resume {}",
         asked.id,
         points.len(),
         asked.repeats,
@@ -117,7 +118,7 @@ fn sweep(args: &SweepArgs, output: &mut Output) -> Result<u8, Failure> {
     let notes = turner
         .back()
         .into_iter()
-        .map(|why| format!("could not be set back: {why}"));
+        .map(|why| format!("could not be restored: {why}"));
     let mut notes: Vec<String> = notes.collect();
     let interrupted = done.len() < order.len();
     let failure = match ended {
@@ -126,7 +127,7 @@ fn sweep(args: &SweepArgs, output: &mut Output) -> Result<u8, Failure> {
     };
     if done.iter().all(|done| done.record.is_none()) {
         turn::warn_of(&notes, output);
-        // Nothing is left to go on with.
+        // No run has a result, so there is nothing to resume.
         if !interrupted && let Some(journal) = journal {
             journal.remove().map_err(unusable)?;
         }
@@ -135,16 +136,13 @@ fn sweep(args: &SweepArgs, output: &mut Output) -> Result<u8, Failure> {
             Some(why) => Failure::failed(Problem::new(
                 why,
                 "every point",
-                "run the measuring command alone to see what it says",
+                "run the measuring command by itself to see its output",
             )),
             None => Failure::from(linerate_measure::MeasureError::Interrupted),
         }));
     }
     if interrupted && journal.is_some() {
-        notes.push(format!(
-            "it goes on with: linerate sweep --resume {}",
-            asked.id
-        ));
+        notes.push(format!("to resume: linerate sweep --resume {}", asked.id));
     }
     let set = set_of(&asked, points, &order, done, interrupted, notes);
     output.set(&set, &[])?;
@@ -163,25 +161,17 @@ fn sweep(args: &SweepArgs, output: &mut Output) -> Result<u8, Failure> {
 
 fn begun(args: &SweepArgs) -> Result<(Asked, Vec<Done>, Option<Journal>), Failure> {
     if args.over.is_empty() {
-        return refuse(
-            "--over",
-            "there is nothing to vary",
-            "give --over NAME=VALUES",
-        );
+        return refuse("--over", "no option to vary", "give --over NAME=VALUES");
     }
     if args.command.is_empty() {
         return refuse(
             "sweep",
-            "there is nothing to measure",
-            "end with a measuring command: throughput HOST, latency HOST",
+            "no measuring command",
+            "end with one: throughput HOST, latency HOST",
         );
     }
     if args.repeats == 0 {
-        return refuse(
-            "--repeats 0",
-            "there is nothing to measure",
-            "give 1 or more",
-        );
+        return refuse("--repeats 0", "no run to measure", "give 1 or more");
     }
     for (position, axis) in args.over.iter().enumerate() {
         if args.over[..position]
@@ -190,8 +180,8 @@ fn begun(args: &SweepArgs) -> Result<(Asked, Vec<Done>, Option<Journal>), Failur
         {
             return refuse(
                 &format!("--over {}", axis.name),
-                "it is varied twice",
-                "give all of its values at once",
+                "given twice",
+                "give all values in one --over",
             );
         }
     }
@@ -224,7 +214,7 @@ fn begun(args: &SweepArgs) -> Result<(Asked, Vec<Done>, Option<Journal>), Failur
         seed: args.many.seed.unwrap_or_else(|| u64::from(fresh_seed())),
         started,
     };
-    // Everything is checked before the journal is there.
+    // Checked before the journal is created.
     let points = points(&asked)?;
     commands(&asked, &points)?;
     order(&asked, points.len())?;
@@ -247,11 +237,11 @@ fn resumed(name: &str) -> Result<(Asked, Vec<Done>, Option<Journal>), Failure> {
     if !path.is_file() {
         let left = left();
         return Err(Failure::failed(Problem::new(
-            "there is no sweep of that name to go on with",
+            "no sweep of that name to resume",
             format!("--resume {name}"),
             match left.is_empty() {
-                true => "none is left half-way: start a new one with --over".to_owned(),
-                false => format!("left half-way: {}", left.join(", ")),
+                true => "no sweep is unfinished: start a new one with --over".to_owned(),
+                false => format!("unfinished: {}", left.join(", ")),
             },
         )));
     }
@@ -265,15 +255,15 @@ fn resumed(name: &str) -> Result<(Asked, Vec<Done>, Option<Journal>), Failure> {
     Ok((asked, done, Some(journal)))
 }
 
-/// What to do where a journal cannot be gone on with.
+/// Next step if a journal cannot be resumed.
 const ANEW: &str = "start a new sweep with --over";
 
-/// Refuses a journal of which not all is of this sweep, or of this version: somebody changed it, or has another one.
+/// Rejects a journal that does not fit this sweep or this version.
 fn check_done(asked: &Asked, done: &[Done], runs: usize) -> Result<(), Failure> {
     let foreign = done.iter().map(|done| done.step).find(|step| *step >= runs);
     let why = match (figure::named(&asked.figure), foreign) {
-        (None, _) => format!("no figure of a run is called `{}`", asked.figure),
-        (_, Some(step)) => format!("it has a run {} of {runs}", step.saturating_add(1)),
+        (None, _) => format!("no figure of a run is named `{}`", asked.figure),
+        (_, Some(step)) => format!("contains run {} of {runs}", step.saturating_add(1)),
         (Some(_), None) => return Ok(()),
     };
     Err(Failure::failed(Problem::new(
@@ -283,7 +273,7 @@ fn check_done(asked: &Asked, done: &[Done], runs: usize) -> Result<(), Failure> 
     )))
 }
 
-/// Ids of sweeps that were ended half-way, the newest first.
+/// Returns the ids of unfinished sweeps, newest first.
 fn left() -> Vec<String> {
     let entries = folder("sweep").and_then(|folder| std::fs::read_dir(folder).ok());
     let names = entries.into_iter().flatten().flatten().filter_map(|entry| {
@@ -295,7 +285,7 @@ fn left() -> Vec<String> {
     names
 }
 
-/// Settings of hosts need the same leave when a sweep goes on as when it began.
+/// Checks that a resumed sweep may still change the settings of hosts that it varies.
 fn check_may(asked: &Asked, known: &Knobs) -> Result<(), Failure> {
     use linerate_tune::knob::Set;
     let (mut hosts, mut far) = (false, false);
@@ -306,8 +296,8 @@ fn check_may(asked: &Asked, known: &Knobs) -> Result<(), Failure> {
     if (hosts && !known.ground.hosts) || (far && !known.ground.far) {
         return refuse(
             "--resume",
-            "it turns settings of hosts, which are not to be changed now",
-            "say again what it began with: --try-host, --try-interface, --try-far; or run it in its lab",
+            "the sweep changes settings of hosts, which is not permitted now",
+            "repeat its options --try-host, --try-interface, --try-far, or run it in its lab",
         );
     }
     Ok(())
@@ -317,7 +307,7 @@ fn unusable(error: TuneError) -> Failure {
     Failure::failed(Problem::new(
         error.to_string(),
         "the journal",
-        "set XDG_STATE_HOME to a folder that can be written",
+        "set XDG_STATE_HOME to a writable directory",
     ))
 }
 
@@ -338,7 +328,7 @@ fn points(asked: &Asked) -> Result<Vec<Setting>, Failure> {
     }
 }
 
-/// Which point each run is of.
+/// Returns the point of each run, in random order.
 fn order(asked: &Asked, points: usize) -> Result<Vec<usize>, Failure> {
     match matrix::order(points, asked.repeats, asked.seed) {
         Some(order) => Ok(order),
@@ -350,7 +340,7 @@ fn order(asked: &Asked, points: usize) -> Result<Vec<usize>, Failure> {
     }
 }
 
-/// The measuring command with these values, as far as they are part of it.
+/// Returns the measuring command with these values, as far as they are options of it.
 fn with<'a>(
     command: &[String],
     values: impl Iterator<Item = (&'a Knob, &'a str)>,
@@ -367,7 +357,7 @@ fn with<'a>(
     Ok(words)
 }
 
-/// The command of each point; a point that makes no sense is refused before any is measured.
+/// Returns the command of each point; an invalid one is rejected before any run.
 fn commands(asked: &Asked, points: &[Setting]) -> Result<Vec<Vec<String>>, Failure> {
     points
         .iter()
@@ -381,7 +371,7 @@ fn commands(asked: &Asked, points: &[Setting]) -> Result<Vec<Vec<String>>, Failu
         .collect()
 }
 
-/// A setting by the numbers of its values.
+/// Returns a setting as indices of its values.
 fn place(asked: &Asked, setting: &Setting) -> Point {
     let number = |axis: &Knob| {
         let value = &setting[&axis.name];
@@ -394,7 +384,7 @@ fn place(asked: &Asked, setting: &Setting) -> Point {
         .collect()
 }
 
-/// What is measured, and in which order.
+/// Runs to make, and their order.
 struct Plan<'a> {
     asked: &'a Asked,
     commands: &'a [Vec<String>],
@@ -438,7 +428,7 @@ impl Plan<'_> {
                 record,
                 failed,
             };
-            // It is on the disk before anybody is told.
+            // Written to the journal before it is reported.
             if let Some(journal) = journal.as_deref_mut() {
                 journal
                     .append(&line)
@@ -454,7 +444,7 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// A run at a point, or why there is none.
+    /// Measures a point; returns the record, or the reason why there is none.
     fn measure(
         &self,
         turner: &mut Turner<'_>,
@@ -466,7 +456,7 @@ impl Plan<'_> {
         }
         match child::measure(&self.commands[point], self.stop, screen) {
             Ok(record) => Ok((Some(Box::new(record)), None)),
-            // The far end is gone for all points.
+            // A lost server fails all points.
             Err(Ended::Over(failure)) if failure.code != exit::PEER => {
                 Ok((None, Some(failure.problem.to_string())))
             }
@@ -567,7 +557,7 @@ fn set_of(
     }
 }
 
-/// What buffers take, and what knobs of the user's own say they take.
+/// Returns the memory of the buffers and of the user's knobs in bytes.
 fn memory(asked: &Asked, setting: &Setting, buffers: Option<f64>) -> Option<f64> {
     let own = (asked.axes.iter()).filter_map(|axis| {
         let size: linerate_metric::units::ByteSize = setting[&axis.name].parse().ok()?;
@@ -576,7 +566,7 @@ fn memory(asked: &Asked, setting: &Setting, buffers: Option<f64>) -> Option<f64>
     let own: Vec<f64> = own.collect();
     match (buffers, own.is_empty()) {
         (buffers, true) => buffers,
-        // A board tells nothing of its buffers: what its knobs take is what is known.
+        // A board does not report its buffers: only its knobs count.
         (buffers, false) => Some(buffers.unwrap_or(0.0) + own.iter().sum::<f64>()),
     }
 }

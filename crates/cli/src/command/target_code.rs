@@ -1,17 +1,17 @@
-//! `linerate target-code`: a far end in C, to build into a device.
+//! `linerate target-code`: a server in C, to build into a device.
 
 use linerate_metric::exit;
 
 use crate::args::TargetCodeArgs;
 use crate::output::print;
 
-/// The file, with one place that the options fill in.
+/// Source with one placeholder for the options.
 const SOURCE: &str = include_str!("target/target.c");
 
-/// What stands where the stamps are switched.
+/// Placeholder for the value of `LINERATE_STAMPS`.
 const SWITCH: &str = "@STAMPS@";
 
-/// Prints it; gives the exit code.
+/// Prints the source and returns the exit code.
 pub fn run(args: &TargetCodeArgs) -> u8 {
     print(source(args.stamps).trim_end());
     exit::OK

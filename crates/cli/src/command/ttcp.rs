@@ -1,4 +1,4 @@
-//! `linerate ttcp`: the classic tool, and what its calls took.
+//! `linerate ttcp`: the classic tool, with call times.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use crate::nic::Nics;
 use crate::output::{self, Output, print};
 use crate::{live, network};
 
-/// Interval of the screen: a whole run of the classic's 16 MiB is over within seconds.
+/// Interval of the full-screen display: the 16 MiB of a classic run take seconds at most.
 const SHOWN_NS: u64 = 250_000_000;
 
-/// Runs it; gives the exit code.
+/// Runs the command and returns the exit code.
 pub fn run(args: TtcpArgs) -> u8 {
     let mut output = Output::new(&args.output).labelled(args.label.as_deref());
     let result = measure(&args, &mut output);
@@ -32,7 +32,7 @@ pub fn run(args: TtcpArgs) -> u8 {
     output.gated(code, args.fail_on_finding)
 }
 
-/// The plan of the classic options.
+/// Returns the plan of the classic options.
 fn plan(args: &TtcpArgs) -> Result<Plan, Failure> {
     let refuse = |option: &str, situation: String| {
         Err(Failure::usage(Problem::new(
@@ -51,10 +51,13 @@ fn plan(args: &TtcpArgs) -> Result<Plan, Failure> {
         Protocol::Tcp => LARGEST_CALL_BYTES,
     };
     if !(1..=largest).contains(&args.length.0) {
-        return refuse("-l", format!("a {protocol} call has 1 to {largest} B"));
+        return refuse("-l", format!("a {protocol} call moves 1 to {largest} B"));
     }
     if args.udp && args.length.0 <= 4 {
-        return refuse("-l", "datagrams of up to 4 B are start and end".to_owned());
+        return refuse(
+            "-l",
+            "datagrams of up to 4 B mark start and end of the test".to_owned(),
+        );
     }
     let Some(bytes) = args
         .length
@@ -62,7 +65,7 @@ fn plan(args: &TtcpArgs) -> Result<Plan, Failure> {
         .checked_mul(args.buffers)
         .filter(|&bytes| bytes > 0)
     else {
-        return refuse("-n", "so much cannot be sent".to_owned());
+        return refuse("-n", "out of range".to_owned());
     };
     let host = args.host.clone().unwrap_or_default();
     let mut plan = Plan::new(Kind::Throughput, protocol, host);
@@ -80,17 +83,17 @@ fn plan(args: &TtcpArgs) -> Result<Plan, Failure> {
     } else {
         plan.amount_bytes = Some(bytes);
     }
-    // One datagram a call, as the classic sends them.
+    // One datagram per call, as classic ttcp.
     plan.udp_offload.gso = Some(false);
     plan.udp_offload.gro = Some(false);
     plan.udp_offload.asked = args.stack.stack.dev.is_none();
-    // Our own stack moves bursts where it is not told otherwise.
+    // Our stack sends bursts by default.
     plan.batch = (args.udp && args.stack.stack.dev.is_some()).then_some(1);
     let usual = match args.receive {
         true => Wait::Select { timeout_ns: None },
         false => Wait::Block,
     };
-    // Our own stack polls its port, unless that is asked for in another way.
+    // Our stack polls its port unless --wait is given.
     plan.wait = match args.stack.stack.dev {
         None => Some(Ends::both(args.wait.unwrap_or(usual))),
         Some(_) => args.wait.map(Ends::both),
@@ -100,7 +103,7 @@ fn plan(args: &TtcpArgs) -> Result<Plan, Failure> {
         .trace_on
         .map(|limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
     plan.calls = args.calls || args.trace.is_some();
-    // The classic tells nothing meanwhile; a screen is there for that.
+    // Classic ttcp prints no intervals; only the full-screen display needs them.
     plan.interval_ns = args.screen.is_asked().then_some(SHOWN_NS);
     crate::plan::stack::near(&mut plan, &args.stack, ["-b"; 2])?;
     Ok(plan)
@@ -156,8 +159,8 @@ fn measure(args: &TtcpArgs, output: &mut Output) -> Result<u8, Failure> {
     })
 }
 
-/// The classic result: bytes, seconds, KB of 1024 bytes a second, and the calls. What this end moved,
-/// in the time that it took this end.
+/// Returns the classic result line: bytes, seconds, KB (1024 bytes) per second and calls of this
+/// end.
 fn classic(record: &Record, receives: bool) -> String {
     let (name, direction) = match receives {
         true => ("ttcp-r", Direction::Receive),
@@ -173,14 +176,14 @@ fn classic(record: &Record, receives: bool) -> String {
         false => figures.bytes_sent,
     };
     let Some(bytes) = bytes else {
-        return format!("{name}: how many bytes it was is not known +++");
+        return format!("{name}: number of bytes unknown +++");
     };
-    // To send it took as long as it took to hand it over.
+    // The sender's time ends with its last call.
     let seconds = match (receives, figures.offered_bps) {
         (false, Some(rate)) if rate > 0.0 => bytes as f64 * 8.0 / rate,
         _ => figures.duration_ns.unwrap_or(0) as f64 / 1e9,
     };
-    // One datagram takes no time that could be measured: there is no rate.
+    // A single datagram takes no measurable time: there is no rate.
     let rate = match seconds > 0.0 {
         true => format!("{:.2}", bytes as f64 / seconds / 1024.0),
         false => "-".to_owned(),
@@ -188,7 +191,8 @@ fn classic(record: &Record, receives: bool) -> String {
     let mut line =
         format!("{name}: {bytes} bytes in {seconds:.2} real seconds = {rate} KB/sec +++");
     let threads = record.summary.cpu.iter().flat_map(|cpu| &cpu.threads);
-    // Looks of a thread that spins, which found nothing, are no calls of the classic: it sleeps for its one.
+    // Empty polls of a spinning thread are not counted: classic ttcp would block in one call
+    // instead.
     let moved = threads.filter_map(|thread| {
         let empty = thread.empty_calls.unwrap_or(0);
         thread.calls.map(|calls| calls.saturating_sub(empty))
@@ -262,7 +266,7 @@ mod tests {
         assert_eq!(receiving.directions, [Direction::Receive]);
         assert!(receiving.host.is_empty() && receiving.amount_bytes.is_none());
         let words = ["-t", "far", "-u", "--dev", "tap:t0", "--ip", "10.0.0.2/24"];
-        // A datagram a call here, too.
+        // One datagram per call here too.
         assert_eq!(plan(&args(&words)).unwrap().batch, Some(1));
         let words = [
             "-t",
@@ -276,7 +280,7 @@ mod tests {
             "--set",
             "tcp.send_buffer=10K",
         ];
-        // In the classic's words, which is not what other commands call it.
+        // The error names the option of ttcp, not of other commands.
         let problem = plan(&args(&words)).unwrap_err().problem;
         assert_eq!(problem.object, "-b with --set tcp.send_buffer=10K");
         assert!(plan(&args(&["-r", "-u", "-l", "4"])).is_err());

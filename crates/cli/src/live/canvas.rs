@@ -1,4 +1,4 @@
-//! What the screen is drawn on: the terminal, and a count of what it takes.
+//! Terminal output of the screen, with a count of the bytes that the terminal accepted.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -12,30 +12,31 @@ use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{EnterAlternateScreen, enable_raw_mode};
 
-/// Bytes of a write at most: whatever reads a terminal at all takes as many within a moment.
+/// Maximum bytes of a write: any terminal with a reader accepts as many at once.
 const PIECE: usize = 4096;
 
-/// A terminal that is drawn on.
+/// Terminal that the screen is drawn on.
 pub(super) type Screen = Terminal<CrosstermBackend<BufWriter<Canvas>>>;
 
-/// Standard output under a number of its own: whoever waits for it there holds no lock that others print under.
+/// Writer to a duplicate of standard output: a write that blocks holds no lock of
+/// `std::io::stdout`.
 pub(super) struct Canvas {
     out: File,
     taken: Arc<AtomicU64>,
 }
 
 impl Canvas {
-    /// Takes the terminal over; the other half counts what it takes.
+    /// Takes the terminal; the second value counts the bytes it accepts.
     ///
     /// # Errors
-    /// What a terminal says that cannot be had.
+    /// Fails if the terminal mode cannot be changed.
     pub(super) fn on_terminal() -> io::Result<(Screen, Arc<AtomicU64>)> {
         let taken = Arc::new(AtomicU64::new(0));
         let canvas = Self {
             out: File::from(io::stdout().as_fd().try_clone_to_owned()?),
             taken: Arc::clone(&taken),
         };
-        // What a panic says belongs on the terminal as it was.
+        // A panic message must appear on the restored terminal.
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             put_back();

@@ -1,4 +1,4 @@
-//! What was told so far, for who saves it.
+//! Log of the events so far, for saving.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -8,15 +8,16 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use linerate_metric::units::format_count;
 
-/// Bytes of lines that are kept: some hours of intervals, or some hundred records, and no burden for a board.
+/// Maximum bytes of kept lines: some hours of intervals or some hundred records, small enough for a
+/// board.
 const KEPT_BYTES: usize = 16 << 20;
 
-/// The latest lines of JSON, as `--json-stream` prints them.
+/// Latest events as lines of JSON, as `--json-stream` prints them.
 pub(super) struct Heard {
     lines: VecDeque<String>,
     bytes: usize,
     limit: usize,
-    /// Earlier ones that found no room.
+    /// Number of earlier lines that were discarded.
     left_out: u64,
 }
 
@@ -36,7 +37,7 @@ impl Heard {
         }
     }
 
-    /// Keeps a line; the oldest ones go where there is no room. The latest is always there.
+    /// Appends a line and discards the oldest ones above the limit; the latest line is always kept.
     pub(super) fn push(&mut self, line: String) {
         self.bytes += line.len();
         self.lines.push_back(line);
@@ -47,7 +48,7 @@ impl Heard {
         }
     }
 
-    /// Writes all of it to a file that is named after now; says where.
+    /// Writes the log to a file named after the current time, and returns a message with its name.
     pub(super) fn save(&self) -> String {
         let now = Timestamp::now().strftime("%Y%m%dT%H%M%SZ");
         let path = PathBuf::from(format!("linerate-live-{now}.jsonl"));
@@ -69,7 +70,7 @@ impl Heard {
         let count = self.lines.len() as u64;
         let earlier = match self.left_out {
             0 => String::new(),
-            more => format!(" ({} earlier ones are no longer kept)", format_count(more)),
+            more => format!(" ({} earlier ones were discarded)", format_count(more)),
         };
         format!(
             "saved {} events to {}{earlier}",
@@ -92,7 +93,7 @@ mod tests {
         assert_eq!(heard.lines, ["bbbb", "cccc"]);
         assert_eq!(
             heard.saved(Path::new("x.jsonl")),
-            "saved 2 events to x.jsonl (1 earlier ones are no longer kept)"
+            "saved 2 events to x.jsonl (1 earlier ones were discarded)"
         );
         heard.push("one that is longer than all of it".to_owned());
         assert_eq!((heard.lines.len(), heard.left_out), (1, 3));

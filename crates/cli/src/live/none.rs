@@ -1,4 +1,4 @@
-//! A build without `--tui`: everything is printed.
+//! Replacement for the full-screen display in a build without `--tui`.
 
 use linerate_host::stop::Stop;
 
@@ -6,12 +6,12 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::printer::{Teller, while_printing};
 
-/// There is nothing to refuse.
+/// Accepts everything: there is no `--tui`.
 pub fn check(_asked: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs `body` beside a printer.
+/// Runs `body` with a printer.
 ///
 /// # Errors
 /// As [`while_printing`].
@@ -26,8 +26,7 @@ pub fn while_told<T>(
 
 /// Runs `body`.
 ///
-/// # Errors
-/// None here.
+/// Never fails. None here.
 pub fn series<T>(
     _asked: bool,
     _title: &str,

@@ -1,4 +1,4 @@
-//! The run that goes on, as data.
+//! State of the current run.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,21 +11,20 @@ use linerate_metric::units::{
 };
 use linerate_report::text;
 
-/// Intervals that the curve shows at most: wider than any terminal.
+/// Maximum number of intervals in a curve: wider than any terminal.
 const KEPT: usize = 512;
 
-/// Waiting for a core from which on it is told: below, every thread that sleeps has as much.
+/// Fraction of the time that threads wait for a processor from which a warning is shown: below it,
+/// any thread that sleeps reaches as much.
 const CROWDED: f64 = 0.1;
 
-/// What a rate counts.
+/// Unit of a rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Rate {
-    /// Payload bits.
+    /// Payload bits per second.
     #[default]
     Bits,
-    /// Round trips.
     Trips,
-    /// Frames.
     Frames,
 }
 
@@ -39,58 +38,56 @@ impl Rate {
     }
 }
 
-/// The rates of one direction.
+/// Rates of one direction.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Curve {
-    /// Which; `None` where what is measured has none.
+    /// `None` if the measurement has no directions.
     pub(super) direction: Option<Direction>,
-    /// Of each interval, or of each trial, the latest last.
+    /// Rate of each interval or trial, latest last.
     pub(super) rates: VecDeque<f64>,
 }
 
-/// How the threads of one end spent the intervals so far.
+/// Scheduling times of the threads of one end over all intervals so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Shares {
-    /// Nanoseconds that they are of.
+    /// Total time in nanoseconds.
     of_ns: f64,
-    /// Of those ready to run and not running.
+    /// Time in nanoseconds that threads were runnable but not running.
     runnable_ns: f64,
 }
 
-/// What is known of the run.
+/// State of the current run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Run {
-    /// What is measured.
     pub(super) title: String,
-    /// In what its rates are.
+    /// Unit of its rates.
     pub(super) rate: Rate,
-    /// How long it takes; `None`: until something else ends it.
+    /// Planned duration; `None` if something else ends the run.
     pub(super) duration_ns: Option<u64>,
-    /// How far it is.
+    /// Time since the start of the run.
     pub(super) now_ns: u64,
-    /// The rates of each direction that has any.
+    /// Rates of each direction that has any.
     pub(super) curves: Vec<Curve>,
-    /// It was told to tell nothing before its end.
+    /// The run has no intervals (`-i 0`).
     pub(super) is_silent: bool,
     /// Round-trip times of the latest interval.
     pub(super) trips: Option<Quantiles>,
-    /// Lost so far, where that is told.
+    /// Lost so far, if counted.
     pub(super) lost: Option<u64>,
-    /// Datagrams, or questions, of which it is known whether they arrived.
+    /// Number of datagrams or requests whose fate is known.
     pub(super) asked: u64,
-    /// Sent again so far.
     pub(super) retransmits: Option<u64>,
-    /// What the places on the way lost so far, as far as counters are in view.
+    /// Packets lost so far at the loss points whose counters can be read.
     pub(super) seen: Vec<SeenPlace>,
-    /// Those counters are of whatever this host does, and not of the run alone.
+    /// These counters include other traffic of this host.
     pub(super) seen_is_shared: bool,
-    /// The same for ports of frames, by what they call it.
+    /// Frames dropped so far by ports, by queue and cause.
     pub(super) dropped: Option<Vec<(String, u64)>>,
-    /// Places where packets were lost, once a run is over and its counters are read.
+    /// Losses of the record, once the run has ended.
     pub(super) losses: Option<Vec<Loss>>,
-    /// Whether the kernel may count several datagrams as one packet.
+    /// The kernel may count several datagrams as one packet (GSO, GRO).
     pub(super) joined: bool,
-    /// What each end's threads had of the time so far, by end.
+    /// Scheduling times by end.
     threads: BTreeMap<&'static str, Shares>,
 }
 
@@ -107,7 +104,7 @@ impl Run {
                 (Rate::Frames, format!("frames over {host}"))
             }
             Kind::Generate => (Rate::Frames, format!("capacity of {host}")),
-            Kind::Stack => (Rate::Frames, format!("our own stack on {host}")),
+            Kind::Stack => (Rate::Frames, format!("our stack on {host}")),
             Kind::Throughput => (
                 Rate::Bits,
                 format!("{} {} with {host}:{}", plan.protocol, plan.kind, plan.port),
@@ -124,7 +121,7 @@ impl Run {
         }
     }
 
-    /// Whether anything moved yet.
+    /// Returns whether the run has started or moved data.
     pub(super) fn has_begun(&self) -> bool {
         !self.title.is_empty() || !self.curves.is_empty()
     }
@@ -189,20 +186,21 @@ impl Run {
         }
     }
 
-    /// What is lost so far, and which share that is; `None` where nobody counts.
+    /// Returns the number of packets lost so far and their fraction; `None` if losses are not
+    /// counted.
     pub(super) fn loss(&self) -> Option<(u64, f64)> {
         let lost = self.lost?;
         Some((lost, lost as f64 / self.asked.max(lost).max(1) as f64))
     }
 
-    /// What speaks against the figures as far as intervals tell.
+    /// Returns warnings on the figures, as far as intervals show them.
     ///
-    /// Causes are known when the run is over: they come from counters of both ends.
+    /// Causes are available only after the run: they come from counters of both ends.
     pub(super) fn doubts(&self) -> Vec<String> {
         let mut doubts = Vec::new();
         if let Some((lost, share)) = self.loss().filter(|(lost, _)| *lost > 0) {
             let what = match self.rate {
-                Rate::Trips => "questions have no answer",
+                Rate::Trips => "requests have no response",
                 Rate::Frames => "frames are lost",
                 Rate::Bits => "datagrams are lost",
             };
@@ -216,7 +214,7 @@ impl Run {
             let share = shares.runnable_ns / shares.of_ns.max(1.0);
             if share >= CROWDED {
                 doubts.push(format!(
-                    "{} of the time the {end}'s threads waited for a core",
+                    "{} of the time the {end}'s threads waited for a processor",
                     format_share(share)
                 ));
             }
@@ -224,7 +222,8 @@ impl Run {
         doubts
     }
 
-    /// The latest percentiles, what was lost, and where: lines of parts that stay together.
+    /// Returns the latest percentiles, the losses, and their loss points: lines of parts that stay
+    /// together.
     pub(super) fn figures(&self) -> Vec<Vec<String>> {
         let mut lines = Vec::new();
         lines.extend(self.trips.map(|trips| {
@@ -241,18 +240,18 @@ impl Run {
             .loss()
             .map(|(lost, share)| format!("{} lost ({})", format_count(lost), format_share(share)));
         let again = self.retransmits;
-        let again = again.map(|again| format!("{} sent again", format_count(again)));
+        let again = again.map(|again| format!("{} retransmits", format_count(again)));
         let counted: Vec<String> = lost.into_iter().chain(again).collect();
         let unknown = counted.is_empty() && self.dropped.is_none() && !self.curves.is_empty();
         lines.push(match unknown {
-            true => vec!["losses are not counted meanwhile".to_owned()],
+            true => vec!["losses are not counted during the run".to_owned()],
             false => counted,
         });
         lines.extend(self.places());
         lines
     }
 
-    /// Where it was lost: what the record says once there is one, what counters in view say until then.
+    /// Returns the loss points: those of the record after the run, of the readable counters before.
     fn places(&self) -> Vec<Vec<String>> {
         let at = |place: &str, count: u64| format!("{} at {place}", format_count(count));
         if let Some(losses) = &self.losses {
@@ -265,14 +264,14 @@ impl Run {
             let lost = dropped.iter().filter(|(_, count)| *count > 0);
             let parts: Vec<String> = lost.map(|(place, count)| at(place, *count)).collect();
             return vec![match parts.is_empty() {
-                true => vec!["nothing dropped by a port".to_owned()],
+                true => vec!["no drops at ports".to_owned()],
                 false => parts,
             }];
         }
         if self.seen.is_empty() {
             let unknown = self
                 .has_begun()
-                .then(|| vec!["where packets are lost is told when the run is over".to_owned()]);
+                .then(|| vec!["loss points are shown when the run has ended".to_owned()]);
             return unknown.into_iter().collect();
         }
         let mut lines = Vec::new();
@@ -296,7 +295,7 @@ impl Run {
                 .map(|(place, count)| at(place, count))
                 .collect();
             if self.joined && !parts.is_empty() {
-                parts.push("each of them several datagrams where offloads join them".to_owned());
+                parts.push("a packet may be several datagrams (GSO, GRO)".to_owned());
             }
             let none = named(|packets| packets == Some(0));
             if !none.is_empty() {
@@ -304,14 +303,14 @@ impl Run {
             }
             let unknown = named(|packets| packets.is_none());
             if !unknown.is_empty() {
-                parts.push(format!("not known meanwhile: {}", unknown.join(", ")));
+                parts.push(format!("unknown during the run: {}", unknown.join(", ")));
             }
             if both {
                 parts[0] = format!("{direction}: {}", parts[0]);
             }
-            // What other programs lose at the same places is counted with it.
+            // The counters include what other programs lose at the same points.
             if self.seen_is_shared {
-                parts[0] = format!("all programs of this host: {}", parts[0]);
+                parts[0] = format!("all programs on this host: {}", parts[0]);
             }
             lines.push(parts);
         }
@@ -341,8 +340,8 @@ mod tests {
         assert_eq!(
             run.figures(),
             [
-                vec!["losses are not counted meanwhile".to_owned()],
-                vec!["where packets are lost is told when the run is over".to_owned()]
+                vec!["losses are not counted during the run".to_owned()],
+                vec!["loss points are shown when the run has ended".to_owned()]
             ]
         );
         run.seen = vec![
@@ -356,7 +355,7 @@ mod tests {
             [
                 "1,200 at qdisc",
                 "none at sender-socket",
-                "not known meanwhile: udp-receive-queue"
+                "unknown during the run: udp-receive-queue"
             ]
         );
         run.seen
@@ -368,11 +367,11 @@ mod tests {
                 .collect::<Vec<_>>(),
             ["send: 1,200 at qdisc", "receive: 3 at udp-receive-queue"]
         );
-        // Of other programs as well: nobody takes them for the run's own.
+        // Counters that other programs share are marked.
         run.seen_is_shared = true;
         assert_eq!(
             run.places()[1][0],
-            "all programs of this host: receive: 3 at udp-receive-queue"
+            "all programs on this host: receive: 3 at udp-receive-queue"
         );
         run.dropped = Some(vec![("tap:a receive, ring-full".to_owned(), 7)]);
         assert_eq!(parts(&run), ["7 at tap:a receive, ring-full"]);

@@ -1,4 +1,4 @@
-//! The picture on a terminal.
+//! Drawing of the full-screen display.
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ use ratatui::widgets::{Block, Gauge, Paragraph, Sparkline};
 use super::run::{Curve, Run};
 use super::state::{Picture, State};
 
-/// Rows from which on parts have a frame around them, and the rate has a curve.
+/// Minimum rows of the screen for frames around its parts and a curve of the rate.
 const ROOMY: u16 = 18;
 
-/// Rows that a title has at most.
+/// Maximum rows of the title.
 const HEAD: usize = 2;
 
-/// Rows of a curve at least, its frame among them; directions that have no such room share a row.
+/// Minimum rows of a curve with its frame; below it, curves of both directions share a row.
 const CURVE: u16 = 4;
 
-/// Columns of an interval at most: the first one alone is not the whole width.
+/// Maximum columns of an interval, so that the first one does not fill the whole width.
 const BROAD: usize = 8;
 
-/// Draws it. Colours are left to the terminal.
+/// Draws the screen, in the terminal's own colours.
 pub(super) fn draw(state: &State, frame: &mut Frame<'_>) {
     let area = frame.area();
     let width = usize::from(area.width);
@@ -48,7 +48,7 @@ pub(super) fn draw(state: &State, frame: &mut Frame<'_>) {
     frame.render_widget(text(&foot).style(bold), bottom);
 }
 
-/// What is measured, and what of a series runs now.
+/// Returns the title, and the current part of a series.
 fn head(picture: &Picture, width: usize) -> Vec<String> {
     let title = match (picture.title.as_str(), picture.run.title.as_str()) {
         ("", "") => "starting",
@@ -57,7 +57,7 @@ fn head(picture: &Picture, width: usize) -> Vec<String> {
     let mut lines = wrap(&format!("linerate: {title}"), width);
     lines.truncate(HEAD);
     if let Some(part) = &picture.part {
-        // A part is named by its setting; of a run whose options say nothing more its own title does.
+        // A part is named by its setting, or by the title of its run if it has none.
         let words = match part.words.is_empty() {
             true => &picture.run.title,
             false => &part.words,
@@ -67,10 +67,10 @@ fn head(picture: &Picture, width: usize) -> Vec<String> {
     lines
 }
 
-/// How much is over, as a share and in words.
+/// Returns the progress as a fraction and as text.
 fn progress(picture: &Picture) -> (f64, String) {
     let run = &picture.run;
-    // Where no interval tells how far it is, the clock on the wall does.
+    // Without intervals, the wall clock shows the progress.
     let now = match run.now_ns {
         0 => picture.going_on().as_secs_f64(),
         told => told as f64 / 1e9,
@@ -88,7 +88,7 @@ fn progress(picture: &Picture) -> (f64, String) {
     let Some(part) = &picture.part else {
         return (share, time);
     };
-    let time = format!("{time} ({} in all)", clock(picture.elapsed));
+    let time = format!("{time} ({} total)", clock(picture.elapsed));
     match part.of {
         Some(of) => {
             let most = if part.at_most { " at most" } else { "" };
@@ -102,7 +102,7 @@ fn progress(picture: &Picture) -> (f64, String) {
     }
 }
 
-/// `42 s`, `3 min 07 s`, `2 h 05 min`.
+/// Formats a time: `42 s`, `3 min 07 s`, `2 h 05 min`.
 fn clock(time: Duration) -> String {
     let seconds = time.as_secs();
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
@@ -112,7 +112,7 @@ fn clock(time: Duration) -> String {
     }
 }
 
-/// Parts with a frame around each.
+/// Draws each part with a frame, on a large screen.
 fn roomy(picture: &Picture, frame: &mut Frame<'_>, area: Rect) {
     let inner = usize::from(area.width.saturating_sub(2));
     let figures = figures(picture, inner);
@@ -124,7 +124,7 @@ fn roomy(picture: &Picture, frame: &mut Frame<'_>, area: Rect) {
     };
     let is_series = picture.part.is_some() || !picture.done.is_empty();
     let done = listed(picture, inner, usize::from(area.height));
-    // The curve has what nobody else needs, and a third at least of what is there.
+    // The curve gets at least a third of the rows, and those that the other parts do not need.
     let figures_rows = framed(&figures).min(area.height / 3);
     let rest = area.height.saturating_sub(figures_rows);
     let findings_rows = framed(&findings).clamp(3, (rest / 3).max(3));
@@ -146,8 +146,8 @@ fn roomy(picture: &Picture, frame: &mut Frame<'_>, area: Rect) {
     );
     if is_series {
         let title = match picture.done.len() {
-            0 => "over: nothing yet".to_owned(),
-            _ => "over, the latest first".to_owned(),
+            0 => "finished: none yet".to_owned(),
+            _ => "finished, latest first".to_owned(),
         };
         frame.render_widget(text(&done).block(Block::bordered().title(title)), list);
     }
@@ -157,7 +157,7 @@ fn roomy(picture: &Picture, frame: &mut Frame<'_>, area: Rect) {
     );
 }
 
-/// The same without frames, for few rows: the latest figures, what is over, what was found.
+/// Draws the parts without frames, on a small screen: latest figures, finished parts, findings.
 fn short(picture: &Picture, frame: &mut Frame<'_>, area: Rect) {
     let width = usize::from(area.width);
     let room = usize::from(area.height);
@@ -170,7 +170,8 @@ fn short(picture: &Picture, frame: &mut Frame<'_>, area: Rect) {
     let left = room.saturating_sub(lines.len());
     let found = findings(picture, width);
     let done = listed(picture, width, left);
-    // Both have half of what is left, and what the other does not need.
+    // Finished parts and findings share the rows: each gets half, and the rows that the other does
+    // not need.
     let for_found = found
         .len()
         .min((left / 2).max(left.saturating_sub(done.len())));
@@ -179,11 +180,11 @@ fn short(picture: &Picture, frame: &mut Frame<'_>, area: Rect) {
     frame.render_widget(text(&lines), area);
 }
 
-/// The latest rate, of each direction where there are two.
+/// Returns the latest rate, per direction if there are two.
 fn heading(picture: &Picture) -> String {
     let run = &picture.run;
     match &run.curves[..] {
-        [] => "rate: nothing yet".to_owned(),
+        [] => "rate: none yet".to_owned(),
         curves => {
             let rates: Vec<String> = (curves.iter())
                 .map(|curve| rate_of(run, curve, curves.len() > 1))
@@ -201,7 +202,7 @@ fn rate_of(run: &Run, curve: &Curve, is_named: bool) -> String {
     }
 }
 
-/// A curve of each direction, one above the other.
+/// Draws one curve per direction, one above the other.
 fn curves(picture: &Picture, frame: &mut Frame<'_>, area: Rect) {
     let run = &picture.run;
     let several = run.curves.len() > 1;
@@ -229,19 +230,19 @@ fn curves(picture: &Picture, frame: &mut Frame<'_>, area: Rect) {
     }
 }
 
-/// What is known of something that has told no rate yet.
+/// Returns the text in place of a rate before the first one arrives.
 fn waited_for(picture: &Picture) -> Option<String> {
     let run = &picture.run;
     let going_on = clock(picture.going_on());
     match (&picture.part, run.has_begun()) {
-        (_, true) if run.losses.is_some() => Some("this run is over".to_owned()),
+        (_, true) if run.losses.is_some() => Some("this run has ended".to_owned()),
         (_, true) if run.is_silent => Some(format!(
-            "{}, for {going_on}: told no intervals (-i 0), it says its figures when it is over",
+            "{}, for {going_on}: no intervals (-i 0), figures follow at the end",
             run.title
         )),
         (_, true) => Some(format!("{}, for {going_on}", run.title)),
         (Some(part), false) => Some(format!(
-            "{} {}, for {going_on}: what measures has told nothing yet",
+            "{} {}, for {going_on}: no data yet",
             part.name, part.number
         )),
         (None, false) => None,
@@ -253,7 +254,7 @@ fn curve(run: &Run, curve: &Curve, title: String, frame: &mut Frame<'_>, area: R
     let block = Block::bordered().title(title);
     let width = usize::from(block.inner(area).width);
     let seen = rates.iter().copied().fold(0.0, f64::max);
-    // The heights are shares of the highest: it is the scale.
+    // Heights are fractions of the highest rate, which is the scale.
     let block = match seen > 0.0 {
         true => {
             let full = format!("full height: {}", run.rate.format(seen));
@@ -261,7 +262,7 @@ fn curve(run: &Run, curve: &Curve, title: String, frame: &mut Frame<'_>, area: R
         }
         false => block,
     };
-    // Sparklines take whole numbers: a thousandth of the highest is finer than a cell.
+    // Sparklines take integers: a thousandth of the highest rate is finer than a cell.
     let shown = columns(
         rates
             .iter()
@@ -276,7 +277,7 @@ fn curve(run: &Run, curve: &Curve, title: String, frame: &mut Frame<'_>, area: R
     );
 }
 
-/// As many columns as there are: few intervals are drawn as broad ones, which a glance can compare.
+/// Repeats each height so that few intervals fill the width in broad columns.
 fn columns(heights: Vec<u64>, width: usize) -> Vec<u64> {
     let broad = (width / heights.len().max(1)).clamp(1, BROAD);
     let each = heights.into_iter();
@@ -292,13 +293,13 @@ fn figures(picture: &Picture, width: usize) -> Vec<String> {
 fn findings(picture: &Picture, width: usize) -> Vec<String> {
     let found = picture.findings();
     if found.is_empty() {
-        let none = "none so far: what slows a run is told when it is over";
+        let none = "none so far: causes are shown when the run has ended";
         return wrap(none, width);
     }
     found.iter().flat_map(|text| wrap(text, width)).collect()
 }
 
-/// The first lines of what is over: more than `rows` are of no use.
+/// Returns at most `rows` lines of finished parts.
 fn listed(picture: &Picture, width: usize, rows: usize) -> Vec<String> {
     let lines = picture.done.iter().flat_map(|line| wrap(line, width));
     lines.take(rows).collect()
@@ -307,7 +308,7 @@ fn listed(picture: &Picture, width: usize, rows: usize) -> Vec<String> {
 fn foot(state: &State, width: usize) -> Vec<String> {
     let paused = if state.is_paused() { "PAUSED  " } else { "" };
     let said = Some(&state.said).filter(|said| !said.is_empty());
-    // What a key led to has the foot for itself, but for what hands are waited for: the name of a file is there to be read.
+    // A message replaces the key list, but not a manual step that is waiting.
     let (first, then) = match (&state.hands, said) {
         (Some((words, _)), said) => (format!("{words}, then press Enter"), said),
         (None, Some(said)) => (said.clone(), None),
@@ -326,7 +327,7 @@ fn text(lines: &[String]) -> Paragraph<'static> {
     Paragraph::new(lines.iter().cloned().map(Line::from).collect::<Vec<_>>())
 }
 
-/// The beginning of a text, with a mark where there was more.
+/// Truncates a text, with an ellipsis in place of the rest.
 fn cut(text: &str, width: usize) -> String {
     match text.chars().count() > width && width > 0 {
         true => text.chars().take(width - 1).chain(['…']).collect(),
@@ -334,7 +335,7 @@ fn cut(text: &str, width: usize) -> String {
     }
 }
 
-/// Parts one after the other, as many on a line as fit; longer ones are broken at their spaces.
+/// Joins parts into lines of at most `width` columns; longer parts wrap.
 fn flow(parts: &[String], width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for part in parts {
@@ -349,7 +350,7 @@ fn flow(parts: &[String], width: usize) -> Vec<String> {
     lines
 }
 
-/// A text broken at its spaces, and within words that are longer than a line.
+/// Wraps a text at spaces, and within words that are longer than a line.
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let width = width.max(1);
     let mut lines = vec![String::new()];
@@ -444,14 +445,14 @@ mod tests {
         }
         let text = drawn(&state, 80, 24);
         for part in [
-            "not known meanwhile: udp-receive-queue",
-            "3 questions have no answer (3.00 %)",
+            "unknown during the run: udp-receive-queue",
+            "3 requests have no response (3.00 %)",
             "full height: 200 /s",
             "the cores are shared",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        // A file's name is readable at the usual width, and the keys come back.
+        // The file name is readable at the usual width.
         let said = "saved 1234 events to linerate-live-20261122T213605Z.jsonl";
         state.say(said.to_owned());
         assert!(drawn(&state, 80, 24).contains(said));
@@ -460,7 +461,7 @@ mod tests {
             narrow.contains("linerate-live-20261122T213605Z.jsonl"),
             "{narrow}"
         );
-        // Hands that are waited for are no less so, and what was said before they were is over.
+        // A manual step is shown too, and replaces an earlier message.
         let (sender, _waiting) = std::sync::mpsc::channel();
         state.take(Told::Scene(Scene::Hands("set hops=2".to_owned(), sender)));
         let text = drawn(&state, 80, 24);
@@ -476,7 +477,7 @@ mod tests {
                 assert!(text.contains(part), "{width}x{height} {part}: {text}");
             }
         }
-        // However small the terminal is.
+        // Any size of terminal works.
         for (width, height) in [(10, 3), (1, 1), (200, 1), (1, 60), (40, 5), (3, 18)] {
             drawn(&state, width, height);
             drawn(&State::default(), width, height);
@@ -518,7 +519,7 @@ mod tests {
         assert!(drawn(&state, 200, 60).contains("run 1 of 12"));
     }
 
-    /// Two rates in turn on one curve would be none.
+    /// A curve shows one direction only.
     #[test]
     fn both_directions_of_a_run_have_their_own_rate() {
         let mut state = State::default();
@@ -561,8 +562,8 @@ mod tests {
             let text = drawn(&state, width, height);
             for part in [
                 "now: hops=2",
-                "point 3 of 4: 5.0 s (1 min 05 s in all)",
-                "point 3, for 5 s: what measures has told nothing yet",
+                "point 3 of 4: 5.0 s (1 min 05 s total)",
+                "point 3, for 5 s: no data yet",
             ] {
                 assert!(text.contains(part), "{part}: {text}");
             }

@@ -1,4 +1,4 @@
-//! Counters of the way of the run that goes on, as far as this process can see them.
+//! Loss counters on the path of the current run, as far as this process can read them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -10,13 +10,13 @@ use linerate_metric::plan::Kind;
 use crate::network;
 use crate::scene::Scene;
 
-/// Time between two looks: counters of places move no faster than eyes.
+/// Time between two polls: often enough for a reader.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Looks at the way of each run from its start to its end.
+/// Loss counters of each run, from its start to its end.
 #[derive(Default)]
 pub(super) struct Sight {
-    /// Runs are on hosts of a lab, which are not looked into.
+    /// Runs use hosts of a lab, whose counters are not read here.
     elsewhere: bool,
     far: Option<IpAddr>,
     lookout: Option<Lookout>,
@@ -50,8 +50,8 @@ impl Sight {
         self.elsewhere |= matches!(scene, Scene::Elsewhere);
     }
 
-    /// What the places lost since the run began, where it is time to look and there is something to see; and
-    /// whether whatever else this host does is counted with it.
+    /// Returns the packets lost at each loss point since the run began, at most once per interval,
+    /// and whether the counters include other traffic of this host.
     pub(super) fn look(&mut self) -> Option<(Vec<SeenPlace>, bool)> {
         let lookout = self.lookout.as_ref()?;
         if self.looked.is_some_and(|last| last.elapsed() < EVERY) {

@@ -1,4 +1,4 @@
-//! What the screen shows, as data: no terminal, no clock.
+//! State of the full-screen display, without terminal and clock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::Sender;
@@ -14,29 +14,29 @@ use super::run::Run;
 use crate::printer::Told;
 use crate::scene::{Part, Scene};
 
-/// Lines of what is over that are listed: more than any terminal has.
+/// Maximum number of finished lines and of notes: more than any terminal shows.
 const LISTED: usize = 256;
 
-/// Findings and doubts by name whose runs are counted: far more than there are.
+/// Maximum number of notes whose runs are counted: far more than exist.
 const COUNTED: usize = 4_096;
 
-/// Width for which lines of trials are made; the screen breaks them where it is narrower.
+/// Width in columns for which lines of trials are made; the screen wraps them if it is narrower.
 const WIDE: usize = 200;
 
-/// What somebody wants.
+/// Keys of the display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
-    /// The picture stands still; the run goes on.
+    /// Freezes the display; the run continues.
     Pause,
-    /// The run ends.
+    /// Ends the run.
     Quit,
-    /// What was told so far goes to a file.
+    /// Saves the events so far to a file.
     Save,
-    /// What hands were asked to do is done.
+    /// Confirms a manual step.
     Done,
 }
 
-/// How a note ranks: what slowed a run before what speaks against it, and then what holds it.
+/// Order of notes: causes, then warnings, then limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     Cause,
@@ -44,56 +44,57 @@ enum Rank {
     Limit,
 }
 
-/// Something that was found, or has to be known.
+/// A finding or a warning.
 #[derive(Clone, Debug)]
 struct Note {
     rank: Rank,
-    /// The same again takes its place.
+    /// Key of the note: a new note with the same id replaces it.
     id: String,
     text: String,
 }
 
-/// What is known of a series and of the run that goes on.
+/// State of a series and of its current run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Picture {
-    /// What a series is; empty: the run says it.
+    /// Title of a series; if empty, the run's title is shown.
     pub(super) title: String,
-    /// What of a series runs now.
+    /// Current part of a series.
     pub(super) part: Option<Part>,
-    /// Parts that have begun.
+    /// Number of parts started.
     begun: u32,
-    /// Runs that are over.
+    /// Number of runs finished.
     over: u32,
-    /// The run that goes on.
+    /// The current run.
     pub(super) run: Run,
-    /// Time since the screen is there, as it was told last.
+    /// Time since the display started.
     pub(super) elapsed: Duration,
-    /// The same when the run, or what of a series runs now, began.
+    /// Time, since the display started, at which the current run or part started.
     began: Duration,
-    /// What is over and what it came to, the latest first.
+    /// Results of finished parts, latest first.
     pub(super) done: VecDeque<String>,
     notes: Vec<Note>,
-    /// Runs that had a note, by its name; notes that found no room any more come back with their number.
+    /// Number of runs per note id. It outlives the notes, so that a note that reappears has its
+    /// number.
     runs: BTreeMap<String, u32>,
 }
 
-/// The screen.
+/// State of the whole screen.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// What is known by now.
+    /// Current state.
     pub(super) picture: Picture,
-    /// The one that stands still, while it does.
+    /// State shown while the display is paused.
     still: Option<Box<Picture>>,
-    /// What somebody has to do, and who waits for that.
+    /// Manual step that the user must do, and the sender that confirms it.
     pub(super) hands: Option<(String, Sender<()>)>,
-    /// What a key led to.
+    /// Message after a key.
     pub(super) said: String,
-    /// It was told to end.
+    /// The run is ending.
     ends: bool,
 }
 
 impl Picture {
-    /// What was found so far: causes first, then what speaks against the figures.
+    /// Returns the findings and warnings so far, causes first.
     pub(super) fn findings(&self) -> Vec<String> {
         let mut notes: Vec<&Note> = self.notes.iter().collect();
         notes.sort_by_key(|note| (note.rank, std::cmp::Reverse(self.runs_with(note))));
@@ -113,7 +114,7 @@ impl Picture {
         self.runs.get(&note.id).copied().unwrap_or(0)
     }
 
-    /// Time since the run, or what of a series runs now, began.
+    /// Returns the time since the current run or part started.
     pub(super) fn going_on(&self) -> Duration {
         self.elapsed.saturating_sub(self.began)
     }
@@ -144,7 +145,7 @@ impl Picture {
             What::Awaited { .. }
             | What::Ready { .. }
             | What::Connected { .. }
-            // The screen of such a host is told of its frames instead.
+            // The display shows frames of such a host in place of its intervals.
             | What::StackInterval { .. } => {}
         }
     }
@@ -154,7 +155,8 @@ impl Picture {
             Scene::Title(title) => self.title = clean(&title).into_owned(),
             Scene::Part(part) => {
                 self.begun += 1;
-                // What it is of is not known before it has started; the last rate is none of its own.
+                // The run of the part is unknown until it starts; the last rate belongs to the
+                // previous part.
                 self.run = Run::default();
                 self.part = Some(part);
                 self.began = self.elapsed;
@@ -167,12 +169,12 @@ impl Picture {
                 count,
             } => self.run.frames(start_ns, end_ns, count),
             Scene::Places(places) => self.run.dropped = Some(places),
-            // No matter of the picture; counters are not ours to look at.
+            // Not part of this state: handled by `State` and by the loss counters.
             Scene::Hands(..) | Scene::Elsewhere => {}
         }
     }
 
-    /// A run is over: what it lost where, and what was found.
+    /// Records a finished run: its losses and findings.
     fn finished(&mut self, record: &Record) {
         self.over += 1;
         self.run.losses = Some(record.losses.clone());
@@ -190,7 +192,7 @@ impl Picture {
                 FindingKind::Limit => Rank::Limit,
                 FindingKind::Unknown => continue,
             };
-            // The same cause may be at both ends.
+            // Both ends may have the same cause.
             let id = format!(
                 "{} {:?} {:?}",
                 finding.cause, finding.end, finding.direction
@@ -211,7 +213,7 @@ impl Picture {
             Some(note) => note.text = text,
             None => {
                 if self.notes.len() >= LISTED {
-                    // Causes are few; what is said against figures may be new at each of many points.
+                    // Causes are few; warnings may be new at each of many points.
                     let doubt = |note: &Note| note.rank == Rank::Doubt;
                     self.notes
                         .remove(self.notes.iter().position(doubt).unwrap_or(0));
@@ -236,24 +238,24 @@ impl Picture {
 }
 
 impl State {
-    /// What is drawn.
+    /// Returns the state to draw.
     pub(super) fn shown(&self) -> &Picture {
         self.still.as_deref().unwrap_or(&self.picture)
     }
 
-    /// Whether the picture stands still.
+    /// Returns whether the display is paused.
     pub(super) fn is_paused(&self) -> bool {
         self.still.is_some()
     }
 
-    /// Parts of a series that have begun.
+    /// Returns the number of parts started.
     pub(super) fn begun(&self) -> u32 {
         self.picture.begun
     }
 
     pub(super) fn take(&mut self, told: Told) {
         match told {
-            // Whoever asked waits, and whoever quit meanwhile does nothing by hand any more.
+            // A step that arrives after the user quit is dropped, which unblocks its sender.
             Told::Scene(Scene::Hands(words, waiting)) => {
                 self.hands = (!self.ends).then_some((words, waiting));
                 if self.hands.is_some() {
@@ -271,13 +273,13 @@ impl State {
         }
     }
 
-    /// What counters of places say now.
+    /// Sets the current loss counters.
     pub(super) fn see(&mut self, (places, is_shared): (Vec<SeenPlace>, bool)) {
         self.picture.run.seen = places;
         self.picture.run.seen_is_shared = is_shared;
     }
 
-    /// How long the screen is there by now.
+    /// Sets the time since the display started.
     pub(super) fn pass(&mut self, elapsed: Duration) {
         self.picture.elapsed = elapsed;
     }
@@ -292,8 +294,8 @@ impl State {
                 };
             }
             Key::Quit => {
-                "ending; q once more ends it at once".clone_into(&mut self.said);
-                // Nobody waits for hands any longer.
+                "ending; press q again to end at once".clone_into(&mut self.said);
+                // A dropped step unblocks its sender.
                 (self.hands, self.ends) = (None, true);
             }
             Key::Done => {
@@ -346,7 +348,7 @@ mod tests {
             state.picture.findings(),
             [
                 "25 datagrams are lost (25.0 %)",
-                "43.7 % of the time the receiver's threads waited for a core"
+                "43.7 % of the time the receiver's threads waited for a processor"
             ]
         );
         interval.lost = Some(0);
@@ -363,14 +365,14 @@ mod tests {
         state.take(doubt("one"));
         state.take(Told::Scene(Scene::Part(Part::default())));
         assert!(state.is_paused() && state.shown().findings().is_empty());
-        // What is saved meanwhile has the number of its run.
+        // Events saved meanwhile have the number of their run.
         assert_eq!(state.begun(), 1);
         state.key(Key::Pause);
         assert!(!state.is_paused());
         assert_eq!(state.shown().findings(), ["one"]);
     }
 
-    /// However long it goes on, and whether or not somebody looks.
+    /// The state stays bounded for any duration, paused or not.
     #[test]
     fn what_is_kept_is_bounded() {
         let mut state = State::default();
@@ -388,7 +390,7 @@ mod tests {
         assert!(found.contains(&last) && !found.contains(&"first".to_owned()));
     }
 
-    /// As many other notes as find room lie between the two runs that had it.
+    /// Between the two runs with a note, enough other notes arrive to displace it.
     #[test]
     fn the_number_of_runs_outlives_a_note_that_found_no_room() {
         let text = include_str!("../../../report/tests/fixtures/run-1.json");
@@ -466,7 +468,7 @@ mod tests {
         assert!(state.hands.is_some());
         state.key(Key::Done);
         assert_eq!(receiver.try_recv(), Ok(()));
-        // Whoever ends it leaves nobody waiting.
+        // After quit, the sender of a step is not left blocked.
         let (sender, receiver) = std::sync::mpsc::channel();
         state.take(Told::Scene(Scene::Hands("set hops=3".to_owned(), sender)));
         state.key(Key::Quit);

@@ -1,5 +1,6 @@
-//! Where an interface is by now whose setting was noted: people give interfaces other names, and move them into other
-//! networks; those of hardware come back when their network goes down.
+//! Current location of an interface whose setting is in a journal: it may have been renamed or
+//! moved to another network namespace since; hardware interfaces return when their namespace is
+//! removed.
 
 use linerate_host::networks::{Network, network};
 use linerate_host::snapshot::netlink::{Link, links};
@@ -7,7 +8,7 @@ use linerate_tune::guard::{Device, Key, Kind, Place, Seen};
 
 use super::{Host, Hosts, cookie, words};
 
-/// What tells a link from others.
+/// Returns the identity of a link.
 pub fn device_of(link: &Link) -> Device {
     Device {
         index: link.index,
@@ -24,7 +25,8 @@ impl Hosts {
         }
         let home = self.host_of(key);
         if home.is_none() && !self.is_network_gone(key) {
-            // It lives, or nobody can say: whoever may enter it can set it back.
+            // The namespace exists, or that is unknown: a process that can enter it can restore the
+            // setting.
             return here();
         }
         let Some(interface) = key.interface() else {
@@ -35,11 +37,11 @@ impl Hosts {
             return here();
         };
         let Some(device) = device else {
-            // A version noted it that told interfaces by their names alone.
+            // Journals of older versions identify interfaces by name only.
             let is_there = near.iter().any(|seen| seen.name == interface);
             return if is_there { here() } else { Place::Gone };
         };
-        // Most are in their network: then nobody has to look elsewhere.
+        // Most interfaces are still in their namespace, and no search is needed.
         if let Some(seen) = near.iter().find(|seen| seen.device == *device) {
             return Place::At(key.of_interface(&seen.name));
         }
@@ -70,14 +72,14 @@ impl Hosts {
                     |seen: &&Seen| format!("{} of {}", seen.name, networks[seen.network].name);
                 let names: Vec<String> = several.iter().map(name).collect();
                 Place::Unknown(format!(
-                    "it is gone from its network, and any of these could be it: {}",
+                    "it has left its network namespace, and could be any of these: {}",
                     names.join(", ")
                 ))
             }
         }
     }
 
-    /// The interfaces of a network.
+    /// Returns the interfaces of a network namespace.
     fn seen(&self, number: usize, host: &Host) -> Result<Vec<Seen>, String> {
         let links = self.inside(host, || words(links()))?;
         let seen = |link: Link| Seen {
@@ -88,9 +90,9 @@ impl Hosts {
         Ok(links.into_iter().map(seen).collect())
     }
 
-    /// Whether a network that cannot be entered is known to be no more.
+    /// Returns whether a network namespace that cannot be entered has provably ended.
     fn is_network_gone(&self, key: &Key) -> bool {
-        // Another one has its inode number by now.
+        // Another namespace has its inode number.
         let is_other = |cookie: Option<u64>| !key.is_of(key.namespace, cookie);
         let mut all = self.hosts.iter().chain(self.others());
         if all.any(|host| host.inode == key.namespace && is_other(host.cookie)) {

@@ -1,4 +1,5 @@
-//! Waiting for a link whose device was set up anew: many drivers stop it for that, and what is sent meanwhile goes nowhere.
+//! Wait for the carrier of a reconfigured device: many drivers take the link down, and frames sent
+//! meanwhile are lost.
 
 use std::thread;
 use std::time::Duration;
@@ -6,22 +7,22 @@ use std::time::Duration;
 use linerate_host::stop::Stop;
 use linerate_port::has_carrier;
 
-/// How long it may take: two ends that agree on 10 Gb/s over copper take several seconds.
+/// Maximum time to wait: link training at 10 Gb/s over copper takes several seconds.
 const MOST: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How a wait ended.
+/// End of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waited {
-    /// All links carry, or their drivers do not tell.
+    /// All links have a carrier, or their drivers do not report it.
     Back,
-    /// One does not yet.
+    /// A link has no carrier yet.
     Late,
-    /// Somebody asked to stop meanwhile.
+    /// Interrupted by Ctrl-C.
     Stopped,
 }
 
-/// Waits until these interfaces have their carriers again, and says so.
+/// Waits until these interfaces have a carrier, and reports it.
 pub fn wait(interfaces: &[String], stop: &Stop, say: impl Fn(&str)) -> Waited {
     let lacks = || {
         let mut all = interfaces.iter();
@@ -31,17 +32,17 @@ pub fn wait(interfaces: &[String], stop: &Stop, say: impl Fn(&str)) -> Waited {
         return Waited::Back;
     };
     say(&format!(
-        "note: {first} has no carrier since its settings were changed: it is waited for, {} s at most (Ctrl-C ends that)",
+        "note: {first} has no carrier since its settings changed; waiting up to {} s (Ctrl-C ends the wait)",
         MOST.as_secs()
     ));
-    // Who asked before that a run ends has not asked that nobody waits: where it is asked again this program ends.
+    // An interrupt before the wait ended the run, not the wait; another one ends the program.
     let was_asked = stop.is_set();
     let is_over = || stop.is_set() && !was_asked;
     let waited = until(|| lacks().is_none(), is_over, thread::sleep);
     if let (Waited::Late, Some(name)) = (waited, lacks()) {
         say(&format!(
-            "warning: {name} has not had its carrier back within {} s of the change: see `ethtool {name}`, and whether \
-             its far end is up",
+            "warning: {name} had no carrier within {} s after the change: check `ethtool {name}`, and that its link \
+             partner is up",
             MOST.as_secs()
         ));
     }
@@ -73,8 +74,8 @@ mod tests {
 
     use super::*;
 
-    /// A link that is back after so many looks, and somebody who presses Ctrl-C during one of them: how it ended, and
-    /// how often it was waited.
+    /// Waits for a link that returns after `back` polls, with Ctrl-C after `pressed` polls: returns
+    /// the end of the wait and the number of sleeps.
     fn waited(back: u128, pressed: u128) -> (Waited, u128) {
         let (looks, waits) = (Cell::new(0), Cell::new(0));
         let is_back = || {
@@ -101,7 +102,7 @@ mod tests {
             (1, never, (Waited::Back, 1)),
             (150, never, (Waited::Back, 150)),
             (10_000, never, (Waited::Late, most)),
-            // At once, and not when it is over.
+            // Immediately, not at the end.
             (10_000, 0, (Waited::Stopped, 0)),
             (10_000, 7, (Waited::Stopped, 7)),
             (0, 0, (Waited::Back, 0)),

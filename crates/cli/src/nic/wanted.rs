@@ -1,12 +1,12 @@
-//! What a port's URL asks of its device, as values of its settings.
+//! Values of device settings that the URL of a port requests.
 
 use std::ops::RangeInclusive;
 
 use linerate_host::knob::rss::DEFAULT;
 use linerate_tune::guard::Kind;
 
-/// What to set for so many queues where these are in use; none where they are so many already. Queues for both ways
-/// stand beside those for one, where a driver has both.
+/// Returns the channels to set for `count` queues, or `None` if there are as many already. Drivers
+/// with combined and single-direction queues use combined ones.
 pub(super) fn channels_of(now: &str, count: u32) -> Option<String> {
     let words: Vec<(&str, &str)> = now
         .split_whitespace()
@@ -22,7 +22,7 @@ pub(super) fn channels_of(now: &str, count: u32) -> Option<String> {
             true => count,
             false => 0,
         };
-        // One that only receives or sends has none of the other kind to begin with.
+        // No request for a kind of queue that the driver does not have.
         (*value != wanted.to_string()).then(|| format!("{name}={wanted}"))
     };
     let changes: Vec<String> = words.iter().filter_map(wanted).collect();
@@ -32,7 +32,7 @@ pub(super) fn channels_of(now: &str, count: u32) -> Option<String> {
     })
 }
 
-/// Whether more queues of a kind than so many are in use.
+/// Returns whether more than `count` queues of a kind are in use.
 pub(super) fn is_more(now: &str, count: u32) -> bool {
     let counts = now
         .split_whitespace()
@@ -41,33 +41,31 @@ pub(super) fn is_more(now: &str, count: u32) -> bool {
     counts.any(|now| now > count)
 }
 
-/// The table over the queues that are taken; none where it is that already.
+/// Returns the RSS table over the queues in use; `None` if it is set already.
 pub(super) fn rss_of(
     now: &str,
     channels: Option<u32>,
     taken: RangeInclusive<u32>,
 ) -> Option<String> {
     let queues: Vec<String> = taken.map(|queue| queue.to_string()).collect();
-    // The driver's own spreads over all queues, and these are all where their number is set.
+    // The driver's default spreads over all queues, which are these if their number is set.
     let all = now == DEFAULT && channels.is_some_and(|count| count as usize == queues.len());
     let want = queues.join(" ");
     (!all && now != want).then_some(want)
 }
 
-/// What to do where something cannot be set.
+/// Returns the next step after a setting failed.
 pub(super) fn next_step(kind: Kind, word: &str, interface: &str) -> String {
     let (first, shows) = match kind {
         Kind::Flow => {
             let root = "run as root (CAP_NET_ADMIN)";
             let filters =
                 format!("{root}, and switch filters on (`ethtool -K {interface} ntuple on`)");
-            // Drivers that have rules for IPv4 alone refuse the other half of `udp` and `tcp`.
+            // Drivers with rules for IPv4 only reject the IPv6 half of `udp` and `tcp`.
             match word.split_once("6:") {
                 None => (filters, "-n"),
                 Some((kind, port)) => (
-                    format!(
-                        "{filters}; where the driver has no rules of IPv6 say `{kind}4:{port}`"
-                    ),
+                    format!("{filters}; if the driver has no IPv6 rules, use `{kind}4:{port}`"),
                     "-n",
                 ),
             }
@@ -76,7 +74,7 @@ pub(super) fn next_step(kind: Kind, word: &str, interface: &str) -> String {
         _ => ("run as root (CAP_NET_ADMIN)".to_owned(), "-l"),
     };
     format!(
-        "{first}; where the driver cannot do it leave `{word}` away, and see what it has with `ethtool {shows} {interface}`"
+        "{first}; if the driver does not support it, leave out `{word}`, and see its settings with `ethtool {shows} {interface}`"
     )
 }
 
@@ -114,13 +112,13 @@ mod tests {
             ("rx=2 tx=2", 2, None),
             ("combined=8", 2, Some("combined=2")),
             ("combined=2", 2, None),
-            // Drivers that have both kinds use one of them.
+            // Drivers with both kinds use one of them.
             ("rx=0 tx=0 combined=8", 4, Some("combined=4")),
             ("rx=0 tx=0 combined=4", 4, None),
             ("rx=8 tx=8 combined=0", 4, Some("rx=4 tx=4")),
-            // Queues for one way beside those for both would be numbered after them.
+            // Queues for one direction would be numbered after the combined ones.
             ("rx=2 tx=0 combined=4", 4, Some("rx=0")),
-            // A driver that tells nothing is asked all the same, and says why not.
+            // A driver that reports nothing gets the request anyway and reports the reason.
             ("", 2, Some("combined=2")),
         ] {
             assert_eq!(

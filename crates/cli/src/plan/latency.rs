@@ -1,4 +1,4 @@
-//! `linerate latency`: round trips, one run or a series of them.
+//! `linerate latency`: round trips, as one run or a series of runs.
 
 use std::time::Duration;
 
@@ -11,52 +11,52 @@ use super::{Measurement, amount, common, finish, meets_throttle, nanos, one_time
 use crate::args::LatencyArgs;
 use crate::failure::Failure;
 
-/// What `linerate latency` is to run.
+/// Runs that `linerate latency` makes.
 pub enum LatencySeries {
     /// One run, or repeats of it.
     One(Measurement),
-    /// A run for each size.
+    /// One run for each size.
     Sizes(Client, Vec<u64>),
-    /// Ways of waiting in turn.
+    /// Wait modes in alternation.
     Waiting(Client),
     /// Latency against load.
     Curve(Client),
-    /// Alone, then beside a load, with the TCP congestion control that was asked of that.
+    /// Without and with a background load; the name is the TCP congestion control of the load.
     Loaded(Client, Background, Option<String>),
 }
 
-/// Questions that may be open at a time on a flow with a schedule, when nobody said how many: more
-/// than a path of 1 ms needs at 50,000 a second.
+/// Default maximum of outstanding requests on a flow with a schedule: more than a path of 1 ms
+/// needs at 50,000 requests per second.
 const OPEN_QUESTIONS: u32 = 64;
 
-/// Questions a second beside a load of traffic, when nobody said how many: with 64 B of payload 0.4 Mb/s,
-/// which is little on any path where somebody looks for queues, and 1,000 in the shortest useful run.
+/// Default requests per second with background traffic: 0.4 Mb/s with 64 B of payload, little on
+/// any path where queues matter, and 1,000 requests in the shortest useful run.
 const BESIDE_TRAFFIC: u64 = 500;
 
-/// Time at each load of a curve, when nobody said how long.
+/// Default time at each load of a curve.
 const CURVE_STEP: Duration = Duration::from_secs(2);
 
-/// `linerate latency`.
+/// Plans `linerate latency`.
 pub fn latency(args: &LatencyArgs) -> Result<LatencySeries, Failure> {
     let traffic = is_traffic(args.load);
     let far_burns = matches!(args.load, Some(Background::Cpu { far: Some(1..), .. }));
     let measure = &args.measure;
     if measure.peer.is_some() && (args.load_curve || args.compare_waiting || traffic || far_burns) {
         return refuse(
-            "--load tcp, udp or cpu:N/FAR, --load-curve or --compare-waiting with --peer",
-            "they need runs whose far end does as it is told",
-            "leave one of them out; --load cpu burns at this end alone and goes beside any far end",
+            "--load tcp, udp or cpu:N/SERVER, --load-curve or --compare-waiting with --peer",
+            "they need a linerate server",
+            "leave one of them out; --load cpu without /SERVER loads only this end and works with any server",
         );
     }
     if measure.near.stack.dev.is_some() && (args.compare_waiting || traffic) {
         return refuse(
             "--compare-waiting, --load tcp or --load udp with --dev",
-            "a port has one stack, which polls: a second run beside it would need another",
-            "leave one of them out; --load cpu goes beside it",
+            "a port has one stack, which polls: a parallel run would need another one",
+            "leave one of them out; --load cpu works with --dev",
         );
     }
     let load_congestion = congestion_of_load(args)?;
-    // Questions over UDP have none themselves.
+    // UDP requests have no congestion control themselves.
     let mut measure = measure.clone();
     if measure.udp {
         measure.congestion = None;
@@ -65,7 +65,7 @@ pub fn latency(args: &LatencyArgs) -> Result<LatencySeries, Failure> {
     let mut plan = common(Kind::Latency, measure)?;
     if let Some(count) = args.count {
         if count == 0 {
-            return refuse("-n 0", "there is nothing to ask", "give a count above 0");
+            return refuse("-n 0", "no request to send", "give a count above 0");
         }
         amount(measure)?;
         plan.duration_ns = None;
@@ -83,8 +83,8 @@ pub fn latency(args: &LatencyArgs) -> Result<LatencySeries, Failure> {
     if by_ring && own {
         return refuse(
             "--wait io-uring with --reopen, --unconnected or --multicast",
-            "its sends and receives are those of one connected socket",
-            "leave one of them out, or wait in another way",
+            "io_uring sends and receives need one connected socket",
+            "leave one of them out, or use another wait mode",
         );
     }
     plan.stamps = stamping(args, &plan)?;
@@ -111,22 +111,22 @@ pub fn latency(args: &LatencyArgs) -> Result<LatencySeries, Failure> {
     if !plan.stamps.is_none() {
         return refuse(
             "--stages or --trace",
-            "they look into one run, and this makes several",
+            "they examine one run, and this command makes several",
             "leave one of them out",
         );
     }
     if count > 1 || measure.repeat > 1 {
         return refuse(
             "several sizes, --load-curve, --load, --compare-waiting and --repeat",
-            "each makes runs of its own",
+            "each of them makes several runs",
             "give one of them at a time",
         );
     }
     if !measure.expect.is_empty() {
         return refuse(
             "--expect",
-            "a threshold is held against one kind of run, and this makes several",
-            "leave it out here; scripts find every figure in --json",
+            "a threshold applies to one kind of run, and this command makes several",
+            "leave it out; --json has all figures for scripts",
         );
     }
     let client = finish(plan, measure)?.client;
@@ -143,7 +143,7 @@ pub fn latency(args: &LatencyArgs) -> Result<LatencySeries, Failure> {
     })
 }
 
-/// What the second pass is to note, where there is one.
+/// Returns the data that the timestamp passes record, if any.
 fn stamping(args: &LatencyArgs, plan: &Plan) -> Result<Stamping, Failure> {
     let option = match (&args.trace, args.stages) {
         (Some(_), _) => "--trace",
@@ -151,7 +151,7 @@ fn stamping(args: &LatencyArgs, plan: &Plan) -> Result<Stamping, Failure> {
         (None, false) if args.trace_on.is_some() => {
             return refuse(
                 "--trace-on without --trace",
-                "there is no timeline to end",
+                "no timeline to end",
                 "give the timeline's file with --trace",
             );
         }
@@ -160,7 +160,7 @@ fn stamping(args: &LatencyArgs, plan: &Plan) -> Result<Stamping, Failure> {
     if plan.streams > 1 {
         return refuse(
             &format!("{option} with -P"),
-            "stages are those of one flow at a time",
+            "stages are measured on one flow",
             "leave -P out",
         );
     }
@@ -168,28 +168,28 @@ fn stamping(args: &LatencyArgs, plan: &Plan) -> Result<Stamping, Failure> {
         (
             args.reopen,
             "--reopen",
-            "the kernel numbers the stamps of each socket on its own, and each question has another one",
+            "kernel timestamps are numbered per socket, and each request uses a new one",
             "leave one of them out: --reopen alone splits a round trip into open, bind, connect, send, \
              receive and close",
         ),
         (
             args.unconnected,
             "--unconnected",
-            "the stamped passes ask over connected sockets",
-            "leave one of them out: what connecting saves is the difference of p50 with --unconnected \
-             and without",
+            "the timestamp passes use connected sockets",
+            "leave one of them out: the difference of p50 with and without --unconnected is the saving \
+             of connected sockets",
         ),
         (
             args.multicast.is_some(),
             "--multicast",
-            "the stamped passes ask over connected sockets, and a group is nobody's",
+            "the timestamp passes use connected sockets, which a group cannot have",
             "leave one of them out, and split the unicast round trip of the same path",
         ),
         (
             plan.dialect.is_some(),
             "--peer",
-            "the far end is another program, and half of the stages are what our server notes",
-            "leave one of them out: stages need `linerate server` at the far end, without --peer",
+            "half of the stages come from timestamps of linerate's server",
+            "leave one of them out: stages need `linerate server`, without --peer",
         ),
     ] {
         if given {
@@ -199,14 +199,14 @@ fn stamping(args: &LatencyArgs, plan: &Plan) -> Result<Stamping, Failure> {
     if plan.round_trip.is_open() && plan.round_trip.rate_per_second.is_none() {
         return refuse(
             &format!("{option} with --outstanding or --load-curve"),
-            "stages are those of one question at a time",
-            "leave one of them out, or give a --rate: then the stamped passes keep to it",
+            "stages are measured with one outstanding request",
+            "leave one of them out, or give a --rate: the timestamp passes then use it",
         );
     }
     if plan.payload_bytes < HEADER_BYTES {
         return refuse(
             &format!("{option} with -l {}", plan.payload_bytes),
-            "the message has no room for its number",
+            "the message is too short for its number",
             "give -l 16 or more",
         );
     }
@@ -215,8 +215,8 @@ fn stamping(args: &LatencyArgs, plan: &Plan) -> Result<Stamping, Failure> {
     {
         return refuse(
             &format!("{option} with --wait {wait}"),
-            "what a ring keeps receiving comes without the kernel's stamps",
-            "wait in another way: `--wait epoll` is the nearest",
+            "io_uring receives deliver no kernel timestamps",
+            "use another wait mode: `--wait epoll` is the closest",
         );
     }
     Ok(if args.trace.is_some() {
@@ -226,18 +226,22 @@ fn stamping(args: &LatencyArgs, plan: &Plan) -> Result<Stamping, Failure> {
     })
 }
 
-/// Bytes of the number and the time in a message of ours.
+/// Bytes of the sequence number and the time in a message.
 const HEADER_BYTES: u64 = 16;
 
-/// How round trips are asked and judged.
+/// Returns the options of requests and responses.
 fn round_trip(args: &LatencyArgs, plan: &Plan) -> Result<RoundTripPlan, Failure> {
     if args.limit.is_some_and(|limit| limit.is_zero()) {
-        return refuse("--limit 0", "every answer is slow", "give a time above 0");
+        return refuse(
+            "--limit 0",
+            "all responses would be slow",
+            "give a time above 0",
+        );
     }
     if args.limit.is_some_and(|limit| limit >= args.timeout) {
         return refuse(
             "--limit",
-            "an answer as late as that counts as lost (--timeout)",
+            "a response that late counts as lost (--timeout)",
             "give a shorter limit, or a longer --timeout",
         );
     }
@@ -249,7 +253,7 @@ fn round_trip(args: &LatencyArgs, plan: &Plan) -> Result<RoundTripPlan, Failure>
         if given && !udp {
             return refuse(
                 option,
-                "a TCP connection has one far end",
+                "a TCP connection has one peer",
                 "add -u, or leave it out",
             );
         }
@@ -258,7 +262,8 @@ fn round_trip(args: &LatencyArgs, plan: &Plan) -> Result<RoundTripPlan, Failure>
     let rate = args.rate.or_else(|| rate_beside_load(args, plan));
     let scheduled = rate.is_some() || args.load_curve;
     let default = match (rate, args.rate) {
-        // As many as are asked until the first one is given up: none waits for another's answer.
+        // As many as are sent until the first one times out: no request waits for another's
+        // response.
         (Some(rate), None) => {
             let open = (rate as f64 * args.timeout.as_secs_f64()).ceil() as u32;
             open.clamp(OPEN_QUESTIONS, OUTSTANDING_LIMIT)
@@ -274,7 +279,7 @@ fn round_trip(args: &LatencyArgs, plan: &Plan) -> Result<RoundTripPlan, Failure>
     if (scheduled || outstanding > 1) && plan.payload_bytes < SHORTEST_OPEN_BYTES {
         return refuse(
             "-l with --rate, --outstanding or --load-curve",
-            "messages below 8 B do not carry the number that tells their answers apart",
+            "messages below 8 B have no number to match responses with requests",
             "give 8 or more",
         );
     }
@@ -282,14 +287,14 @@ fn round_trip(args: &LatencyArgs, plan: &Plan) -> Result<RoundTripPlan, Failure>
     if args.rt_yield && (scheduled || outstanding > 1) {
         return refuse(
             "--rt-yield with --rate, --outstanding or --load-curve",
-            "a schedule has no pause between two questions that a thread could give up",
+            "a schedule has no idle time between requests in which a thread could pause",
             "leave one of them out, or use --wait block",
         );
     }
     if args.rt_yield && (args.stages || args.trace.is_some()) {
         return refuse(
             "--rt-yield with --stages or --trace",
-            "a pause would stand among the stages",
+            "a pause would be counted in the stages",
             "leave one of them out",
         );
     }
@@ -314,14 +319,14 @@ fn round_trip(args: &LatencyArgs, plan: &Plan) -> Result<RoundTripPlan, Failure>
     })
 }
 
-/// The schedule of questions beside a load of traffic. A closed loop asks as often as it is answered: mostly
-/// while the queue that the load fills is empty.
+/// Returns the default request rate with background traffic. A closed loop would send mostly while
+/// the queue that the load fills is empty, because it waits for responses.
 fn rate_beside_load(args: &LatencyArgs, plan: &Plan) -> Option<u64> {
     let fits = !args.reopen && !args.rt_yield && plan.payload_bytes >= SHORTEST_OPEN_BYTES;
     (is_traffic(args.load) && args.outstanding.is_none() && fits).then_some(BESIDE_TRAFFIC)
 }
 
-/// The congestion control of a load: what `-C` names, which questions over UDP have no use for.
+/// Returns the congestion control of the load, which `-C` names. UDP requests have none.
 fn congestion_of_load(args: &LatencyArgs) -> Result<Option<String>, Failure> {
     let Some(name) = &args.measure.congestion else {
         return Ok(None);
@@ -331,18 +336,18 @@ fn congestion_of_load(args: &LatencyArgs) -> Result<Option<String>, Failure> {
         return refuse(
             "-C with -u",
             "UDP has no congestion control",
-            "leave one of them out; beside --load tcp it is the load's",
+            "leave one of them out; with --load tcp it applies to the load",
         );
     }
     Ok(over_tcp.then(|| name.clone()))
 }
 
-/// Whether a load is packets, and not threads.
+/// Returns whether a load is packets, not CPU load.
 fn is_traffic(load: Option<Background>) -> bool {
     load.is_some_and(|load| !matches!(load, Background::Cpu { .. }))
 }
 
-/// Times that a device writes into its answers: where they can be.
+/// Checks `--device-stamps`.
 fn device_stamps(args: &LatencyArgs, plan: &Plan) -> Result<(), Failure> {
     let Some(stamps) = args.device_stamps else {
         return Ok(());
@@ -351,14 +356,14 @@ fn device_stamps(args: &LatencyArgs, plan: &Plan) -> Result<(), Failure> {
     if plan.protocol != Protocol::Udp {
         return refuse(
             &format!("{option} without -u"),
-            "a stream has no answers that a driver could tell apart",
+            "a TCP stream has no separate responses",
             "add -u",
         );
     }
     if let Some(peer) = plan.dialect.as_deref().filter(|peer| *peer != "echo") {
         return refuse(
             &format!("{option} with --peer {peer}"),
-            "the answers of that program have a header of its own",
+            "responses of that tool have a header of their own",
             "use --peer echo, or leave one of them out",
         );
     }
@@ -369,7 +374,7 @@ fn device_stamps(args: &LatencyArgs, plan: &Plan) -> Result<(), Failure> {
     }
 }
 
-/// Shortest message that carries a whole number.
+/// Minimum message size in bytes that holds a sequence number.
 const SHORTEST_OPEN_BYTES: u64 = 8;
 
 #[cfg(test)]
@@ -391,7 +396,7 @@ mod tests {
         args
     }
 
-    /// The schedule of a series beside a load, and how many questions it lets be open.
+    /// Returns the rate and the maximum of outstanding requests of a series with background load.
     fn beside_load(words: &str) -> (Option<u64>, u32) {
         let Ok(LatencySeries::Loaded(client, ..)) = latency(&arguments(words)) else {
             panic!("{words} is no series beside a load");
@@ -409,10 +414,10 @@ mod tests {
             ("-u --load tcp --rate 2k/s", (Some(2_000), 64)),
             ("-u --load tcp --outstanding 1", (None, 1)),
             ("-u --load tcp --outstanding 8", (None, 8)),
-            // Where there can be none.
+            // Cases without a schedule.
             ("--load tcp --reopen", (None, 1)),
             ("-u --load tcp -l 7", (None, 1)),
-            // Threads that burn time fill no queue.
+            // CPU load fills no queue.
             ("-u --load cpu:1", (None, 1)),
         ] {
             assert_eq!(beside_load(words), want, "{words}");

@@ -12,23 +12,20 @@ use crate::load::Load;
 
 /// A search for the highest rate (`-b max`).
 pub struct SearchPlan {
-    /// The run that its trials vary.
+    /// Run that each trial varies.
     pub measurement: Measurement,
-    /// What is searched for.
     pub options: search::Options,
-    /// How long a trial takes.
     pub trial_ns: u64,
-    /// How long the confirmation takes.
     pub confirmation_ns: u64,
 }
 
-/// Most trials of a search: three times what a steady network takes.
+/// Maximum number of trials: three times the number that a steady network needs.
 const MOST_TRIALS: u32 = 60;
 
-/// Datagrams that the slowest trial sends: fewer tell nothing of loss.
+/// Minimum number of datagrams in the slowest trial: fewer say nothing about loss.
 const LEAST_DATAGRAMS: f64 = 20.0;
 
-/// `linerate throughput -b max`.
+/// Plans `linerate throughput -b max`.
 pub fn search(args: &ThroughputArgs) -> Result<SearchPlan, Failure> {
     let loss = match args.bitrate {
         Some(Load::Max { loss }) => loss,
@@ -37,44 +34,44 @@ pub fn search(args: &ThroughputArgs) -> Result<SearchPlan, Failure> {
     if args.measure.peer.is_some() {
         return refuse(
             "-b max with --peer",
-            "trials follow each other at once, and other programs' servers need a pause between tests",
+            "trials follow each other without a pause, and servers of other tools need one between tests",
             "leave one of them out",
         );
     }
     if !args.measure.udp {
         return refuse(
             "-b max without -u",
-            "TCP finds its rate by itself",
+            "TCP finds its rate itself",
             "add -u, or leave -b out",
         );
     }
     for (given, name, why) in [
-        (args.bidir, "--bidir", "one direction is searched at a time"),
-        (args.bytes.is_some(), "-n", "trials have a time"),
+        (args.bidir, "--bidir", "a search covers one direction"),
+        (args.bytes.is_some(), "-n", "trials end by time"),
         (
             args.measure.repeat > 1,
             "--repeat",
-            "a search makes many runs of its own",
+            "a search makes many runs itself",
         ),
         (
             args.pacing != Pacing::User,
             "--pacing",
-            "trials are paced by the program",
+            "trials are paced by this program",
         ),
         (
             args.batch.is_some(),
             "--batch",
-            "trials are paced by the program",
+            "trials are paced by this program",
         ),
         (
             args.verify,
             "--verify",
-            "trials are judged by what they lose",
+            "trials are judged by their loss only",
         ),
         (
             args.trace.is_some() || args.trace_on.is_some(),
             "--trace or --trace-on",
-            "a timeline is that of one run, and a search makes many",
+            "a timeline covers one run, and a search makes many",
         ),
     ] {
         if given {
@@ -85,13 +82,13 @@ pub fn search(args: &ThroughputArgs) -> Result<SearchPlan, Failure> {
     if trial < Duration::from_millis(50) {
         return refuse(
             "--trial",
-            "shorter than 50 ms: it tells nothing",
+            "shorter than 50 ms is not enough for a trial",
             "give 50ms or more",
         );
     }
     let resolution = args.resolution.unwrap_or(0.01);
     if !(0.0001..=0.5).contains(&resolution) {
-        return refuse("--resolution", "no such share", "give 0.01% to 50%");
+        return refuse("--resolution", "out of range", "give 0.01% to 50%");
     }
     let measurement = throughput(args)?;
     let payload = measurement.client.plan.payload_bytes.max(64) as f64;

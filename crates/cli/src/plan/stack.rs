@@ -1,4 +1,4 @@
-//! Our own stack: where it stands and how it is configured, from its options.
+//! Our stack: port, addresses and configuration, from its options.
 
 use linerate_measure::stack::{facts, open, refuse};
 use linerate_metric::event::Problem;
@@ -11,18 +11,18 @@ use linerate_stack::{Config, StackError};
 use crate::args::{NearStackArgs, StackArgs};
 use crate::failure::Failure;
 
-/// A key that a run sets by an option that the kernel's sockets have, too.
+/// Configuration key that an option of kernel sockets also sets.
 struct Wish {
     key: &'static str,
     value: String,
-    /// None where nobody asked, and the run only begins with it.
+    /// `None` for a default of the run.
     option: Option<&'static str>,
 }
 
-/// What a command calls its options of the send and of the receive buffer.
+/// Names of a command's options for the send and the receive buffer.
 pub type BufferOptions = [&'static str; 2];
 
-/// Keys that a run sets so.
+/// Keys that options of the run set.
 struct Asked(Vec<Wish>);
 
 impl Asked {
@@ -65,7 +65,7 @@ impl Asked {
             }
             _ => {}
         }
-        // Where the driver's thread is one of its own it stays where its keys put it.
+        // With a separate driver thread, that thread keeps the placement of its own keys.
         if !plan.cpu.near.0.is_empty() {
             let cpus = plan.cpu.near.to_string();
             ask(Some("--cpu"), "threads.application.cpus", cpus);
@@ -82,15 +82,15 @@ fn refused(error: StackError) -> Failure {
     linerate_measure::MeasureError::from(error).into()
 }
 
-/// A key that the user set by its name, later ones behind earlier ones.
+/// Key that the user set by name; later ones override earlier ones.
 struct Written {
     key: String,
-    /// Where it stands, and what it is set to.
+    /// Source and value, for messages.
     words: String,
 }
 
-/// The configuration that options make: the profile, then what `asked` says, then the file, then the
-/// keys that were set one by one, which have the last word.
+/// Returns the configuration: the profile, overridden by options of the run, then the file, then
+/// single keys.
 fn config(args: &StackArgs, asked: &Asked) -> Result<(String, Config), Failure> {
     let profile = args.profile.clone().unwrap_or_else(|| "default".to_owned());
     let mut config = Config::profile(&profile).map_err(refused)?;
@@ -131,7 +131,7 @@ fn config(args: &StackArgs, asked: &Asked) -> Result<(String, Config), Failure> 
     Ok((profile, config))
 }
 
-/// Refuses an option whose key was set to something else: one of both would do nothing.
+/// Rejects an option whose key was also set to another value.
 fn refuse_contradictions(
     asked: &Asked,
     written: &[Written],
@@ -148,18 +148,18 @@ fn refuse_contradictions(
     };
     let set = config.get(key).unwrap_or_default();
     Err(Failure::usage(Problem::new(
-        format!("both say what {key} is, and not the same: {value} and {set}"),
+        format!("they set {key} to different values: {value} and {set}"),
         format!("{option} with {}", by.words),
         "leave one of them out",
     )))
 }
 
-/// Refuses a place of the driver's thread where the driver has none.
+/// Rejects settings of the driver thread when there is none.
 fn refuse_without_effect(written: &[Written], config: &Config) -> Result<(), Failure> {
     if config.threads > 1 {
         return Ok(());
     }
-    // What a profile says of it is its own affair, and whoever takes that back asks for nothing.
+    // Profiles may set it, and a reset to the default has no effect anyway.
     let without = Config {
         driver: Thread::default(),
         ..config.clone()
@@ -167,7 +167,7 @@ fn refuse_without_effect(written: &[Written], config: &Config) -> Result<(), Fai
     let is_idle = |written: &&Written| config.get(&written.key) != without.get(&written.key);
     match written.iter().rfind(is_idle) {
         Some(Written { words, .. }) => Err(Failure::usage(Problem::new(
-            "it has no effect: with threads.count=1 the application's thread polls the port, too",
+            "no effect: with threads.count=1 the application thread polls the port",
             words.clone(),
             "add --set threads.count=2, or set threads.application.* instead",
         ))),
@@ -175,7 +175,7 @@ fn refuse_without_effect(written: &[Written], config: &Config) -> Result<(), Fai
     }
 }
 
-/// The stack that options describe; `None` without `--dev`.
+/// Returns the stack that options describe; `None` without `--dev`.
 fn described(args: &StackArgs, asked: &Asked) -> Result<Option<StackPlan>, Failure> {
     let Some(device) = &args.dev else {
         return Ok(None);
@@ -189,24 +189,24 @@ fn described(args: &StackArgs, asked: &Asked) -> Result<Option<StackPlan>, Failu
         configuration: facts::rows(&config),
         ..StackPlan::default()
     };
-    // What the URL or the addresses say wrong is a matter of the command line.
+    // Errors of the URL or the addresses are usage errors.
     open::addressing(&plan).map_err(refused)?;
     open::url(&config, &plan)?;
     Ok(Some(plan))
 }
 
-/// A host that serves others.
+/// Plans `linerate stack`.
 pub fn host(args: &StackArgs) -> Result<StackPlan, Failure> {
     described(args, &Asked(Vec::new()))?.ok_or_else(|| {
         Failure::usage(Problem::new(
-            "there is no port for the stack to stand on",
+            "no port for the stack",
             "linerate stack",
             "name it with --dev and --ip: --dev tap:t0 --ip 10.0.0.2/24",
         ))
     })
 }
 
-/// Refuses pauses of real-time threads where none is made, or one spins that makes none.
+/// Rejects --rt-yield if the stack's threads do not spin, or if one spins that cannot pause.
 fn refuse_pauses(plan: &Plan, stack: &StackPlan) -> Result<(), Failure> {
     if !plan.round_trip.rt_yield {
         return Ok(());
@@ -215,7 +215,7 @@ fn refuse_pauses(plan: &Plan, stack: &StackPlan) -> Result<(), Failure> {
     if config.poll_interval.is_some() {
         return super::refuse(
             "--rt-yield with a poll.interval",
-            "the stack's threads sleep from one look to the next: there is nothing to pause",
+            "the stack's threads sleep between polls and have nothing to pause",
             "leave it out, or add --set poll.interval=spin",
         );
     }
@@ -225,18 +225,18 @@ fn refuse_pauses(plan: &Plan, stack: &StackPlan) -> Result<(), Failure> {
                 "--rt-yield with threads.driver.sched={}",
                 config.driver.sched
             ),
-            "only the application's thread makes pauses: the driver's is real-time, too, and spins",
+            "only the application thread pauses: the driver thread is real-time too and spins",
             "leave it out, or add --set threads.driver.sched=inherited or --set poll.interval=125us",
         );
     }
     Ok(())
 }
 
-/// Puts our stack at the near end of a run, if that is asked for.
+/// Puts our stack at the client of a run, if requested.
 pub fn near(plan: &mut Plan, args: &NearStackArgs, buffers: BufferOptions) -> Result<(), Failure> {
     let control = args.control.unwrap_or_default();
     if args.stack.dev.is_some() {
-        // Before its values are tried as those of keys.
+        // Checked before the options are tried as values of keys.
         let only = StackPlan {
             control,
             ..StackPlan::default()
@@ -253,7 +253,7 @@ pub fn near(plan: &mut Plan, args: &NearStackArgs, buffers: BufferOptions) -> Re
         None | Some("spin") => Wait::Spin,
         Some(time) => format!("interval:{time}").parse().unwrap_or(Wait::Spin),
     };
-    // What was said of this end alone leaves the far one its choice.
+    // A wait mode of our stack leaves the server's wait mode at its default.
     let ours = |wait: &Wait| matches!(wait, Wait::Interval { .. });
     match &mut plan.wait {
         Some(wait) if ours(&wait.far) => plan.wait = None,
@@ -279,7 +279,7 @@ mod tests {
         file
     }
 
-    /// What a command line over our stack is refused with; its configuration where it is not.
+    /// Returns the configuration of a command line, or the error that rejects it.
     fn planned(words: &str) -> Result<Config, Problem> {
         let all = format!("linerate throughput host --dev tap:t0 --ip 10.0.0.2/24 {words}");
         let Command::Throughput(args) =
@@ -324,7 +324,7 @@ mod tests {
                 problem.situation
             );
         }
-        // Whoever wrote it into a file set it nowhere else.
+        // A key in a file conflicts in the same way.
         let file = file("[tcp]\nsend_buffer = 10240\n");
         let words = format!("-w 64K --config {}", file.path().display());
         let problem = planned(&words).unwrap_err();
@@ -336,7 +336,7 @@ mod tests {
         planned(&format!("{words} --set tcp.send_buffer=64K")).unwrap();
         let problem = planned(&format!("{words} --set tcp.send_buffer=20K")).unwrap_err();
         assert_eq!(problem.object, "-w with --set tcp.send_buffer=20K");
-        // What a profile says is its own affair.
+        // A key of a profile does not conflict.
         let config = planned("--profile embedded-tuned -w 64K --sched nice:5").unwrap();
         assert_eq!(config.get("tcp.send_buffer").unwrap(), "65536");
         assert_eq!(config.get("threads.application.sched").unwrap(), "nice:5");
@@ -351,7 +351,7 @@ mod tests {
         for (words, object) in [
             ("--set threads.driver.cpus=1", "--set threads.driver.cpus=1"),
             (&by_file, &of_file),
-            // The last word on the key has it.
+            // The last setting of a key applies.
             (
                 &format!("{by_file} --set threads.driver.sched=rr:3"),
                 "--set threads.driver.sched=rr:3",
@@ -370,7 +370,7 @@ mod tests {
             &format!("{by_file} --set threads.count=2"),
             &format!("{by_file} --set threads.driver.sched=inherited"),
             &format!("--profile embedded-tuned {by_file}"),
-            // What a profile says is its own affair.
+            // Keys of a profile are accepted.
             "--profile embedded-default --set threads.count=1",
             "--profile embedded-tuned --set threads.count=1",
             "--profile embedded-tuned --set threads.count=1 --set threads.driver.cpus=any",
@@ -387,7 +387,7 @@ mod tests {
         yields(&format!("{real_time} --wait spin")).unwrap();
         let waits = format!("{real_time} --wait interval:1ms");
         assert!(yields(&waits).is_err());
-        // Nor does one that sleeps between two looks have anything to pause.
+        // A stack that sleeps between polls has nothing to pause either.
         let sleeps = yields(&format!("{real_time} --set poll.interval=1ms")).unwrap_err();
         assert!(sleeps.object.ends_with("poll.interval"), "{sleeps:?}");
         assert!(yields("").is_err());

@@ -1,4 +1,4 @@
-//! Every option of `throughput` in every kind of run that it has: none is silently ignored.
+//! Tests each option of `throughput` in each kind of run: none is silently ignored.
 
 use std::collections::BTreeSet;
 
@@ -11,20 +11,20 @@ use super::*;
 use crate::args::{Cli, Command, command};
 use crate::load::Load;
 
-/// What becomes of an option.
+/// Effect of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Becomes {
-    /// It changes what is run.
+    /// Changes the run.
     Effect,
-    /// It is about what is printed or judged afterwards.
+    /// Changes only output or judgement.
     Beside,
-    /// It is refused.
+    /// Rejected.
     Refused,
 }
 
 use Becomes::{Beside as B, Effect as E, Refused as R};
 
-/// The kinds of runs.
+/// Kinds of runs.
 const KINDS: [(&str, &[&str]); 4] = [
     ("TCP", &[]),
     ("UDP", &["-u"]),
@@ -32,8 +32,7 @@ const KINDS: [(&str, &[&str]); 4] = [
     ("-b max", &["-u", "-b", "max"]),
 ];
 
-/// An option as clap knows it, what has to stand beside it, how it is given, and what becomes of it in
-/// each kind.
+/// Option id, options that it requires, how it is given, and its effect in each kind of run.
 type Row = (&'static str, &'static str, &'static str, [Becomes; 4]);
 
 const TABLE: &[Row] = &[
@@ -144,7 +143,7 @@ const TABLE: &[Row] = &[
     ),
 ];
 
-/// All that is run, as text; `None` where the command line is refused.
+/// Returns the plan as text; `None` if the command line is rejected.
 fn planned(parts: &[&str]) -> Option<String> {
     let words = ["linerate", "throughput", "host"].into_iter();
     let words = words.chain(parts.iter().flat_map(|part| part.split_whitespace()));
@@ -184,7 +183,7 @@ fn no_option_is_ignored() {
     }
     for (id, beside, given, wants) in TABLE {
         for ((kind, base), want) in KINDS.into_iter().zip(wants) {
-            // What stands beside it may be what is refused: then so is the option.
+            // If a required option is rejected, so is this one.
             let without = planned(&[base, &[*beside][..]].concat());
             let with = planned(&[base, &[*beside, *given][..]].concat());
             let got = match with {
@@ -212,7 +211,7 @@ fn connections_refuse_each_option_by_itself() {
     }
 }
 
-/// The runs of the bank of planted bottlenecks.
+/// Returns the records of the fault-injection bank.
 fn recorded() -> Vec<(String, Record)> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/bank/recorded");
     let files = std::fs::read_dir(folder).expect("the bank");
@@ -225,7 +224,7 @@ fn recorded() -> Vec<(String, Record)> {
     files.map(|file| read(file.expect("a file"))).collect()
 }
 
-/// Why a command of a finding cannot be run; commands of other programs are not looked at.
+/// Returns why a command of a finding cannot run; commands of other programs are skipped.
 fn refused(line: &str) -> Option<String> {
     let words: Vec<&str> = line.split_ascii_whitespace().collect();
     if words.first() != Some(&"linerate") {
@@ -269,13 +268,13 @@ fn commands_of_findings_can_be_run() {
         let mut cases = vec![record.clone()];
         record.command = None;
         cases.push(record.clone());
-        // As if the far end had been another program; and `ttcp -r`, which waits for its far end.
+        // Variants: servers of other tools, and `ttcp -r`, which waits for its client.
         for caller in CALLERS {
             let mut record = record.clone();
             record.plan.dialect = Some(caller.name.to_owned());
             record.plan.port = caller.port + 1;
             let waits = caller.name == "ttcp" && record.plan.directions == [Direction::Receive];
-            // Not every dialect is spoken over our own stack.
+            // Some protocols are not supported over our stack.
             let by_kernel = record.plan.near_stack.is_none();
             if waits || by_kernel && check(&record.plan).is_ok() {
                 cases.push(record);
@@ -287,7 +286,7 @@ fn commands_of_findings_can_be_run() {
                 let line = finding.command.unwrap_or_default();
                 let why = refused(&line);
                 wrong.extend(why.map(|why| format!("{name}, {dialect:?}: {line}: {why}")));
-                // Without the port it would be the usual one's.
+                // Without -p the command would use the default port.
                 assert!(
                     !line.contains("--peer") || record.command.is_some() || line.contains(" -p "),
                     "{name}: {line}"

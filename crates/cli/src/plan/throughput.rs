@@ -1,4 +1,4 @@
-//! `linerate throughput`: streams of payload, and connections one after the other.
+//! `linerate throughput`: payload streams, and connections per second.
 
 use linerate_metric::pace::Pacing;
 use linerate_metric::plan::{
@@ -14,7 +14,7 @@ use crate::args::{Offload, ThroughputArgs};
 use crate::failure::Failure;
 use crate::load::Load;
 
-/// `linerate throughput`.
+/// Plans `linerate throughput`.
 pub fn throughput(args: &ThroughputArgs) -> Result<Measurement, Failure> {
     if args.connect {
         return connections(args);
@@ -34,7 +34,7 @@ pub fn throughput(args: &ThroughputArgs) -> Result<Measurement, Failure> {
     if let (Some(rate), Protocol::Tcp, None) =
         (plan.rate_bps, plan.protocol, args.measure.length.first())
     {
-        // A paced stream leaves in small steps: what the rate gives in a millisecond.
+        // A paced stream sends in small calls: one millisecond of the rate each.
         plan.payload_bytes = (rate / 8 / 1_000).clamp(1_024, plan.payload_bytes);
     }
     offload(&mut plan, args)?;
@@ -43,21 +43,21 @@ pub fn throughput(args: &ThroughputArgs) -> Result<Measurement, Failure> {
     if by_ring && (args.batch.is_some() || !plan.copies.are_made()) {
         return refuse(
             "--wait io-uring with --batch or --offload",
-            "io_uring has calls of its own: zerocopy, sendfile, splice, trunc and batches are others",
-            "leave one of them out, or wait in another way",
+            "io_uring has its own calls and supports no zerocopy, sendfile, splice, trunc or batches",
+            "leave one of them out, or use another wait mode",
         );
     }
     if by_ring && args.pacing == Pacing::Txtime {
         return refuse(
             "--wait io-uring with --pacing txtime",
-            "its sends carry no time at which they are to leave",
+            "io_uring sends carry no send time",
             "leave one of them out",
         );
     }
     if by_ring && args.trace.is_some() {
         return refuse(
             "--wait io-uring with --trace",
-            "the calls of a ring are not those of a timeline",
+            "io_uring operations are not recorded in timelines",
             "leave one of them out",
         );
     }
@@ -65,8 +65,8 @@ pub fn throughput(args: &ThroughputArgs) -> Result<Measurement, Failure> {
     if plan.verify && !plan.copies.show_content() {
         return refuse(
             "--verify with --offload",
-            "content is compared where both ends copy it to memory of their own",
-            "leave zerocopy, sendfile, splice and trunc out",
+            "bytes can be compared only if both ends copy them to their own memory",
+            "leave out zerocopy, sendfile, splice and trunc",
         );
     }
     if let Some(batch) = args.batch {
@@ -76,7 +76,7 @@ pub fn throughput(args: &ThroughputArgs) -> Result<Measurement, Failure> {
     rt_yield(&mut plan, args)?;
     if let Some(bytes) = args.bytes {
         if bytes.0 == 0 {
-            return refuse("-n 0", "there is nothing to move", "give a size above 0");
+            return refuse("-n 0", "nothing to send", "give a size above 0");
         }
         amount(&args.measure)?;
         plan.duration_ns = None;
@@ -85,7 +85,7 @@ pub fn throughput(args: &ThroughputArgs) -> Result<Measurement, Failure> {
     if args.trace_on.is_some() && args.trace.is_none() {
         return refuse(
             "--trace-on without --trace",
-            "there is no timeline to end",
+            "no timeline to end",
             "give the timeline's file with --trace",
         );
     }
@@ -93,13 +93,13 @@ pub fn throughput(args: &ThroughputArgs) -> Result<Measurement, Failure> {
     plan.trace = args.trace.is_some();
     plan.trace_on_ns = args.trace_on.map(nanos);
     let mut measurement = finish(plan, &args.measure)?;
-    // The timeline is what the call recorder saw.
+    // The timeline is made from recorded calls.
     measurement.client.plan.calls |= args.trace.is_some();
     measurement.trace.clone_from(&args.trace);
     Ok(measurement)
 }
 
-/// What the kernel does for many datagrams in one call, and without a copy.
+/// Applies `--offload`.
 fn offload(plan: &mut Plan, args: &ThroughputArgs) -> Result<(), Failure> {
     let has = |offload| args.offload.contains(&offload);
     if args.offload.is_empty() {
@@ -111,15 +111,15 @@ fn offload(plan: &mut Plan, args: &ThroughputArgs) -> Result<(), Failure> {
     if !args.measure.udp && (has(Offload::Gso) || has(Offload::Gro)) {
         return refuse(
             "--offload without -u",
-            "gso and gro here are UDP's",
-            "add -u; TCP's are settings of the interface (`ethtool -k`)",
+            "gso and gro here are those of UDP",
+            "add -u; for TCP they are settings of the interface (`ethtool -k`)",
         );
     }
     let only_tcp = [Offload::Sendfile, Offload::Splice, Offload::Trunc];
     if args.measure.udp && only_tcp.into_iter().any(has) {
         return refuse(
             "--offload with -u",
-            "sendfile, splice and trunc are for streams: datagrams carry numbers that both ends see",
+            "sendfile, splice and trunc need a stream: the headers of datagrams are written and read",
             "leave -u out, or use gso, gro and zerocopy",
         );
     }
@@ -135,7 +135,7 @@ fn offload(plan: &mut Plan, args: &ThroughputArgs) -> Result<(), Failure> {
     if asked.next().is_some() {
         return refuse(
             "--offload",
-            "zerocopy, sendfile and splice are three ways to send",
+            "zerocopy, sendfile and splice exclude each other",
             "choose one of them",
         );
     }
@@ -152,12 +152,12 @@ fn offload(plan: &mut Plan, args: &ThroughputArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Many datagrams a call, each on its own way.
+/// Applies `--batch`: many datagrams per call, without GSO and GRO.
 fn batches(plan: &mut Plan, args: &ThroughputArgs, batch: u32) -> Result<(), Failure> {
     if !args.measure.udp {
         return refuse(
             "--batch without -u",
-            "a TCP call moves bytes, not datagrams",
+            "a TCP call sends bytes, not datagrams",
             "add -u, or leave --batch out",
         );
     }
@@ -165,20 +165,20 @@ fn batches(plan: &mut Plan, args: &ThroughputArgs, batch: u32) -> Result<(), Fai
         return refuse(
             &format!("--batch {batch}"),
             "the kernel takes 1 to 1024 datagrams in one call",
-            "give a number of these, or none for 64",
+            "give a number in this range, or none for 64",
         );
     }
     if plan.rate_bps.is_some() {
         return refuse(
             "--batch with -b",
-            "datagrams at a rate leave one by one, each at its time",
+            "paced datagrams are sent one by one",
             "leave one of them out",
         );
     }
     if args.offload.iter().any(|&offload| offload != Offload::None) {
         return refuse(
             "--batch with --offload",
-            "in a batch each datagram goes its own way, with gso and gro many go as one",
+            "a batch passes datagrams to the kernel one by one, gso and gro join them",
             "leave one of them out",
         );
     }
@@ -191,7 +191,7 @@ fn batches(plan: &mut Plan, args: &ThroughputArgs, batch: u32) -> Result<(), Fai
     Ok(())
 }
 
-/// The offered load, and how it is spread over time.
+/// Sets the offered load and its pacing.
 fn pace(plan: &mut Plan, args: &ThroughputArgs) -> Result<(), Failure> {
     let searches = matches!(args.bitrate, Some(Load::Max { .. }));
     if !searches && (args.trial.is_some() || args.resolution.is_some()) {
@@ -211,12 +211,12 @@ fn pace(plan: &mut Plan, args: &ThroughputArgs) -> Result<(), Failure> {
             if !args.measure.udp && args.measure.length.is_empty() {
                 return refuse(
                     "--pps without -u",
-                    "a stream has no packets of its own: its calls are counted",
-                    "say with -l how large each call is, or add -u",
+                    "TCP has no packets here: calls are counted",
+                    "give the size of a call with -l, or add -u",
                 );
             }
             plan.pace.packets_per_second = Some(pps.count);
-            // Exact once the payload is settled.
+            // Corrected later, once the payload size is final.
             plan.rate_bps = Some(
                 pps.count
                     .saturating_mul(plan.payload_bytes.max(1))
@@ -231,7 +231,7 @@ fn pace(plan: &mut Plan, args: &ThroughputArgs) -> Result<(), Failure> {
         return match burst {
             Some(_) if plan.rate_bps.is_none() => refuse(
                 "-b 0 with a burst",
-                "without a rate there is nothing to wait for between bursts",
+                "bursts need a rate to be spaced by",
                 "give a rate above 0, or leave the burst out",
             ),
             _ => Ok(()),
@@ -239,23 +239,19 @@ fn pace(plan: &mut Plan, args: &ThroughputArgs) -> Result<(), Failure> {
     }
     let option = format!("--pacing {}", args.pacing);
     if plan.rate_bps.is_none() {
-        return refuse(
-            &option,
-            "there is no rate to keep",
-            "give one with -b or --pps",
-        );
+        return refuse(&option, "no rate to pace", "give one with -b or --pps");
     }
     if args.pacing == Pacing::Txtime && !args.measure.udp {
         return refuse(
             &option,
-            "the kernel takes times of datagrams, not of a stream",
+            "the kernel takes send times for datagrams only",
             "add -u, or use --pacing socket",
         );
     }
     if burst.is_some() {
         return refuse(
             &format!("{option} with a burst"),
-            "the kernel sends one by one",
+            "the kernel sends paced datagrams one by one",
             "leave one of them out",
         );
     }
@@ -265,14 +261,15 @@ fn pace(plan: &mut Plan, args: &ThroughputArgs) -> Result<(), Failure> {
     {
         return refuse(
             &format!("{option} with --offload gso"),
-            "datagrams that leave together have one time",
+            "joined datagrams share one send time",
             "leave one of them out",
         );
     }
     Ok(())
 }
 
-/// Threads for the flows: at most one each, and several flows each only where no call sleeps.
+/// Sets the number of threads: at most one per flow, and several flows per thread only if no call
+/// blocks.
 fn threads(plan: &mut Plan, args: &ThroughputArgs) -> Result<(), Failure> {
     let Some(threads) = &args.threads else {
         return Ok(());
@@ -284,12 +281,12 @@ fn threads(plan: &mut Plan, args: &ThroughputArgs) -> Result<(), Failure> {
     for (count, wait) in ends {
         let option = format!("--threads {count}");
         if count == 0 {
-            return refuse(&option, "there is nobody to move payload", "give 1 or more");
+            return refuse(&option, "no thread to send payload", "give 1 or more");
         }
         if count > plan.streams {
             return refuse(
                 &format!("{option} with -P {}", plan.streams),
-                "a flow is moved by one thread, so some would have none",
+                "each flow is served by one thread, so some threads would have none",
                 "give more flows (-P), or fewer threads",
             );
         }
@@ -298,7 +295,7 @@ fn threads(plan: &mut Plan, args: &ThroughputArgs) -> Result<(), Failure> {
         {
             return refuse(
                 &format!("{option} with --wait {wait} and -P {}", plan.streams),
-                "a thread whose calls sleep serves one flow",
+                "a thread with blocking calls serves one flow",
                 "use --wait epoll or spin, or as many threads as flows",
             );
         }
@@ -307,19 +304,19 @@ fn threads(plan: &mut Plan, args: &ThroughputArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Pauses of real-time threads that spin.
+/// Applies `--rt-yield`.
 fn rt_yield(plan: &mut Plan, args: &ThroughputArgs) -> Result<(), Failure> {
     meets_throttle(plan, args.rt_yield, &args.measure)?;
     plan.round_trip.rt_yield = args.rt_yield;
     Ok(())
 }
 
-/// `linerate throughput --connect`: round trips over TCP with a connection each.
+/// Plans `linerate throughput --connect`: TCP round trips with a connection each.
 fn connections(args: &ThroughputArgs) -> Result<Measurement, Failure> {
     if args.measure.peer.is_some() {
         return refuse(
             "--connect with --peer",
-            "the answering end of a connection for each question is linerate's",
+            "only linerate's server responds on one connection per request",
             "leave one of them out",
         );
     }
@@ -337,8 +334,8 @@ fn connections(args: &ThroughputArgs) -> Result<Measurement, Failure> {
     if waits.into_iter().any(|wait| wait == Wait::IoUring) {
         return refuse(
             "--connect with --wait io-uring",
-            "its sends and receives are those of one connected socket",
-            "leave one of them out, or wait in another way",
+            "io_uring sends and receives need one connected socket",
+            "leave one of them out, or use another wait mode",
         );
     }
     plan.round_trip.attachment = Attachment::Reopened;

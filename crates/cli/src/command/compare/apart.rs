@@ -1,4 +1,4 @@
-//! Results that were measured apart.
+//! Comparison of existing results, measured separately.
 
 use jiff::Timestamp;
 use linerate_metric::comparison::{Question, SIGNIFICANCE, Side, of_samples};
@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::stored;
 
-/// An option that says how halves of pairs are to be measured.
+/// Returns an option that only applies to new measurements, if one is given.
 fn of_halves(args: &CompareArgs) -> Option<&'static str> {
     [
         ("--a", args.a.is_some()),
@@ -25,19 +25,19 @@ fn of_halves(args: &CompareArgs) -> Option<&'static str> {
     .find_map(|(name, is_said)| is_said.then_some(name))
 }
 
-/// Results that were measured apart.
+/// Compares two stored results.
 pub fn apart(args: &CompareArgs, output: &mut Output) -> Result<u8, Failure> {
     let [a, b] = args.results.as_slice() else {
         return refuse(
             args.results.first().map_or("compare", String::as_str),
-            "there is nothing to compare it with",
+            "no second result to compare with",
             "name two results",
         );
     };
     if let Some(option) = of_halves(args) {
         return refuse(
             &format!("{option} with results"),
-            "what was measured cannot be changed any more",
+            "stored results cannot be changed",
             "leave it out, or name a measuring command",
         );
     }
@@ -46,8 +46,8 @@ pub fn apart(args: &CompareArgs, output: &mut Output) -> Result<u8, Failure> {
         if runs.is_empty() {
             return refuse(
                 name,
-                "there is no run in it",
-                "name a record, or a set of measuring commands: one of other commands keeps their numbers alone",
+                "contains no run",
+                "name a record, or a set with runs: sets of other commands store only their numbers",
             );
         }
     }
@@ -72,7 +72,7 @@ pub fn apart(args: &CompareArgs, output: &mut Output) -> Result<u8, Failure> {
         if values.is_empty() {
             return refuse(
                 name,
-                &format!("none of its runs has {}", figure.name),
+                &format!("has no run with {}", figure.name),
                 "choose another --figure",
             );
         }

@@ -1,4 +1,4 @@
-//! How a half of a pair is measured: by a command of ours, or one of the user's.
+//! Measurement of one side of a pair: a measuring command of this program, or a command of the user.
 
 use linerate_host::stop::Stop;
 use linerate_metric::event::Problem;
@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::printer::Teller;
 use crate::words;
 
-/// How a half of a pair is measured.
+/// Source of a measurement.
 pub enum Half {
     /// A measuring command of this program.
     Measure(Vec<String>),
@@ -21,7 +21,7 @@ pub enum Half {
 }
 
 impl Half {
-    /// What it is, for people.
+    /// Returns the command as text.
     pub fn label(&self) -> String {
         match self {
             Self::Measure(words) => words::join(words),
@@ -29,7 +29,7 @@ impl Half {
         }
     }
 
-    /// Its figure, and its record where it has one.
+    /// Measures; returns the figure, and the record if there is one.
     pub fn run(
         &self,
         name: &str,
@@ -48,8 +48,8 @@ impl Half {
             return of_record(record, name, &self.label());
         }
         let found = match expression {
-            Some(expression) => expression.captures(&text).and_then(|found| {
-                let number = found.get(1).or_else(|| found.get(0))?;
+            Some(expression) => expression.captures(&text).and_then(|captures| {
+                let number = captures.get(1).or_else(|| captures.get(0))?;
                 number.as_str().trim().parse::<f64>().ok()
             }),
             None => text.trim().parse::<f64>().ok(),
@@ -58,7 +58,7 @@ impl Half {
             Failure::failed(Problem::new(
                 format!("printed no number for `{name}`"),
                 self.label(),
-                "let it print a number alone, a record, or give --figure an expression whose first \
+                "print only a number, or a record, or give --figure a regular expression whose first \
                  group is the number",
             ))
         };
@@ -78,7 +78,7 @@ fn of_record(record: Record, name: &str, label: &str) -> Result<(f64, Option<Rec
     match value {
         Some(value) => Ok((value, Some(record))),
         None => Err(Ended::Over(Failure::failed(Problem::new(
-            format!("a run of it has no {name}"),
+            format!("its run has no {name}"),
             label.to_owned(),
             "choose another --figure",
         )))),

@@ -1,4 +1,4 @@
-//! `linerate compare`: two sides in turn, and whether they differ.
+//! `linerate compare`: A/B comparison in interleaved pairs.
 
 mod apart;
 mod half;
@@ -34,10 +34,10 @@ use crate::scene::Part;
 use crate::turn::{self, Turner};
 use crate::{child, live, words};
 
-/// Pairs at most unless somebody says otherwise.
+/// Default maximum of pairs.
 const MOST_PAIRS: usize = 100;
 
-/// Runs it; gives the exit code.
+/// Runs the command and returns the exit code.
 pub fn run(args: &CompareArgs) -> u8 {
     let mut output =
         Output::new(&args.output).with_page(args.many.html.as_deref(), "linerate compare");
@@ -57,7 +57,7 @@ fn compare(args: &CompareArgs, output: &mut Output) -> Result<u8, Failure> {
     live::check(args.screen.is_asked())?;
     check_until(&args.until)?;
     if args.pairs == Some(0) {
-        return refuse("--pairs", "there is nothing to compare", "give 1 or more");
+        return refuse("--pairs", "no pair to measure", "give 1 or more");
     }
     child::check_page("compare", &args.command)?;
     let ways = [
@@ -73,7 +73,7 @@ fn compare(args: &CompareArgs, output: &mut Output) -> Result<u8, Failure> {
             let (a, b) = (a?, b?);
             let same = args.prepare_a == args.prepare_b && args.knob_a == args.knob_b;
             if a == b && same {
-                output.remark("note: both sides are the same: this shows what noise does");
+                output.remark("note: both sides are equal: the result shows the noise");
             }
             let kind = kind_of("compare", &a)?;
             kind_of("compare", &b)?;
@@ -98,7 +98,7 @@ fn compare(args: &CompareArgs, output: &mut Output) -> Result<u8, Failure> {
         }
         [false, false, true] => {
             let (Some(a), Some(b)) = (&args.command_a, &args.command_b) else {
-                return refuse("--command-a", "there is no other side", "add --command-b");
+                return refuse("--command-a", "needs a second side", "add --command-b");
             };
             let figure = args.figure.clone().unwrap_or_else(|| "output".to_owned());
             let expression = match (figure::named(&figure), &args.figure) {
@@ -108,8 +108,13 @@ fn compare(args: &CompareArgs, output: &mut Output) -> Result<u8, Failure> {
                     Err(error) => {
                         return refuse(
                             &format!("--figure {text}"),
-                            &format!("neither the name of a figure nor an expression ({error})"),
-                            &format!("choose one of {}, or mend the expression", figure::names()),
+                            &format!(
+                                "neither the name of a figure nor a regular expression ({error})"
+                            ),
+                            &format!(
+                                "choose one of {}, or correct the expression",
+                                figure::names()
+                            ),
                         );
                     }
                 },
@@ -119,33 +124,29 @@ fn compare(args: &CompareArgs, output: &mut Output) -> Result<u8, Failure> {
         }
         [false, false, false] => refuse(
             "compare",
-            "there is nothing to compare",
+            "nothing to compare",
             "name two results, or a measuring command with --a and --b, or --command-a and --command-b",
         ),
         _ => refuse(
             "compare",
-            "results, a measuring command and --command-a are three ways to compare",
+            "results, a measuring command and --command-a exclude each other",
             "use one of them",
         ),
     }
 }
 
-/// Refuses a difference that is none, and no pairs at all.
+/// Checks the smallest difference and the maximum of pairs.
 pub fn check_until(until: &PairArgs) -> Result<(), Failure> {
     if !(until.effect > 0.0 && until.effect < 10.0) {
-        return refuse("--effect", "no difference to look for", "give 0.1% to 900%");
+        return refuse("--effect", "out of range", "give 0.1% to 900%");
     }
     match until.max_pairs {
-        Some(0) => refuse(
-            "--max-pairs",
-            "there is nothing to compare",
-            "give 1 or more",
-        ),
+        Some(0) => refuse("--max-pairs", "no pair to measure", "give 1 or more"),
         _ => Ok(()),
     }
 }
 
-/// The whole command of a side. Its own options take the place of those that both sides have.
+/// Returns the full command of a side. Its own options replace those of both sides.
 fn measuring(command: &[String], options: Option<&str>) -> Result<Vec<String>, Failure> {
     let mut all = command.to_vec();
     let own = words::split(options.unwrap_or_default()).map_err(|error| {
@@ -160,8 +161,8 @@ fn measuring(command: &[String], options: Option<&str>) -> Result<Vec<String>, F
     Ok(all)
 }
 
-/// Knobs that the sides are turned by, and the point of each side. A knob that only one side names stands at
-/// its start for the other.
+/// Returns the knobs of both sides, and the point of each side. A knob that only one side names has
+/// its start value on the other.
 fn turned(args: &CompareArgs, known: &Knobs) -> Result<(Vec<Knob>, [Point; 2]), Failure> {
     let sides = [&args.knob_a, &args.knob_b].map(|side| {
         let pairs = side.iter().map(|text| knobs::pair(text));
@@ -285,7 +286,7 @@ fn in_turn(
         )
     })?;
     let mut notes: Vec<String> = (turner.into_inner().back().into_iter())
-        .map(|why| format!("could not be set back: {why}"))
+        .map(|why| format!("could not be restored: {why}"))
         .collect();
     let runs = runs.into_inner();
     if turns.pairs.is_empty() {
@@ -331,12 +332,12 @@ fn how_many(amount: Amount) -> String {
             pairs.saturating_mul(TRIES)
         ),
         Amount::UntilDecided { limit } => {
-            format!("pairs (2 runs each) until it is decided, {limit} at most")
+            format!("pairs (2 runs each) until decided, {limit} at most")
         }
     }
 }
 
-/// Says before anything runs that it cannot tell.
+/// Reports before the runs that the pairs cannot suffice.
 pub fn too_few(amount: Amount, output: &Output) {
     let most = match amount {
         Amount::Exactly(pairs) => pairs,
@@ -345,12 +346,12 @@ pub fn too_few(amount: Amount, output: &Output) {
     let fewest = fewest(Test::SignedRank, amount.significance());
     if most < fewest {
         output.remark(&format!(
-            "note: {most} pairs cannot tell a difference, however large it is: it takes {fewest} at least"
+            "note: {most} pairs cannot prove a difference of any size: at least {fewest} are needed"
         ));
     }
 }
 
-/// Why fewer pairs count than were asked for.
+/// Returns a note if fewer pairs count than requested.
 fn short_of(amount: Amount, found: &Comparison) -> Option<String> {
     let Amount::Exactly(wanted) = amount else {
         return None;
@@ -359,8 +360,8 @@ fn short_of(amount: Amount, found: &Comparison) -> Option<String> {
     let counts = counts.count();
     (counts < wanted).then(|| {
         format!(
-            "{counts} of {wanted} pairs count after {} tries: the machine kept changing its state. Ask again when \
-             it is quieter",
+            "only {counts} of {wanted} pairs count after {} tries, because the machine kept changing its state: \
+             repeat it when the machine is quieter",
             found.pairs.len()
         )
     })

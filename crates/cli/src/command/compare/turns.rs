@@ -1,4 +1,4 @@
-//! Pairs that take turns, and the state of the machine around each.
+//! Interleaved pairs, and the state of the machine around each of them.
 
 use linerate_host::doctor::cache_line::{NEAR_BELOW, cache_line_round_trip};
 use linerate_host::sys::cpu;
@@ -7,23 +7,24 @@ use linerate_tune::interleave::{Interleave, Next};
 
 use crate::command::series::Ended;
 
-/// Pairs that are measured one after the other.
+/// Pairs measured one after the other.
 pub struct Turns {
-    /// Decides on order and number.
+    /// Decides order and number of the pairs.
     pub order: Interleave,
-    /// Which state the processors are in.
+    /// State of the processors.
     pub machine: Machine,
-    /// The pairs so far.
+    /// Pairs so far.
     pub pairs: Vec<Pair>,
-    /// At which the pairs are to be judged.
+    /// Significance level of the decision.
     pub significance: f64,
 }
 
 impl Turns {
-    /// Measures until there are enough; `half` is asked for side 0 or 1 of a pair, which is counted from 1.
+    /// Measures until there are enough pairs; `half` measures side 0 or 1 of a pair, counted from
+    /// 1.
     ///
     /// # Errors
-    /// What ended it before; the pairs until then are there.
+    /// Returns what ended it early; the pairs so far are kept.
     pub fn run(
         &mut self,
         half: impl Fn(usize, usize) -> Result<f64, Ended>,
@@ -62,13 +63,13 @@ impl Turns {
     }
 }
 
-/// The two processors whose distance says in which state a virtual machine is.
+/// Two processors whose cache-line round trip shows the state of a virtual machine.
 pub struct Machine {
     processors: Option<(u32, u32)>,
 }
 
 impl Machine {
-    /// The first two that this process may use.
+    /// Selects the first two processors that this process may use.
     pub fn new() -> Self {
         let usable = cpu::usable().unwrap_or_default();
         let processors = match usable.as_slice() {
@@ -78,13 +79,13 @@ impl Machine {
         Self { processors }
     }
 
-    /// Time of a cache line from one to the other and back.
+    /// Returns the round-trip time of a cache line in nanoseconds.
     fn line_rtt_ns(&self) -> Option<f64> {
         let (first, second) = self.processors?;
         cache_line_round_trip(first, second).map(|time| time.as_nanos() as f64)
     }
 
-    /// Whether the processors were near before and far after, or the other way round.
+    /// Returns whether the state of the machine changed (near to far, or far to near).
     fn moved(before: f64, after: f64) -> bool {
         let near = NEAR_BELOW.as_nanos() as f64;
         (before < near) != (after < near)

@@ -1,12 +1,12 @@
-//! Words of testpmd that mean nothing on our ports: why, and what stands in their place. Nothing is accepted
-//! that does nothing.
+//! Commands of testpmd that our ports do not have, with hints for a replacement. A command without
+//! effect is rejected, not ignored.
 
-/// First words of a command, and what to say.
+/// First words of commands, with their hints.
 const FOREIGN: &[(&str, &str)] = &[
     (
         "show port rxq desc used count",
-        "no ring is looked into while a thread polls it: `set record-burst-stats on` counts how many frames \
-         polls find, `show rxq info PORT QUEUE` has the ring's size",
+        "a ring is not read while a thread polls it: `set record-burst-stats on` counts the frames per poll, \
+         `show rxq info PORT QUEUE` shows the ring's size",
     ),
     (
         "show bonding",
@@ -14,52 +14,52 @@ const FOREIGN: &[(&str, &str)] = &[
     ),
     (
         "show port rss-hash",
-        "ports choose no queue by a hash: the kernel does (`ethtool -x IF`)",
+        "ports select no queue by a hash: the kernel does (`ethtool -x IF`)",
     ),
     (
         "show port rss",
-        "ports choose no queue by a hash: the kernel does (`ethtool -x IF`)",
+        "ports select no queue by a hash: the kernel does (`ethtool -x IF`)",
     ),
-    (
-        "show port",
-        "there is info, summary, stats and xstats of a port",
-    ),
+    ("show port", "ports have info, summary, stats and xstats"),
     (
         "set txsplit",
-        "a frame is one piece here: `set txpkts 64,64` makes frames of the sum",
+        "frames have a single segment: `set txpkts 64,64` adds the lengths up",
     ),
     (
         "set txtimes",
-        "frames are not sent at times: `linerate generate --rate` paces them and states the error",
+        "frames are not scheduled: `linerate generate --rate` paces them and reports the error",
     ),
     (
         "set rxpkts",
-        "a frame is one piece here: give URLs a larger mtu= instead",
+        "frames have a single segment: give URLs a larger mtu=",
     ),
     (
         "set rxoffs",
-        "a frame is one piece here: give URLs a larger mtu= instead",
+        "frames have a single segment: give URLs a larger mtu=",
     ),
     (
         "set allmulti",
-        "`set promisc PORT on` receives every frame, those to groups too",
+        "`set promisc PORT on` receives all frames, multicast too",
     ),
-    ("set link-up", "links are the kernel's: `ip link set IF up`"),
+    (
+        "set link-up",
+        "the kernel manages links: `ip link set IF up`",
+    ),
     (
         "set link-down",
-        "links are the kernel's: `ip link set IF down`",
+        "the kernel manages links: `ip link set IF down`",
     ),
     (
         "set flow_ctrl",
-        "pause frames are the kernel's: `ethtool -A IF rx on tx on`",
+        "the kernel manages pause frames: `ethtool -A IF rx on tx on`",
     ),
     (
         "set stat_qmap",
-        "every queue is counted by itself: `show port xstats PORT`",
+        "each queue has its own counters: `show port xstats PORT`",
     ),
     (
         "set xstats-hide-zero",
-        "`show port xstats` leaves causes out that never struck, and nothing else",
+        "`show port xstats` hides only causes of drops that are zero",
     ),
     (
         "set vf",
@@ -67,15 +67,15 @@ const FOREIGN: &[(&str, &str)] = &[
     ),
     (
         "vlan",
-        "tags are left as they are: `linerate generate` makes tagged frames, `ip link` adds interfaces",
+        "tags are not changed: `linerate generate` sends tagged frames, `ip link` adds interfaces",
     ),
     (
         "rx_vlan",
-        "tags are left as they are, and nothing is filtered by them",
+        "tags are not changed, and frames are not filtered by them",
     ),
     (
         "tx_vlan",
-        "tags are left as they are: `linerate generate` makes tagged frames",
+        "tags are not changed: `linerate generate` sends tagged frames",
     ),
     (
         "mac_addr",
@@ -83,49 +83,49 @@ const FOREIGN: &[(&str, &str)] = &[
     ),
     (
         "mcast_addr",
-        "`set promisc PORT on` receives every frame, those to groups too",
+        "`set promisc PORT on` receives all frames, multicast too",
     ),
     (
         "flow",
-        "nothing is steered by rules here: `ethtool -N IF` does it for interfaces",
+        "ports have no flow rules: `ethtool -N IF` sets those of an interface",
     ),
     (
         "tso",
-        "frames are sent as they are: `linerate stack` segments",
+        "frames are sent unchanged: `linerate stack` segments",
     ),
     (
         "gso",
-        "frames are sent as they are: `linerate stack` segments",
+        "frames are sent unchanged: `linerate stack` segments",
     ),
     (
         "gro",
-        "frames are sent as they come: `linerate stack` joins segments",
+        "frames are forwarded as they arrive: `linerate stack` joins segments",
     ),
     (
         "tunnel_tso",
-        "frames are sent as they are: `linerate stack` segments",
+        "frames are sent unchanged: `linerate stack` segments",
     ),
-    ("csum parse-tunnel", "mode csum sums the outermost headers"),
+    (
+        "csum parse-tunnel",
+        "mode csum computes the outermost checksums",
+    ),
     (
         "csum mac-swap",
-        "mode csum writes addresses as mode mac does: `set fwd macswap` swaps them",
+        "mode csum sets addresses as mode mac does: `set fwd macswap` swaps them",
     ),
     (
         "port config rss",
-        "ports choose no queue by a hash: the kernel does (`ethtool -X IF`)",
+        "ports select no queue by a hash: the kernel does (`ethtool -X IF`)",
     ),
     (
         "port config speed",
-        "links are the kernel's: `ethtool -s IF speed N`",
+        "the kernel manages links: `ethtool -s IF speed N`",
     ),
     (
         "port config",
-        "there is: rxq, txq, rxd, txd, mtu, max-pkt-len and burst of a port or all",
+        "there is: rxq, txq, rxd, txd, mtu, max-pkt-len and burst, of a port or all",
     ),
-    (
-        "port cleanup",
-        "what has left goes back to the memory by itself",
-    ),
+    ("port cleanup", "sent frames are freed automatically"),
     (
         "bonding",
         "there are no bonded ports: bond interfaces in the kernel and use packet:bond0",
@@ -136,31 +136,29 @@ const FOREIGN: &[(&str, &str)] = &[
     ),
     (
         "dump_",
-        "`show port info all`, `show config cores` and `--json` have what there is of memory and cores",
+        "`show port info all`, `show config cores` and `--json` describe memory and cores",
     ),
     (
         "add port",
-        "nothing is shaped by a tree: `set port P queue Q rate MBPS`, or `tc` on an interface",
+        "there is no scheduler tree: `set port P queue Q rate MBPS`, or `tc` on an interface",
     ),
     (
         "del port",
-        "nothing is shaped by a tree: `set port P queue Q rate MBPS`, or `tc` on an interface",
+        "there is no scheduler tree: `set port P queue Q rate MBPS`, or `tc` on an interface",
     ),
     (
         "read",
         "there are no registers: `ethtool -d IF` reads those of an interface",
     ),
     ("write", "there are no registers"),
-    ("bpf-load", "programs are loaded by xdp: ports alone"),
-    (
-        "ptype",
-        "`set verbose 1` describes frames by what is in them",
-    ),
+    ("bpf-load", "only xdp: ports load programs"),
+    ("ptype", "`set verbose 1` describes the content of frames"),
     ("ddp", "there is no NIC to load profiles into"),
-    ("E-tag", "tags are left as they are"),
+    ("E-tag", "tags are not changed"),
 ];
 
-/// Whether a line begins as an entry does; numbers and `all` between its words are of ports and queues.
+/// Returns whether a line starts with the words of an entry. Numbers and `all` between them, which
+/// name ports and queues, are skipped.
 fn begins(line: &[&str], entry: &str) -> bool {
     let mut said = line.iter().filter(|word| {
         let is_number = word.parse::<u32>().is_ok();
@@ -174,14 +172,14 @@ fn begins(line: &[&str], entry: &str) -> bool {
     })
 }
 
-/// What a line of testpmd's is answered with; none where it is not known there either.
+/// Returns the hint for a command of testpmd; `None` if testpmd has no such command.
 pub fn instead_of(line: &[&str]) -> Option<&'static str> {
     let mut entries = FOREIGN.iter();
     let (_, instead) = entries.find(|(entry, _)| begins(line, entry))?;
     Some(instead)
 }
 
-/// All of them, for help.
+/// Returns all entries as text, for help.
 pub fn list() -> String {
     let width = FOREIGN.iter().map(|(entry, _)| entry.len()).max();
     let width = width.unwrap_or(0);
@@ -219,7 +217,7 @@ mod tests {
         }
     }
 
-    /// Of two that fit, the one that says more comes first.
+    /// The more specific of two matching entries comes first.
     #[test]
     fn no_entry_hides_another() {
         for (at, (entry, instead)) in FOREIGN.iter().enumerate() {

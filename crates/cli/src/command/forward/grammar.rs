@@ -1,16 +1,16 @@
-//! How a line is read: which command it is, which ones are like it, and what may follow.
+//! Parsing of shell lines: the command, similar commands, completions.
 
 use linerate_measure::forward::{KINDS, MODES};
 
 use super::commands::{Command, SECTIONS};
 use super::foreign;
 
-/// Whether a word of the table is one that may be anything.
+/// Returns whether a word of the table is a placeholder.
 fn is_free(word: &str) -> bool {
     word.starts_with(|c: char| c.is_ascii_uppercase())
 }
 
-/// What a command's words say against a line: what stands for choices and upper case.
+/// Matches a line against a command; returns the values of choices and placeholders.
 fn matched<'a>(command: &Command, line: &[&'a str]) -> Option<Vec<&'a str>> {
     let words: Vec<_> = command.words.split(' ').collect();
     if words.len() != line.len() {
@@ -30,33 +30,33 @@ fn matched<'a>(command: &Command, line: &[&'a str]) -> Option<Vec<&'a str>> {
     Some(free)
 }
 
-/// The command that a line is, with its words.
+/// Returns the command of a line with its values.
 pub fn find<'a>(line: &[&'a str]) -> Option<(&'static Command, Vec<&'a str>)> {
     let mut all = SECTIONS.iter().flat_map(|section| section.commands);
     all.find_map(|command| Some((command, matched(command, line)?)))
 }
 
-/// What to say of a line that is no command.
+/// Returns the error message for a line that is not a command.
 pub fn unknown(line: &[&str]) -> String {
     let said = line.join(" ");
     if let Some((command, beyond)) = too_long(line) {
         let many = match beyond.len() {
             1 => "one word too many",
-            _ => "words too many",
+            _ => "too many words",
         };
         let longer = going_on(command);
         let longer = match longer.is_empty() {
             true => String::new(),
-            false => format!(", or goes on:\n  {}", longer.join("\n  ")),
+            false => format!(", or continues as:\n  {}", longer.join("\n  ")),
         };
         let beyond = beyond.join(" ");
         return format!("{many}: {beyond}: `{}` ends before{longer}", command.words);
     }
     let similar = similar(line);
     match (foreign::instead_of(line), &similar[..]) {
-        (Some(instead), _) => format!("not here: {said}: {instead}"),
+        (Some(instead), _) => format!("not available: {said}: {instead}"),
         (None, []) => format!("no such command: {said}: `help` lists the commands"),
-        // A line each: there may be twenty.
+        // One per line, because there may be twenty.
         (None, known) => format!(
             "no such command: {said}: there is:\n  {}",
             known.join("\n  ")
@@ -64,7 +64,7 @@ pub fn unknown(line: &[&str]) -> String {
     }
 }
 
-/// The longest command that a line begins with, and the words behind it.
+/// Returns the longest command that a line starts with, and the extra words.
 fn too_long<'a>(line: &'a [&'a str]) -> Option<(&'static Command, &'a [&'a str])> {
     (1..line.len()).rev().find_map(|end| {
         let (said, beyond) = line.split_at(end);
@@ -72,7 +72,7 @@ fn too_long<'a>(line: &'a [&'a str]) -> Option<(&'static Command, &'a [&'a str])
     })
 }
 
-/// Commands that go on where this one ends.
+/// Returns longer commands that start with this one.
 fn going_on(command: &Command) -> Vec<&'static str> {
     let all = SECTIONS.iter().flat_map(|section| section.commands);
     let rest = |words: &&str| {
@@ -85,7 +85,7 @@ fn going_on(command: &Command) -> Vec<&'static str> {
         .collect()
 }
 
-/// Commands that begin as a line does, for who mistyped the rest.
+/// Returns commands that start like a mistyped line.
 fn similar(line: &[&str]) -> Vec<&'static str> {
     let all = SECTIONS.iter().flat_map(|section| section.commands);
     let first = line.first().copied().unwrap_or("");
@@ -93,7 +93,7 @@ fn similar(line: &[&str]) -> Vec<&'static str> {
         .map(|command| command.words)
         .filter(|words| words.split(' ').next() == Some(first))
         .collect();
-    // Those that agree in the second word as well tell more.
+    // If some match the second word too, only those are returned.
     let second = |words: &&str| words.split(' ').nth(1) == line.get(1).copied();
     if line.len() > 1 && found.iter().any(second) {
         found.retain(second);
@@ -101,7 +101,7 @@ fn similar(line: &[&str]) -> Vec<&'static str> {
     found
 }
 
-/// What may follow a line: where the last word begins, and what it may be.
+/// Returns the completions of a line: the start of the last word, and its candidates.
 pub fn complete(line: &str, ports: &[u32]) -> (usize, Vec<String>) {
     let start = line.rfind(' ').map_or(0, |at| at + 1);
     let (before, begun) = (&line[..start], &line[start..]);
@@ -129,7 +129,7 @@ pub fn complete(line: &str, ports: &[u32]) -> (usize, Vec<String>) {
                 .iter()
                 .map(|kind| format!("{}:", kind.scheme))
                 .collect(),
-            "WAY" => ["spin", "yield", "sleep:", "interrupt"]
+            "ACTION" => ["spin", "yield", "sleep:", "interrupt"]
                 .map(str::to_owned)
                 .to_vec(),
             "SECTION" => {
@@ -224,11 +224,11 @@ mod tests {
             ),
             (
                 "start tx_first 4 5 6",
-                "words too many: 5 6: `start tx_first N` ends before",
+                "too many words: 5 6: `start tx_first N` ends before",
             ),
             (
                 "set fwd mac rety",
-                "one word too many: rety: `set fwd MODE` ends before, or goes on:\n  set fwd MODE retry",
+                "one word too many: rety: `set fwd MODE` ends before, or continues as:\n  set fwd MODE retry",
             ),
             ("strat", "no such command: strat: `help` lists the commands"),
             (
@@ -237,7 +237,7 @@ mod tests {
             ),
             (
                 "show port 0",
-                "not here: show port 0: there is info, summary, stats and xstats of a port",
+                "not available: show port 0: ports have info, summary, stats and xstats",
             ),
         ] {
             let words: Vec<_> = line.split(' ').collect();
@@ -266,7 +266,7 @@ mod tests {
         }
     }
 
-    /// Words that users of testpmd expect, each as they type it: done here, or told why not.
+    /// Commands that users of testpmd expect.
     #[test]
     fn known_words_are_understood() {
         for line in [
@@ -334,7 +334,7 @@ mod tests {
         }
     }
 
-    /// The guide's table has every command, as help prints it.
+    /// The table in the guide has all commands, as help prints them.
     #[test]
     fn the_guide_knows_every_command() {
         const GUIDE: &str = include_str!("../../../../../docs/GUIDE.md");

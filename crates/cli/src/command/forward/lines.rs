@@ -1,7 +1,6 @@
-//! Where the shell's commands come from: a terminal with history and completion, a pipe, a file.
+//! Input of the shell: a terminal with history and completion, a pipe, or a file.
 //!
-//! A thread reads, one line each time it is asked to: so whoever waits for a line can also be told to
-//! stop.
+//! A thread reads one line per request, so that the shell can also stop while it waits for a line.
 
 use std::io::{BufRead, IsTerminal, stdin, stdout};
 use std::path::PathBuf;
@@ -22,36 +21,36 @@ use rustyline::{CompletionType, Config, Context, Editor, ExternalPrinter, Helper
 
 use super::grammar;
 
-/// What the shell shows before a command.
+/// Prompt of the shell.
 pub const PROMPT: &str = "forward> ";
 
-/// What was read.
+/// Result of a read.
 pub enum Line {
-    /// A command.
+    /// A line of text.
     Text(String),
-    /// There is no more.
+    /// End of the input.
     End,
     /// Ctrl-C on a terminal.
     Interrupted,
 }
 
-/// Lines, read when they are asked for.
+/// Lines, read on request.
 pub struct Lines {
     ask: Sender<()>,
     answers: Receiver<Line>,
-    /// Puts the terminal back as it was: a thread that still reads has changed it.
+    /// Restores the terminal settings on drop, because a thread that still reads has changed them.
     _taken: Option<Taken>,
-    /// Whether lines are typed, so that they stand on the screen already.
+    /// Lines are typed on a terminal, which shows them already.
     pub typed: bool,
-    /// Prints above the line that is typed.
+    /// Printer for text above the line being typed.
     above: Option<Box<dyn ExternalPrinter + Send>>,
-    /// Numbers of ports, for completion.
+    /// Port numbers, for completion.
     ports: Arc<Mutex<Vec<u32>>>,
 }
 
 impl Lines {
-    /// Lines of standard input. What is typed is shown on standard output, unless that is for programs or goes
-    /// elsewhere.
+    /// Reads standard input. A terminal's echo goes to standard output, unless that is for programs
+    /// or redirected.
     pub fn of_stdin(ports: Vec<u32>, for_people: bool) -> Self {
         let typed = stdin().is_terminal();
         let (ask, asked) = mpsc::channel();
@@ -85,27 +84,27 @@ impl Lines {
         }
     }
 
-    /// Which ports there are now.
+    /// Sets the port numbers for completion.
     pub fn know(&self, ports: Vec<u32>) {
         *self.ports.lock().unwrap_or_else(PoisonError::into_inner) = ports;
     }
 
-    /// Prints while a line is waited for: above it where one is typed, else as `plain` does.
+    /// Prints while a line is awaited: above it on a terminal, else with `plain`.
     pub fn print(&mut self, text: &str, plain: impl FnOnce(&str)) {
         match &mut self.above {
-            // A terminal that is gone shows at the next line.
+            // A terminal that has hung up is detected at the next line.
             Some(above) => drop(above.print(format!("{text}\n"))),
             None => plain(text),
         }
     }
 
-    /// Asks for a line.
+    /// Requests a line.
     pub fn ask(&self) {
-        // A reader that is gone shows when its answer is waited for.
+        // A reader that has ended is detected in `wait`.
         let _ = self.ask.send(());
     }
 
-    /// Waits for it for a while; none when it is not there yet.
+    /// Waits for the requested line; `None` if it does not arrive in time.
     pub fn wait(&self, patience: Duration) -> Option<Line> {
         match self.answers.recv_timeout(patience) {
             Ok(line) => Some(line),
@@ -115,7 +114,7 @@ impl Lines {
     }
 }
 
-/// Where history is kept: `$XDG_STATE_HOME/linerate/forward_history`.
+/// Returns the file of the history: `$XDG_STATE_HOME/linerate/forward_history`.
 fn history_file() -> Option<PathBuf> {
     let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let state = named("XDG_STATE_HOME").map(PathBuf::from);
@@ -123,15 +122,16 @@ fn history_file() -> Option<PathBuf> {
     Some(state.join("linerate/forward_history"))
 }
 
-/// An editor on standard output, or beside it on the terminal itself: a prompt is no part of a document.
+/// Creates an editor on standard output, or on the terminal device itself if standard output holds
+/// a document.
 fn editor(
     ports: Arc<Mutex<Vec<u32>>>,
     beside: bool,
 ) -> rustyline::Result<Editor<Completions, FileHistory>> {
-    // As in a shell: what all words that fit have in common, then a list of them.
+    // As in a shell: first the common prefix of all candidates, then their list.
     let list = Config::builder().completion_type(CompletionType::List);
-    // A paste is its lines, one command each, as if they were typed; and a signal that ends the process leaves the
-    // terminal nothing to be turned off.
+    // Without bracketed paste, each pasted line is a command of its own, and a signal that ends the
+    // process leaves no terminal mode to reset.
     let list = list.bracketed_paste(false).behavior(match beside {
         true => Behavior::PreferTerm,
         false => Behavior::Stdio,
@@ -139,14 +139,14 @@ fn editor(
     let mut editor = Editor::with_config(list.build())?;
     editor.set_helper(Some(Completions { ports }));
     if let Some(file) = history_file() {
-        // The first time there is none.
+        // The file does not exist at first use.
         let _ = editor.load_history(&file);
     }
     Ok(editor)
 }
 
-/// Reads lines of a pipe or a file. What is no text makes a word that nobody knows, and not the end of all that
-/// follows.
+/// Reads lines of a pipe or a file. Invalid UTF-8 becomes an unknown command, not the end of the
+/// input.
 fn read_from(mut input: impl BufRead, asked: &Receiver<()>, answer: &Sender<Line>) {
     while asked.recv().is_ok() {
         let mut bytes = Vec::new();
@@ -183,8 +183,8 @@ fn type_in(
     }
 }
 
-/// Saves history after each command, so that a killed shell has it too. Without a folder to write to
-/// it lasts as long as the shell.
+/// Saves the history after each command, so that a killed shell keeps it too. Without a writable
+/// directory it lasts as long as the shell.
 fn keep(editor: &mut Editor<Completions, FileHistory>) {
     if let Some(file) = history_file() {
         if let Some(folder) = file.parent() {
@@ -194,7 +194,7 @@ fn keep(editor: &mut Editor<Completions, FileHistory>) {
     }
 }
 
-/// Completes words of the table of commands.
+/// Completion with the table of commands.
 struct Completions {
     ports: Arc<Mutex<Vec<u32>>>,
 }
@@ -211,7 +211,7 @@ impl Completer for Completions {
         let ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
         let (start, found) = grammar::complete(&line[..position], &ports);
         let pairs = found.into_iter().map(|word| Pair {
-            // Behind a colon more of the same word follows.
+            // After a colon, the same word continues.
             replacement: match word.ends_with(':') {
                 true => word.clone(),
                 false => format!("{word} "),

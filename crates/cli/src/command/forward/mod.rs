@@ -1,4 +1,4 @@
-//! `linerate forward`: poll-mode forwarding between ports, at once or from a shell.
+//! `linerate forward`: poll-mode forwarding between ports, directly or from a shell.
 
 pub mod args;
 
@@ -38,13 +38,13 @@ use crate::nic::Nics;
 use crate::output::Output;
 use args::ForwardArgs;
 
-/// Nothing has come for so long: receive queues of our own process are empty.
+/// Time without frames after which receive queues within our own process are empty.
 const QUIET: Duration = Duration::from_micros(100);
 
-/// Interval of the record's series where nobody asked for another.
+/// Default interval of the record's series.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Runs it; gives the exit code.
+/// Runs the command and returns the exit code.
 pub fn run(args: ForwardArgs) -> u8 {
     let mut output = Output::new(&args.output)
         .labelled(args.label.as_deref())
@@ -65,14 +65,14 @@ fn go(args: &ForwardArgs, output: &mut Output) -> Result<u8, Failure> {
     let shell = has_shell(args, output);
     let onward = onward(&settings, shell);
     let urls: Vec<PortUrl> = urls.into_iter().map(|url| url.taken(onward)).collect();
-    // Before ports are opened: whatever signal comes, they are closed.
+    // Before ports open, so that they are closed on any signal.
     let stop = stop_on_signals()?;
     let wish = MemoryWish {
         frames: Forwarder::frames_for(&urls, &settings.mode).max(args.total_num_mbufs),
         slot_bytes: args.mbuf_size,
         cached_frames: args.mbcache,
     };
-    // Dropped after the ports, whatever happens.
+    // Dropped after the ports in each case.
     let nics = Nics::for_ports(&urls, &stop, output)?;
     let mut forwarder = Forwarder::open(&urls, wish)?;
     check_displayed(args, &forwarder)?;
@@ -80,8 +80,8 @@ fn go(args: &ForwardArgs, output: &mut Output) -> Result<u8, Failure> {
     if args.cores as usize > streams && !args.saturate {
         return Err(Failure::usage(Problem::new(
             match streams {
-                1 => "1 stream keeps no more than 1 thread busy".to_owned(),
-                _ => format!("{streams} streams keep no more than {streams} threads busy"),
+                1 => "1 stream keeps only 1 thread busy".to_owned(),
+                _ => format!("{streams} streams keep only {streams} threads busy"),
             },
             format!("--cores {}", args.cores),
             "give ports more queues (--rxq), or use fewer threads",
@@ -106,7 +106,7 @@ fn has_shell(args: &ForwardArgs, output: &Output) -> bool {
     args.interactive || args.commands.is_some() || (terminal && !at_once)
 }
 
-/// Where frames of the ports go: a shell may change the mode to one in which somebody waits for them.
+/// Returns the destination of the ports' frames: a shell may change to a mode that reads them.
 fn onward(settings: &Settings, shell: bool) -> Onward {
     match settings.mode.onward() {
         Onward::Counter if shell => Onward::Reader,
@@ -114,18 +114,18 @@ fn onward(settings: &Settings, shell: bool) -> Onward {
     }
 }
 
-/// Whether standard input is a terminal that listens to us: one that is read from the background stops
-/// the program (SIGTTIN).
+/// Returns whether standard input is a terminal in whose foreground we run: a read from the
+/// background would stop the program (SIGTTIN).
 fn is_in_front() -> bool {
     std::io::stdin().is_terminal()
         && std::fs::read_to_string("/proc/self/stat").map_or(true, |stat| leads(&stat))
 }
 
-/// Whether the process group of `/proc/PID/stat` is the one that its terminal listens to. Both have no
-/// number (0) where they are of another process-number namespace, as inside a lab: then they count as one.
+/// Returns whether the process group of `/proc/PID/stat` is the foreground group of its terminal.
+/// In another PID namespace, as inside a lab, both are 0 and count as equal.
 fn leads(stat: &str) -> bool {
-    // Behind the name in brackets, which may hold anything: state, parent, group, session, terminal,
-    // the terminal's group.
+    // After the name in parentheses, which may contain anything: state, parent, group, session,
+    // terminal, foreground group of the terminal.
     let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let words: Vec<&str> = rest.split_ascii_whitespace().collect();
     match (words.get(2), words.get(5)) {
@@ -134,12 +134,12 @@ fn leads(stat: &str) -> bool {
     }
 }
 
-/// How often statistics are printed; none: not at all.
+/// Returns the period of statistics, if any are printed.
 fn period(args: &ForwardArgs) -> Option<Duration> {
     args.stats_period.filter(|period| !period.is_zero())
 }
 
-/// Forwards until the time is over or somebody presses Ctrl-C.
+/// Forwards until the time ends or Ctrl-C.
 fn at_once_until_stopped(
     args: &ForwardArgs,
     urls: &[PortUrl],
@@ -166,7 +166,7 @@ fn at_once_until_stopped(
             }
             say(output, &stream_map(&mode, ports, places));
             for port in facts.iter().filter(|port| port.joined == Some(false)) {
-                let text = format!("{}: nobody is at the other end yet", port.name);
+                let text = format!("{}: not connected yet", port.name);
                 say(output, &text);
             }
             for port in facts.iter().filter(|port| port.carrier == Some(false)) {
@@ -203,7 +203,7 @@ fn at_once_until_stopped(
     };
     let trouble = ran.trouble.as_ref().map(Failure::from);
     say(output, &format!("\n{}\n", forward_statistics(&ran.figures)));
-    // Without a time somebody has to end it: that is no interruption.
+    // Without -t, Ctrl-C is the normal end.
     ran.interrupted &= args.time.is_some();
     let interrupted = ran.interrupted;
     let record = record(urls, settings, &times, ran);
@@ -223,7 +223,7 @@ fn at_once_until_stopped(
     })
 }
 
-/// That a run of this plan begins, for a stream of events and a screen.
+/// Returns the event that a run starts, for a stream or the screen.
 fn started(plan: Plan) -> What {
     let cpus = plan.forward.as_ref().map(|forward| forward.cpus.clone());
     What::Started {
@@ -234,7 +234,7 @@ fn started(plan: Plan) -> What {
     }
 }
 
-/// Prints to standard output, or beside a document of JSON.
+/// Prints to standard output, or to standard error if standard output holds JSON.
 fn say(output: &Output, text: &str) {
     if output.is_quiet() {
         return;
@@ -246,7 +246,8 @@ fn say(output: &Output, text: &str) {
     }
 }
 
-/// What ports moved since the start, with the rates of the interval, as `show port stats` has them.
+/// Returns port statistics since the start, with the rates of the interval, as `show port stats`
+/// prints them.
 fn readings(
     facts: &[ForwardPort],
     sums: &[PortTotals],
@@ -272,7 +273,7 @@ fn readings(
     blocks.collect::<Vec<_>>().join("\n\n")
 }
 
-/// Queue totals as statistics have them.
+/// Converts queue totals to the figures of statistics.
 fn queue_figures(totals: QueueTotals) -> QueueFigures {
     let causes = Cause::ALL.iter();
     let drops = causes.map(|&cause| (cause.name().to_owned(), totals.dropped(cause)));
@@ -284,18 +285,18 @@ fn queue_figures(totals: QueueTotals) -> QueueFigures {
     }
 }
 
-/// That fewer packets circulate than were asked for.
+/// Returns a note if fewer packets circulate than requested.
 fn few_in_flight(tx_first: u64, primed: Primed) -> Option<String> {
     (primed.sent < primed.wanted).then(|| {
         format!(
-            "tx_first {tx_first}: {} of {} packets are in flight: rings have no room for more (rxd=, txd=)",
+            "tx_first {tx_first}: {} of {} packets are in flight: rings have no space for more (rxd=, txd=)",
             format_count(primed.sent),
             format_count(primed.wanted)
         )
     })
 }
 
-/// `1 port is there`, `2 ports are there`.
+/// Returns `is 1 port` or `are 2 ports`.
 fn ports_there(count: usize) -> String {
     match count {
         1 => "is 1 port".to_owned(),
@@ -303,24 +304,24 @@ fn ports_there(count: usize) -> String {
     }
 }
 
-/// The MTU of frames of so many bytes, with header, tag and check sequence as DPDK counts them.
+/// Returns the MTU of a maximum packet length, which includes header and FCS as in DPDK.
 fn max_packet_mtu(text: &str) -> Result<u32, String> {
     let bytes = text.parse::<u32>().ok();
     let mtu = bytes.and_then(|bytes| bytes.checked_sub(MAX_PACKET_OVERHEAD));
     mtu.filter(|mtu| (68..=65_500).contains(mtu))
         .ok_or_else(|| {
             format!(
-                "`{text}` is no length of a frame with its check sequence: {} to {} bytes",
+                "`{text}` is not a frame length including the FCS: give {} to {} bytes",
                 68 + MAX_PACKET_OVERHEAD,
                 65_500 + MAX_PACKET_OVERHEAD
             )
         })
 }
 
-/// Header and check sequence of Ethernet: what a frame with them is longer than its MTU.
+/// Ethernet header and FCS: difference of maximum packet length and MTU in bytes.
 const MAX_PACKET_OVERHEAD: u32 = 18;
 
-/// Refuses names of counters that no port has.
+/// Rejects counter names that no port has.
 fn check_displayed(args: &ForwardArgs, forwarder: &Forwarder) -> Result<(), Failure> {
     let facts = forwarder.port_facts();
     let known: Vec<String> = match facts.first() {
@@ -339,12 +340,12 @@ fn check_displayed(args: &ForwardArgs, forwarder: &Forwarder) -> Result<(), Fail
         Some(name) => Err(Failure::usage(Problem::new(
             "no port has such a counter",
             format!("--display-xstats {name}"),
-            format!("choose among {}", known.join(", ")),
+            format!("choose from {}", known.join(", ")),
         ))),
     }
 }
 
-/// Rates over some seconds.
+/// Returns rates over a time in seconds.
 fn rates(receive: &QueueFigures, transmit: &QueueFigures, seconds: f64) -> PortRates {
     let seconds = seconds.max(1e-9);
     PortRates {
@@ -355,15 +356,15 @@ fn rates(receive: &QueueFigures, transmit: &QueueFigures, seconds: f64) -> PortR
     }
 }
 
-/// The ports, with what options say of all of them.
+/// Returns the ports with the options that apply to all of them.
 fn urls(args: &ForwardArgs) -> Result<Vec<PortUrl>, Failure> {
     if let (Some(rxq), Some(txq)) = (args.rxq, args.txq)
         && rxq != txq
     {
         return Err(Failure::usage(Problem::new(
-            format!("{rxq} receive queues and {txq} transmit queues make no pairs"),
+            format!("{rxq} receive queues and {txq} transmit queues do not form pairs"),
             "--txq",
-            "a queue is a pair here: ask for as many of the one as of the other",
+            "queues are pairs: give the same number for both",
         )));
     }
     let common = [
@@ -392,7 +393,7 @@ fn urls(args: &ForwardArgs) -> Result<Vec<PortUrl>, Failure> {
     Ok(urls.map_err(MeasureError::Port)?)
 }
 
-/// Refuses ports that are not there, and those that are named twice.
+/// Rejects unknown ports and duplicates.
 fn check_ports(args: &ForwardArgs, all: u32) -> Result<(), Failure> {
     let usage = |situation: String, object: String| {
         let next = match all {
@@ -407,19 +408,19 @@ fn check_ports(args: &ForwardArgs, all: u32) -> Result<(), Failure> {
     }
     for (at, port) in args.portlist.iter().enumerate() {
         if args.portlist[..at].contains(port) {
-            let twice = "it is listed twice".to_owned();
+            let twice = "listed twice".to_owned();
             return usage(twice, format!("port {port} of --portlist"));
         }
     }
     if let Some(peer) = args.eth_peer.iter().find(|peer| peer.port >= all) {
-        let unknown = "there is no such port".to_owned();
+        let unknown = "no such port".to_owned();
         return usage(unknown, format!("port {} of --eth-peer", peer.port));
     }
     if args.saturate && args.trial.is_zero() {
         return Err(Failure::usage(Problem::new(
-            "a step of no length measures nothing",
+            "a step needs a time above 0",
             "--trial 0",
-            "use 1s, or 100ms for a quick look",
+            "use 1s, or 100ms for a quick test",
         )));
     }
     Ok(())
@@ -490,7 +491,7 @@ mod tests {
     fn who_is_listened_to() {
         assert!(leads("70 (a) b) S 1 70 70 34816 70 4194304 1"));
         assert!(!leads("70 (linerate) R 1 70 60 34816 60 4194304 1"));
-        // In a lab neither group has a number; without a terminal there is none.
+        // In a lab both group numbers are 0; without a terminal there is no foreground group.
         assert!(leads("7 (linerate) R 0 0 0 34816 0 4194304 1"));
         assert!(!leads("7 (linerate) R 1 7 7 0 -1 4194304 1"));
         assert!(leads(""));

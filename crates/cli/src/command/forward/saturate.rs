@@ -1,4 +1,4 @@
-//! `--saturate`: how many packets must be in flight for the highest rate.
+//! `--saturate`: finds the number of packets in flight for the highest rate.
 
 use std::time::Duration;
 
@@ -24,10 +24,10 @@ use crate::live;
 use crate::output::Output;
 use crate::scene::Part;
 
-/// Packets of the step before must be gone: those on their way through another process come late.
+/// Time for packets of the previous step to leave: those in another process arrive late.
 const QUIET: Duration = Duration::from_millis(20);
 
-/// Walks for 1 to `--cores` threads and prints the set; gives the exit code.
+/// Runs the steps for 1 to `--cores` threads, prints the set and returns the exit code.
 pub fn run(
     args: &ForwardArgs,
     urls: &[PortUrl],
@@ -39,9 +39,9 @@ pub fn run(
     let mode = settings.mode.to_string();
     if !circulates(&mode) {
         return Err(Failure::usage(Problem::new(
-            format!("nothing circulates in mode {mode}: frames end there, or are made there"),
+            format!("no packets circulate in mode {mode}: it drops or generates frames"),
             "--saturate",
-            "use a mode that hands frames on, like io or macswap",
+            "use a mode that forwards frames, like io or macswap",
         )));
     }
     let started = Timestamp::now();
@@ -71,7 +71,7 @@ pub fn run(
     })
 }
 
-/// Makes the steps; gives their records and what they come to.
+/// Runs the steps; returns their records and the result.
 fn walked(
     args: &ForwardArgs,
     urls: &[PortUrl],
@@ -100,9 +100,9 @@ fn walked(
         if threads.is_some_and(|threads| threads < cores) {
             let streams = places.len();
             result.notes.push(match streams {
-                1 => "1 stream keeps no more than 1 core busy: more cores are left out".to_owned(),
+                1 => "1 stream keeps only 1 core busy: more cores are not tried".to_owned(),
                 _ => format!(
-                    "{streams} streams keep no more than {streams} cores busy: more cores are left out"
+                    "{streams} streams keep only {streams} cores busy: more cores are not tried"
                 ),
             });
             break;
@@ -169,11 +169,11 @@ fn walked(
     Ok((runs, result))
 }
 
-/// Tries of a step that something else disturbs.
+/// Maximum number of tries of a disturbed step.
 const TRIES: u32 = 3;
 
-/// Makes a step, and again while something else runs on its processors: the try that had most of them counts.
-/// None where somebody stopped it.
+/// Runs a step, repeated while other load takes its processors: the least disturbed try counts.
+/// `None` if it was interrupted.
 fn undisturbed(
     forwarder: &mut Forwarder,
     urls: &[PortUrl],

@@ -1,4 +1,4 @@
-//! `--tui`: what ports move, on the whole terminal.
+//! `--tui`: port rates on the full screen.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use crate::output::Output;
 use crate::printer::Teller;
 use crate::scene::Scene;
 
-/// Interval of the screen: often enough to see a change as it happens.
+/// Interval of the full-screen display.
 pub const INTERVAL: Duration = Duration::from_millis(250);
 
-/// Forwards under a screen.
+/// Forwards with the full-screen display.
 pub fn run(
     urls: &[PortUrl],
     settings: &Settings,
@@ -42,17 +42,17 @@ pub fn run(
     Ok(ran?)
 }
 
-/// What a screen is told of a run.
+/// Sends the events of a run to the screen.
 pub struct Shown<'a> {
     teller: &'a Teller,
     names: Vec<String>,
-    /// What ports moved so far.
+    /// Totals of the ports so far.
     sums: Vec<PortTotals>,
     number: u64,
 }
 
 impl<'a> Shown<'a> {
-    /// Begins a run of some length; none: until it is stopped.
+    /// Starts a run of this duration; `None` runs until it is stopped.
     pub fn new(urls: &[PortUrl], duration: Option<Duration>, teller: &'a Teller) -> Self {
         let names: Vec<String> = urls.iter().map(ToString::to_string).collect();
         let mut plan = Plan::new(Kind::Forward, Protocol::Udp, names.join(" "));
@@ -69,7 +69,7 @@ impl<'a> Shown<'a> {
         }
     }
 
-    /// Takes what the run tells.
+    /// Handles an event of the run.
     pub fn take(&mut self, told: &Told<'_>) {
         if let Told::Interval(reading) = told {
             self.interval(reading);

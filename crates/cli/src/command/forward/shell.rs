@@ -1,4 +1,4 @@
-//! The shell: settings that commands change, and the forwarder that they start and stop.
+//! The shell: its settings, and the forwarder that its commands start and stop.
 
 mod ports;
 mod set;
@@ -28,55 +28,55 @@ use crate::failure::Failure;
 use crate::nic::Nics;
 use crate::output::Output;
 
-/// What follows from a command.
+/// Result of a command.
 pub enum Reply {
-    /// Something to say, which may be nothing.
+    /// Text to print, possibly empty.
     Said(String),
-    /// The shell ends.
+    /// Ends the shell.
     Quit,
 }
 
-/// How often a shell that waits for a command looks whether it is to stop.
+/// Time between two polls for a signal while the shell waits for a command.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Who types ends a run.
+/// Timing of a run in the shell, which a command ends.
 const TIMES: Times = Times {
     duration: None,
     interval: INTERVAL,
     quiet: QUIET,
 };
 
-/// Most commands that files may leave to be done: beyond it they load themselves.
+/// Maximum number of pending commands of files: beyond it, a file loads itself.
 const LOADED_LINES: usize = 100_000;
 
 /// A shell with open ports.
 pub struct Shell<'a> {
     forwarder: Forwarder,
-    /// What ports asked of their devices, set back when they are closed: behind them, so that it drops after them.
+    /// Applied device settings. Declared after the ports, so that they drop after them.
     nics: Nics,
     settings: Settings,
     defaults: Settings,
     output: &'a mut Output,
     stop: &'a Stop,
-    /// When forwarding started, and with which settings: later ones are for the next time.
+    /// Time and settings of the current run; later changes apply to the next one.
     started: Option<(Timestamp, Settings)>,
-    /// What ports had moved when they were shown last, or when they started or were cleared, and when that was.
+    /// Counters of the ports at the last `show`, start or clear, with its time.
     shown: Option<show::Shown>,
-    /// Counters that are shown with what ports moved.
+    /// Names of counters that are shown with the port statistics.
     displayed: Vec<String>,
-    /// What the last run moved, for who asks after its stop.
+    /// Figures of the last run, for `show` after its end.
     last: Option<ForwardFigures>,
-    /// Commands of files that have yet to come.
+    /// Pending commands of files.
     loaded: VecDeque<String>,
-    /// Whether a command failed: for the exit code of a script.
+    /// A command failed, which sets the exit code of a script.
     failed: bool,
-    /// Whether somebody pressed Ctrl-C at the prompt.
+    /// Ctrl-C was pressed at the prompt.
     interrupted: bool,
-    /// What standard output gets at the end, where that is one document.
+    /// Records for the one document on standard output.
     runs: Vec<Record>,
 }
 
-/// Runs it; gives the exit code.
+/// Runs the shell and returns the exit code.
 pub fn run(
     args: &ForwardArgs,
     settings: Settings,
@@ -108,23 +108,23 @@ pub fn run(
         return Err(Failure::usage(linerate_metric::event::Problem::new(
             error,
             "--commands",
-            "name a file that can be read",
+            "name a readable file",
         )));
     }
     if args.auto_start || args.tx_first.is_some() {
         let reply = shell.start(tx_first);
         shell.tell(reply);
     }
-    // Files alone end with their last line; a terminal or a pipe goes on after them.
+    // A command file ends the shell with its last line, unless a terminal or a pipe follows.
     let goes_on = args.interactive || args.commands.is_none();
     let code = shell.serve(goes_on);
-    // Whatever ended it: what was moved is told, and the record stored.
+    // However it ends: the statistics are printed, and the record is stored.
     if shell.forwarder.is_running() {
         let reply = shell.stop();
         shell.tell(reply);
     }
     shell.document(began)?;
-    // Who types has seen what failed; who reads an exit code has not.
+    // A user at a terminal has seen the failures; a script needs the exit code.
     let is_typed = goes_on && std::io::stdin().is_terminal();
     Ok(match code {
         exit::OK if shell.failed && !is_typed => exit::FAILED,
@@ -182,8 +182,8 @@ impl Shell<'_> {
         }
     }
 
-    /// Does what a line says; the exit code where the shell ends: somebody quits, or pressed Ctrl-C meanwhile,
-    /// and waits for no more of a script.
+    /// Runs a line; returns the exit code if the shell ends: on `quit`, or on Ctrl-C meanwhile,
+    /// which also ends a script.
     fn ended_by(&mut self, line: &str) -> Option<u8> {
         match self.take(line) {
             true => Some(exit::OK),
@@ -191,7 +191,7 @@ impl Shell<'_> {
         }
     }
 
-    /// The same for lines of files.
+    /// Runs the pending lines of files.
     fn take_loaded(&mut self) -> Option<u8> {
         while let Some(line) = self.loaded.pop_front() {
             self.echo(&line);
@@ -202,7 +202,7 @@ impl Shell<'_> {
         None
     }
 
-    /// What `--json` prints: the record of the only run, or a set of as many as there were.
+    /// Prints the document of `--json`: the record of the only run, or a set.
     fn document(&mut self, began: Timestamp) -> Result<(), Failure> {
         if !self.output.is_json() {
             return Ok(());
@@ -221,7 +221,7 @@ impl Shell<'_> {
             result: SetResult::default(),
         };
         match set.runs.is_empty() {
-            // There is a document, and nothing to be kept.
+            // An empty set is printed, but not stored.
             true => self.output.document(&set, |_| String::new()),
             false => self.output.set(&set, &[]),
         }
@@ -231,12 +231,12 @@ impl Shell<'_> {
         self.interrupted || self.stop.is_set()
     }
 
-    /// A command that nobody typed is shown as if somebody had.
+    /// Prints a command that was not typed, as if it was.
     fn echo(&self, line: &str) {
         say(self.output, &format!("{PROMPT}{line}"));
     }
 
-    /// Does what a line says; whether the shell ends.
+    /// Runs a line; returns whether the shell ends.
     fn take(&mut self, line: &str) -> bool {
         let said = line.split('#').next().unwrap_or("");
         let words: Vec<_> = said.split_whitespace().collect();
@@ -254,7 +254,7 @@ impl Shell<'_> {
         ends
     }
 
-    /// Says what a command came to; whether the shell ends.
+    /// Prints the result of a command; returns whether the shell ends.
     fn tell(&mut self, reply: Result<Reply, String>) -> bool {
         match reply {
             Ok(Reply::Said(text)) => {
@@ -279,7 +279,7 @@ impl Shell<'_> {
         };
         let before = self.look();
         let places = self.forwarder.start(&settings, QUIET).map_err(words)?;
-        // Whoever looks for the first time sees the rates since then.
+        // The first `show` prints rates since here.
         self.shown = Some(before);
         let ports = self.forwarder.numbers().len();
         let mut map = stream_map(&settings.mode.to_string(), ports, &places);
@@ -289,10 +289,11 @@ impl Shell<'_> {
                 .event(&Event { test: 1, what }, Timestamp::now());
         }
         self.started = Some((Timestamp::now(), settings));
-        // Until it is known how many packets circulate, which takes long only where nobody takes them.
+        // Wait until the number of circulating packets is known, which takes long only if a peer
+        // does not receive.
         while tx_first > 0 && self.forwarder.is_running() && !self.stop.is_set() {
             if let Some(primed) = self.forwarder.primed() {
-                map.extend(few_in_flight(tx_first, primed).map(|words| format!("\n{words}")));
+                map.extend(few_in_flight(tx_first, primed).map(|note| format!("\n{note}")));
                 break;
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -300,7 +301,7 @@ impl Shell<'_> {
         Ok(Reply::Said(map))
     }
 
-    /// Shows packets that passed, where that was asked for.
+    /// Prints descriptions of packets, if enabled.
     fn show_passed(&mut self) {
         let passed = self.forwarder.described();
         if !passed.is_empty() {
@@ -310,12 +311,12 @@ impl Shell<'_> {
 
     pub fn stop(&mut self) -> Result<Reply, String> {
         let Some(mut outcome) = self.forwarder.stop() else {
-            return Err("nothing is forwarded: say `start`".to_owned());
+            return Err("forwarding is not running: use `start`".to_owned());
         };
         if !outcome.described.is_empty() {
             say(self.output, &outcome.described.join("\n"));
         }
-        // Who counted from zero meanwhile sees that; the record has all of it.
+        // Counters cleared meanwhile are printed from there; the record has the full figures.
         let shown = outcome.since_cleared.take();
         let shown = shown.unwrap_or_else(|| outcome.figures.clone());
         let mut text = format!(
@@ -367,7 +368,7 @@ impl Shell<'_> {
             self.forwarder.look();
             self.show_passed();
             if self.forwarder.is_troubled() {
-                // Told now, and not when somebody says `stop`; there is nothing left to wait for.
+                // Reported now, not at the next `stop`; there is nothing left to wait for.
                 return self.stop();
             }
         }
@@ -376,7 +377,7 @@ impl Shell<'_> {
 
     pub fn load(&mut self, file: &str) -> Result<Reply, String> {
         let text = std::fs::read_to_string(file)
-            .map_err(|error| format!("{file} cannot be read: {error}"))?;
+            .map_err(|error| format!("cannot read {file}: {error}"))?;
         if self.loaded.len() > LOADED_LINES {
             return Err(format!("{file} loads itself"));
         }
@@ -390,12 +391,12 @@ impl Shell<'_> {
         let Some(part) = part else {
             let names: Vec<_> = SECTIONS.iter().map(|section| section.name).collect();
             return Ok(Reply::Said(format!(
-                "help PART, where PART is one of {}, all\nhelp absent: words of testpmd that mean nothing \
-                 here\nmost used: start tx_first 1, stop, show port stats all, set fwd macswap, quit",
+                "help SECTION, where SECTION is one of {}, all\nhelp absent: commands of testpmd that are not \
+                 available\nmost used: start tx_first 1, stop, show port stats all, set fwd macswap, quit",
                 names.join(", ")
             )));
         };
-        // Parts of testpmd's help that are about NICs.
+        // Sections of testpmd's help about NICs.
         if [
             "absent",
             "filters",
@@ -412,7 +413,7 @@ impl Shell<'_> {
             .filter(|section| part == "all" || part == section.name)
             .collect();
         if sections.is_empty() {
-            return Err(format!("there is no part `{part}`: say `help`"));
+            return Err(format!("no help section `{part}`: use `help`"));
         }
         let commands = sections.iter().flat_map(|section| section.commands);
         let width = commands.clone().map(|command| command.words.len()).max();
@@ -422,7 +423,7 @@ impl Shell<'_> {
     }
 }
 
-/// A failure in one line, with what to do.
+/// Formats a failure in one line, with the next step.
 fn words(error: MeasureError) -> String {
     let problem = error.problem();
     format!("{problem}; {}", problem.next_step)

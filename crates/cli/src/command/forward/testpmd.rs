@@ -1,5 +1,5 @@
-//! Options of testpmd's command line: those of mode noisy in its words, and those that mean nothing on our ports.
-//! Nothing is accepted that does nothing.
+//! Options of testpmd's command line: those of mode noisy, and hints for those that our ports do
+//! not have. An option without effect is rejected, not ignored.
 
 use std::str::FromStr;
 
@@ -7,9 +7,10 @@ use clap::Args;
 use linerate_measure::forward::ModeSpec;
 use linerate_metric::event::Problem;
 
+use crate::args::heading;
 use crate::failure::Failure;
 
-/// A mode as it was named: with options of its own, or by its bare word.
+/// Forwarding mode of the command line, and whether it was given without options.
 #[derive(Clone, Debug)]
 pub struct NamedMode {
     spec: ModeSpec,
@@ -27,26 +28,26 @@ impl FromStr for NamedMode {
     }
 }
 
-/// Work of mode noisy, as testpmd names it.
+/// Options of mode noisy, named as in testpmd.
 #[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "Mode noisy, in testpmd's words")]
+#[command(next_help_heading = heading::NOISY)]
 pub struct NoisyArgs {
-    /// Mebibytes of the table: `noisy:memory=`
+    /// Size of the lookup table in MiB: `noisy:memory=`
     #[arg(long, value_name = "MIB", env = "LINERATE_NOISY_LKUP_MEMORY")]
     pub noisy_lkup_memory: Option<u32>,
-    /// Words read from random places of it for each frame: `noisy:reads=`
+    /// Random reads of the table for each frame: `noisy:reads=`
     #[arg(long, value_name = "N", env = "LINERATE_NOISY_LKUP_NUM_READS")]
     pub noisy_lkup_num_reads: Option<u32>,
-    /// Words written to random places of it: `noisy:writes=`
+    /// Random writes to the table for each frame: `noisy:writes=`
     #[arg(long, value_name = "N", env = "LINERATE_NOISY_LKUP_NUM_WRITES")]
     pub noisy_lkup_num_writes: Option<u32>,
-    /// So many of both, beside those
+    /// Additional reads and writes, N of each
     #[arg(long, value_name = "N", env = "LINERATE_NOISY_LKUP_NUM_READS_WRITES")]
     pub noisy_lkup_num_reads_writes: Option<u32>,
 }
 
 impl NoisyArgs {
-    /// Options that were given, with their values.
+    /// Returns the given options with their values.
     fn given(&self) -> Vec<(&'static str, u32)> {
         let all = [
             ("--noisy-lkup-memory", self.noisy_lkup_memory),
@@ -63,10 +64,10 @@ impl NoisyArgs {
             .collect()
     }
 
-    /// The mode with what they say.
+    /// Returns the mode with these options applied.
     ///
     /// # Errors
-    /// That it is another mode, or that it cannot have so much.
+    /// Fails if the mode is not noisy, or if a value is out of range.
     pub fn applied(&self, named: &NamedMode) -> Result<ModeSpec, Failure> {
         let (given, mode) = (self.given(), &named.spec);
         let Some((name, value)) = given.first() else {
@@ -82,10 +83,10 @@ impl NoisyArgs {
         let ModeSpec::Noisy(plan) = mode else {
             return refused(
                 format!(
-                    "it is work of mode noisy, and frames are forwarded in mode {}",
+                    "applies to mode noisy only, but the mode is {}",
                     mode.name()
                 ),
-                "say --mode noisy; in the shell `set fwd noisy:memory=16M,reads=4,writes=4`",
+                "use --mode noisy; in the shell `set fwd noisy:memory=16M,reads=4,writes=4`",
             );
         };
         let mut plan = plan.clone();
@@ -95,7 +96,7 @@ impl NoisyArgs {
             self.noisy_lkup_num_reads_writes,
         ];
         if named.is_bare && counts.iter().any(Option::is_some) {
-            // There what is not asked for is not done.
+            // In testpmd, a count that is not given is 0.
             (plan.reads, plan.writes) = (0, 0);
         }
         plan.reads = self.noisy_lkup_num_reads.unwrap_or(plan.reads);
@@ -106,55 +107,55 @@ impl NoisyArgs {
         if let Some(mebibytes) = self.noisy_lkup_memory {
             plan.memory_bytes = u64::from(mebibytes) << 20;
         }
-        // Read again, so that its bounds hold for these words too.
+        // Parsed again to check the bounds of these values too.
         let text = ModeSpec::Noisy(plan).to_string();
         text.parse()
             .or_else(|why| refused(why, "use 1 to 4096 MiB, and up to 100000 reads and writes"))
     }
 }
 
-/// Options, or what several begin with, and what stands in their place. The first that fits is meant.
+/// Options, or common prefixes of options, with hints for a replacement. The first match counts.
 const ABSENT: &[(&str, &str)] = &[
     (
         "--noisy-tx-sw-buffer-size",
-        "frames wait for a time here and not for a number of others: --mode noisy:delay=1ms",
+        "frames are delayed by time, not by queue length: --mode noisy:delay=1ms",
     ),
     (
         "--noisy-tx-sw-buffer-flushtime",
-        "each frame waits for as long as the mode says: --mode noisy:delay=1ms",
+        "each frame is delayed by the mode's delay: --mode noisy:delay=1ms",
     ),
     (
         "--noisy-forward-mode",
-        "mode noisy hands frames on unread, as io does",
+        "mode noisy forwards frames unchanged, as io does",
     ),
     (
         "--numa",
-        "there is one memory for all ports, placed where it is touched first: `numactl --cpunodebind=0 --membind=0 \
-         linerate forward …` chooses a node, --corelist processors on it",
+        "all ports share one memory, placed by first touch: `numactl --cpunodebind=0 --membind=0 linerate forward …` \
+         selects a node, --corelist its processors",
     ),
     (
         "--no-numa",
-        "memory is placed where it is touched first and nothing else is tried: leave it out",
+        "memory is placed by first touch only: leave it out",
     ),
     (
         "--socket-num",
-        "memory is placed where it is touched first: `numactl --membind=N linerate forward …` says where",
+        "memory is placed by first touch: `numactl --membind=N linerate forward …` selects a node",
     ),
     (
         "--socket-mem",
-        "memory is taken as ports need it: --total-num-mbufs asks for more",
+        "memory is allocated as ports need it: --total-num-mbufs raises it",
     ),
     (
         "--port-numa-config",
-        "there is one memory for all ports: `numactl --membind=N linerate forward …` says where",
+        "all ports share one memory: `numactl --membind=N linerate forward …` selects a node",
     ),
     (
         "--ring-numa-config",
-        "there is one memory for all ports: `numactl --membind=N linerate forward …` says where",
+        "all ports share one memory: `numactl --membind=N linerate forward …` selects a node",
     ),
     (
         "--mlockall",
-        "memory of frames is touched before the start, and locked by ports that need that (xdp:): leave it out",
+        "frame memory is touched before the start, and locked by ports that need it (xdp:): leave it out",
     ),
     (
         "--no-mlockall",
@@ -162,11 +163,11 @@ const ABSENT: &[(&str, &str)] = &[
     ),
     (
         "--disable-link-check",
-        "no link is waited for before the start: leave it out",
+        "the start does not wait for links: leave it out",
     ),
     (
         "--disable-device-start",
-        "ports are open from the beginning: `port stop all` closes them",
+        "ports open at the start: `port stop all` closes them",
     ),
     (
         "--vdev",
@@ -178,19 +179,16 @@ const ABSENT: &[(&str, &str)] = &[
     ),
     (
         "--lcores",
-        "processors of the threads are --corelist 0,1, and their number --cores 2",
+        "--corelist 0,1 sets the processors of the threads, --cores 2 their number",
     ),
     (
         "--no-huge",
-        "huge pages are used where there are some, and ordinary ones else: leave it out",
+        "huge pages are used if available: leave it out",
     ),
-    (
-        "--no-pci",
-        "no device is looked for: ports are those of --dev",
-    ),
+    ("--no-pci", "devices are not scanned: --dev names all ports"),
     (
         "--file-prefix",
-        "nothing is shared between forwarders but shm: ports, by their names: leave it out",
+        "forwarders share nothing but shm: ports, by name: leave it out",
     ),
     (
         "--proc-type",
@@ -206,127 +204,100 @@ const ABSENT: &[(&str, &str)] = &[
     ),
     (
         "--rss-",
-        "ports choose no queue by a hash: the kernel does (`ethtool -N IF rx-flow-hash udp4 sdfn`)",
+        "ports select no queue by a hash: the kernel does (`ethtool -N IF rx-flow-hash udp4 sdfn`)",
     ),
     (
         "--disable-rss",
-        "ports choose no queue by a hash: the kernel does (`ethtool -X IF equal 1`)",
+        "ports select no queue by a hash: the kernel does (`ethtool -X IF equal 1`)",
     ),
     (
         "--rx-mq-mode",
-        "ports choose no queue by a hash: the kernel does (`ethtool -X IF`)",
+        "ports select no queue by a hash: the kernel does (`ethtool -X IF`)",
     ),
     (
         "--enable-rx-cksum",
-        "checksums of what arrives are summed by mode csum",
+        "mode csum computes checksums in software",
     ),
     (
         "--enable-lro",
-        "frames are taken as they come: `ethtool -K IF lro on` joins them before",
+        "frames are received as they arrive: `ethtool -K IF lro on` joins them in the device",
     ),
     (
         "--enable-scatter",
-        "a frame is one piece here: --max-pkt-len, or mtu= of a URL",
+        "frames have a single segment: use --max-pkt-len, or mtu= of a URL",
     ),
     (
         "--enable-hw-",
-        "tags are left as they are: `ethtool -K IF` switches what the device does",
+        "VLAN tags are not changed: `ethtool -K IF` sets what the device does",
     ),
     (
         "--enable-drop-en",
-        "each queue drops for itself when it is full, and counts that",
+        "each full queue drops and counts by itself",
     ),
     (
         "--disable-crc-strip",
-        "check sequences are the device's: frames come without",
+        "the device strips the FCS: frames arrive without it",
     ),
     (
         "--rx-offloads",
-        "nothing is left to devices but what the kernel leaves to them: `ethtool -K IF`",
+        "offloads are those that the kernel uses: `ethtool -K IF`",
     ),
     (
         "--tx-offloads",
-        "nothing is left to devices but what the kernel leaves to them: `ethtool -K IF`",
+        "offloads are those that the kernel uses: `ethtool -K IF`",
     ),
     (
         "--rxpkts",
-        "a frame is one piece here: give URLs a larger mtu= instead",
+        "frames have a single segment: give URLs a larger mtu=",
     ),
     (
         "--rxoffs",
-        "a frame is one piece here: give URLs a larger mtu= instead",
+        "frames have a single segment: give URLs a larger mtu=",
     ),
-    (
-        "--rxfreet",
-        "descriptors go back as rings want it: no threshold is set",
-    ),
-    (
-        "--rxpt",
-        "descriptors go back as rings want it: no threshold is set",
-    ),
-    (
-        "--rxht",
-        "descriptors go back as rings want it: no threshold is set",
-    ),
-    (
-        "--rxwt",
-        "descriptors go back as rings want it: no threshold is set",
-    ),
-    (
-        "--txfreet",
-        "descriptors go back as rings want it: no threshold is set",
-    ),
-    (
-        "--txrst",
-        "descriptors go back as rings want it: no threshold is set",
-    ),
-    (
-        "--txpt",
-        "descriptors go back as rings want it: no threshold is set",
-    ),
-    (
-        "--txht",
-        "descriptors go back as rings want it: no threshold is set",
-    ),
-    (
-        "--txwt",
-        "descriptors go back as rings want it: no threshold is set",
-    ),
+    ("--rxfreet", "descriptors are freed without thresholds"),
+    ("--rxpt", "descriptors are freed without thresholds"),
+    ("--rxht", "descriptors are freed without thresholds"),
+    ("--rxwt", "descriptors are freed without thresholds"),
+    ("--txfreet", "descriptors are freed without thresholds"),
+    ("--txrst", "descriptors are freed without thresholds"),
+    ("--txpt", "descriptors are freed without thresholds"),
+    ("--txht", "descriptors are freed without thresholds"),
+    ("--txwt", "descriptors are freed without thresholds"),
     (
         "--eth-peers-configfile",
-        "addresses are named one by one: --eth-peer 0,02:00:00:00:00:01",
+        "addresses are given one by one: --eth-peer 0,02:00:00:00:00:01",
     ),
     (
         "--eth-link-speed",
-        "links are the kernel's: `ethtool -s IF speed N`",
+        "the kernel manages links: `ethtool -s IF speed N`",
     ),
     (
         "--hairpinq",
-        "no queue of a device is bound to another: two ports and mode io do that",
+        "device queues cannot be bound to each other: use two ports and mode io",
     ),
     (
         "--hot-plug",
-        "a port that goes away says so; `port attach URL` opens one more",
+        "a lost port is reported; `port attach URL` opens another one",
     ),
     (
         "--no-lsc-interrupt",
-        "a link that goes down is told in the result: leave it out",
+        "a link that goes down is reported in the result: leave it out",
     ),
     (
         "--no-rmv-interrupt",
-        "a port that goes away says so: leave it out",
+        "a lost port is reported: leave it out",
     ),
     (
         "--mp-",
-        "there is one memory for all ports, in huge pages where there are some: leave it out",
+        "all ports share one memory, in huge pages if available: leave it out",
     ),
     (
         "--multi-rx-mempool",
-        "there is one memory for all ports: leave it out",
+        "all ports share one memory: leave it out",
     ),
 ];
 
-/// What stands in the place of an option of testpmd's; none where it is not known there either.
+/// Returns the hint for an option of testpmd; `None` if testpmd has no such option.
 pub fn instead_of(option: &str) -> Option<&'static str> {
     Some(ABSENT[place(option)?].1)
 }
@@ -377,7 +348,7 @@ mod tests {
                 "noisy:delay=1ms,reads=7",
                 "noisy:delay=1ms,reads=7,writes=2",
             ),
-            // What was asked for is kept, also where it is what is done anyway.
+            // Explicit values are kept, even if they equal the default.
             (
                 args(None, None, Some(2), None),
                 "noisy:reads=4",
@@ -388,7 +359,7 @@ mod tests {
             assert_eq!(found, mode(want), "{given:?}");
         }
         for (given, said, wanted) in [
-            (args(None, Some(1), None, None), "io", "mode io"),
+            (args(None, Some(1), None, None), "io", "mode is io"),
             (args(Some(0), None, None, None), "noisy", "8 and 4G"),
             (args(Some(5000), None, None, None), "noisy", "8 and 4G"),
             (

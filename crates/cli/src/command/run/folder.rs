@@ -1,4 +1,4 @@
-//! The folder of an experiment's results: whose it is, and that nothing of it stays where nothing came of it.
+//! Directory of an experiment's results: owner, lock, and removal if it stays empty.
 
 use std::fs::{File, create_dir_all, read_dir, read_to_string, remove_dir, remove_file, write};
 use std::path::{Path, PathBuf};
@@ -13,28 +13,28 @@ use linerate_report::store::locked_within;
 use crate::command::demo::prepare_folder;
 use crate::failure::Failure;
 
-/// How long whoever begins waits for another process that is about to have written: a page takes a second at most.
+/// Time to wait at the start for another process that is writing: a report takes a second at most.
 const BEGIN: Duration = Duration::from_secs(2);
 
-/// The same for who has measured: better a table that another may write over than none.
+/// Time to wait after the measurement: a table without the lock is better than none.
 const END: Duration = Duration::from_secs(20);
 
-/// Whose results go into a folder.
+/// Table whose results go into a directory.
 #[derive(Clone, Copy)]
 pub struct Table<'a> {
-    /// The experiment.
+    /// Name of the experiment.
     pub name: &'a str,
-    /// What a table that grows is called.
+    /// Label of a growing table.
     pub label: Option<&'a str>,
-    /// It is gone on with: it has its folder, and no other one can be named.
+    /// The run is resumed: its directory is fixed.
     pub resumes: bool,
 }
 
-/// Stands in a folder until there are results, with whose they will be: what a run that was ended left is its own.
+/// File that names the table of unfinished results, so that leftovers belong to it.
 const UNFINISHED: &str = ".unfinished";
 
 impl Table<'_> {
-    /// The words that name it.
+    /// Returns the experiment and its label, as on the command line.
     fn whose(self) -> String {
         match self.label {
             Some(label) => format!("{} --label {label}", self.name),
@@ -43,23 +43,24 @@ impl Table<'_> {
     }
 }
 
-/// A folder for the results of one table. Those of its parts that were made for it and hold nothing go when it is
-/// dropped.
+/// Directory for the results of one table. On drop, created directories that stayed empty are
+/// removed.
 pub struct Folder {
-    /// The innermost first.
+    /// Created directories, innermost first.
     made: Vec<PathBuf>,
-    /// Says whose results will be there.
+    /// File that names the table, if written.
     marked: Option<PathBuf>,
     held: Option<File>,
 }
 
 impl Folder {
-    /// Finds out before anything is measured whether the results of this table may be written there, and the files of
-    /// these names, which its commands leave and no table that is there has left. Only a table that grows may have several
-    /// processes that measure for it at a time.
+    /// Checks before a measurement that the results of this table may be written there, and that no
+    /// other file has a name that its commands will write (`left`). Several processes at a time may
+    /// only add to a growing table.
     ///
     /// # Errors
-    /// It cannot be made or written to, holds something else, or another process measures into it.
+    /// Fails if the directory cannot be created or written, holds something else, or is used by
+    /// another process.
     pub fn prepare(dir: &Path, table: Table, left: &[String]) -> Result<Self, Failure> {
         check(dir, table)?;
         let parts = dir.ancestors().filter(|part| !part.as_os_str().is_empty());
@@ -75,35 +76,39 @@ impl Folder {
         Ok(folder)
     }
 
-    /// Says that what is left there from now on is this table's. Nobody else measures into it meanwhile but who adds to the
-    /// same one.
+    /// Writes the file that names the table. Only processes that add to the same table may share
+    /// the directory.
     fn mark(&mut self, dir: &Path, table: Table, left: &[String]) -> Result<(), Failure> {
         let mark = dir.join(UNFINISHED);
         let own = table.whose();
         let is_own =
             table.resumes || read_to_string(&mark).is_ok_and(|text| text.trim_end() == own);
         let mut left = left.iter().map(|file| dir.join(file));
-        // A link that leads nowhere is somebody's, too.
+        // A dangling symbolic link counts as a file too.
         if let Some(there) = left.find(|file| !is_own && file.symlink_metadata().is_ok()) {
-            return Err(in_the_way("is there, and of something else", &there, table));
+            return Err(in_the_way(
+                "exists and does not belong to this table",
+                &there,
+                table,
+            ));
         }
-        // Where it cannot be written nothing else can, which is told then.
+        // If this fails, later writes fail too and are reported.
         let _ = write(&mark, own + "\n");
         self.marked = Some(mark);
         Ok(())
     }
 
-    /// Waits until nobody else has it, and keeps it to itself unless others may add to its table.
+    /// Locks the directory; the lock is kept unless other processes may add to its table.
     fn take(&mut self, dir: &Path, table: Table) -> Result<(), Failure> {
         let Ok(held) = lock(dir, BEGIN) else {
-            // Whoever was faster has nothing in it yet, and needs it.
+            // The other process needs the directories, even if they are still empty.
             self.made.clear();
             return Err(Failure::failed(Problem::new(
-                "in use: another process measures into it",
+                "in use by another process that measures into it",
                 dir.display().to_string(),
                 match table.resumes {
-                    true => "wait for that one, and go on with --resume",
-                    false => "wait for that one, or name another folder with --dir",
+                    true => "wait until it ends, then use --resume",
+                    false => "wait until it ends, or name another directory with --dir",
                 },
             )));
         };
@@ -120,29 +125,30 @@ impl Drop for Folder {
         {
             let _ = remove_file(mark);
         }
-        // One that has something in it cannot be removed, and its parents neither.
+        // `remove_dir` fails for a directory with content, and then its parents are kept too.
         let _ = self.made.iter().try_for_each(remove_dir);
-        // Let go of last: whoever waits for it finds it gone.
+        // The lock is released last, so that a waiting process finds the directory removed.
     }
 }
 
-/// Whether nothing but the mark is in a folder.
+/// Returns whether the directory contains only the file that names the table.
 fn is_alone(dir: &Path) -> bool {
     read_dir(dir).is_ok_and(|files| files.count() == 1)
 }
 
-/// Holds the folder of a table that grows until the file that this gives is closed: two processes that read it, add
-/// their points and write it at the same moment would each lose the other's. `None` where that cannot be had.
+/// Locks the directory of a growing table until the returned file is closed: without it, two
+/// processes that read and write the table at once would lose points. `None` if it cannot be
+/// locked.
 pub fn hold(dir: &Path) -> Option<File> {
-    // Whoever measured nothing for the same table may have taken it away.
+    // Another process without results may have removed it.
     create_dir_all(dir).ok()?;
     lock(dir, END).ok().flatten()
 }
 
-/// Another process holds it.
+/// The directory is locked by another process.
 struct InUse;
 
-/// Locks a folder, within that time; `None` where folders cannot be locked.
+/// Locks a directory within a time; `None` if directories cannot be locked.
 fn lock(dir: &Path, within: Duration) -> Result<Option<File>, InUse> {
     let Ok(folder) = File::open(dir) else {
         return Ok(None);
@@ -154,11 +160,11 @@ fn lock(dir: &Path, within: Duration) -> Result<Option<File>, InUse> {
     }
 }
 
-/// Whether results of this table may take the place of what is in a folder: of the same experiment under the same
-/// label, or of nothing.
+/// Checks that results of this table may replace those in a directory: it is empty, or has the same
+/// experiment and label.
 ///
 /// # Errors
-/// There is something else.
+/// Fails if it contains something else.
 pub fn check(dir: &Path, table: Table) -> Result<(), Failure> {
     let results = ["result.json", "report.html"].map(|file| dir.join(file));
     let Some(there) = results.iter().find(|file| file.exists()) else {
@@ -177,24 +183,24 @@ pub fn check(dir: &Path, table: Table) -> Result<(), Failure> {
             Some(label) => format!("holds the results of {} --label {label}", found.name),
             None => format!("holds the results of {} without a label", found.name),
         },
-        None => "is there, and of something else".to_owned(),
+        None => "exists and does not belong to this table".to_owned(),
     };
     Err(in_the_way(&what, there, table))
 }
 
-/// That results would be written over a file.
+/// Returns the error for a file that results would overwrite.
 fn in_the_way(what: &str, there: &Path, table: Table) -> Failure {
     Failure::usage(Problem::new(
-        format!("{what}, which these would be written over"),
+        format!("{what}, but would be overwritten"),
         there.display().to_string(),
         match table.resumes {
-            true => "move that away, and go on with --resume",
-            false => "name another folder with --dir, or move that away",
+            true => "move it away, then use --resume",
+            false => "name another directory with --dir, or move it away",
         },
     ))
 }
 
-/// The table that is in a folder.
+/// Returns the table in a directory.
 pub fn table_in(dir: &Path) -> Option<RunSet> {
     let text = read_to_string(dir.join("result.json")).ok()?;
     match Document::from_json(&text) {
@@ -220,7 +226,7 @@ mod tests {
         resumes: false,
     };
 
-    /// What a table of that name leaves.
+    /// Returns the result file of a table.
     fn result(name: &str, label: Option<&str>) -> String {
         let result = ExperimentResult {
             name: name.to_owned(),
@@ -248,7 +254,7 @@ mod tests {
         let (outer, dir) = (room.path().join("a"), room.path().join("a/b"));
         drop(Folder::prepare(&dir, SMALL, &[]).unwrap());
         assert!(!outer.exists());
-        // What was there before stays, and so does what something was put into.
+        // Directories that existed before stay, and so do those with content.
         std::fs::create_dir(&outer).unwrap();
         drop(Folder::prepare(&dir, SMALL, &[]).unwrap());
         assert!(outer.exists() && !dir.exists());
@@ -269,8 +275,8 @@ mod tests {
         assert_eq!(told(None), Ok(()));
         let write = |file: &str, text: &str| std::fs::write(dir.join(file), text).unwrap();
         for (file, text, label, says) in [
-            ("report.html", "<p>", None, "of something else"),
-            ("result.json", "{}", None, "of something else"),
+            ("report.html", "<p>", None, "does not belong to this table"),
+            ("result.json", "{}", None, "does not belong to this table"),
             (
                 "result.json",
                 &result("other", None),
@@ -298,9 +304,9 @@ mod tests {
         write("result.json", &result("small", None));
         assert_eq!(told(None), Ok(()));
         for (resumes, next_step) in [
-            (false, "name another folder with --dir, or move that away"),
-            // Which refuses --dir.
-            (true, "move that away, and go on with --resume"),
+            (false, "name another directory with --dir, or move it away"),
+            // With --resume, --dir is not possible.
+            (true, "move it away, then use --resume"),
         ] {
             let other = Table {
                 name: "other",
@@ -331,21 +337,21 @@ mod tests {
         std::fs::remove_file(&file).unwrap();
         std::os::unix::fs::symlink("nowhere", &file).unwrap();
         assert_eq!(told(SMALL), refused);
-        // One that is gone on with left it there.
+        // A resumed run wrote it itself.
         let resumed = Table {
             resumes: true,
             ..SMALL
         };
         assert_eq!(told(resumed), Ok(()));
         std::fs::remove_file(dir.join(UNFINISHED)).unwrap();
-        // The table that is there has not left it.
+        // The table there did not write it.
         std::fs::write(dir.join("result.json"), result("small", None)).unwrap();
         assert_eq!(told(SMALL), refused);
         assert_eq!(told(resumed), Ok(()));
         assert!(!dir.join(UNFINISHED).exists());
     }
 
-    /// It was ended before a point was measured, or without a word.
+    /// The run was interrupted before a point was measured, or was killed.
     #[test]
     fn what_an_ended_run_left_is_its_own() {
         let room = tempfile::tempdir().unwrap();
@@ -358,14 +364,14 @@ mod tests {
         };
         let first = Folder::prepare(&dir, SMALL, &left).unwrap();
         std::fs::write(&file, "left").unwrap();
-        // Whoever comes meanwhile is told that it is in use, and nothing of files.
+        // A process that starts meanwhile gets the lock error first.
         let failure = Folder::prepare(&dir, SMALL, &left).err().unwrap();
         assert!(failure.problem.situation.contains("in use"));
         drop(first);
         assert!(dir.join(UNFINISHED).exists());
         drop(Folder::prepare(&dir, SMALL, &left).unwrap());
         assert!(Folder::prepare(&dir, other, &left).is_err());
-        // Two that add to the same table leave the same files.
+        // Two processes that add to the same table write the same files.
         std::fs::remove_dir_all(&dir).unwrap();
         let both = [(); 2].map(|()| {
             let folder = Folder::prepare(&dir, other, &left).unwrap();
@@ -383,7 +389,7 @@ mod tests {
         let room = tempfile::tempdir().unwrap();
         let dir = room.path().join("a");
         let first = Folder::prepare(&dir, SMALL, &[]).unwrap();
-        // It was not there when this one looked.
+        // It did not exist when this process checked.
         let mut second = Folder {
             made: vec![dir.clone()],
             marked: None,

@@ -1,4 +1,4 @@
-//! What an experiment has measured so far, on the disk: each point before the next one begins.
+//! Journal of an experiment: each point is on the disk before the next one starts.
 
 use std::path::PathBuf;
 
@@ -16,27 +16,27 @@ use serde::{Deserialize, Serialize};
 use crate::args::RunArgs;
 use crate::failure::Failure;
 
-/// What was asked for: the first line of a journal.
+/// Request of an experiment: the first line of a journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Asked {
     pub id: String,
     pub started: Timestamp,
-    /// The experiment as it was named.
+    /// Name of the experiment, as given.
     pub file: String,
-    /// Its text: what is gone on with is what was begun, whatever became of the file.
+    /// Text of the experiment, so that a resumed run does not depend on the file.
     pub text: String,
     pub quick: bool,
     pub point: Setting,
     pub label: Option<String>,
     pub on: Option<String>,
     pub repeat: Option<u32>,
-    /// The folder of the results, and from where that is seen.
+    /// Directory of the results, and the working directory that it is relative to.
     pub dir: PathBuf,
     pub from: PathBuf,
 }
 
 impl Asked {
-    /// What the options say.
+    /// Builds the request from the options.
     pub fn of(args: &RunArgs, text: String, experiment: &Experiment) -> Self {
         let started = Timestamp::now();
         let named = || match &args.label {
@@ -59,7 +59,7 @@ impl Asked {
         }
     }
 
-    /// The command that goes on with it.
+    /// Returns the command that resumes it.
     pub fn resume(&self) -> String {
         format!("linerate run --resume {}", self.id)
     }
@@ -68,41 +68,38 @@ impl Asked {
 fn unusable(error: &TuneError) -> Failure {
     Failure::failed(match error {
         TuneError::InUse { path } => Problem::new(
-            "in use: another process measures it",
+            "in use by another process that measures it",
             path.display().to_string(),
-            "wait for that one, or end it",
+            "wait until it ends, or end it",
         ),
         TuneError::Shape { path, why } => Problem::new(
-            format!("no journal of this version ({why})"),
+            format!("not a journal of this version ({why})"),
             path.display().to_string(),
-            "begin anew, `linerate run NAME`: what was measured is in `linerate runs list`",
+            "start again with `linerate run NAME`; earlier results are in `linerate runs list`",
         ),
         TuneError::Journal { path, source } => Problem::new(
-            format!("cannot be read and written ({source})"),
+            format!("cannot be read or written ({source})"),
             path.display().to_string(),
-            "see who may, and whether its disk is full",
+            "check its permissions and the free space of its disk",
         ),
-        other => Problem::new(other.to_string(), "the journal", "begin anew"),
+        other => Problem::new(other.to_string(), "the journal", "start again"),
     })
 }
 
-/// Why a line is not in a journal.
+/// Returns why a line could not be written to a journal.
 fn unwritable(error: &TuneError) -> String {
     match error {
         TuneError::Journal { path, source } => {
-            format!(
-                "the journal {} cannot be written ({source})",
-                path.display()
-            )
+            format!("cannot write the journal {} ({source})", path.display())
         }
         other => other.to_string(),
     }
 }
 
-/// An experiment that was ended half-way: what was asked, what was measured, and where to go on writing.
+/// Opens an unfinished experiment: the request, the measured points, and the journal to continue.
 ///
 /// # Errors
-/// There is none of that name.
+/// Fails if there is none of that name.
 pub fn resumed(name: &str) -> Result<(Asked, Vec<Measured>, Journal), Failure> {
     let path = PathBuf::from(name);
     let path = match (path.is_file(), folder("run")) {
@@ -112,11 +109,13 @@ pub fn resumed(name: &str) -> Result<(Asked, Vec<Measured>, Journal), Failure> {
     if !path.is_file() {
         let left = left();
         return Err(Failure::failed(Problem::new(
-            "there is no experiment of that name to go on with",
+            "no experiment of that name to resume",
             format!("--resume {name}"),
             match left.is_empty() {
-                true => "none is left half-way: begin one, `linerate run NAME`".to_owned(),
-                false => format!("left half-way: {}", left.join(", ")),
+                true => {
+                    "no experiment is unfinished: start one with `linerate run NAME`".to_owned()
+                }
+                false => format!("unfinished: {}", left.join(", ")),
             },
         )));
     }
@@ -128,13 +127,13 @@ pub fn resumed(name: &str) -> Result<(Asked, Vec<Measured>, Journal), Failure> {
     Ok((asked, done, journal))
 }
 
-/// Experiments that were ended half-way, the newest first: `ID (udp-hops)`.
+/// Returns unfinished experiments, newest first: `ID (udp-hops)`.
 fn left() -> Vec<String> {
     let entries = folder("run").and_then(|folder| std::fs::read_dir(folder).ok());
     let mut paths: Vec<PathBuf> = (entries.into_iter().flatten().flatten())
         .map(|entry| entry.path())
         .filter(|path| path.extension().is_some_and(|end| end == "jsonl"))
-        // What another process measures now is not left half-way.
+        // An experiment that another process is measuring is not unfinished.
         .filter(|path| !journal::is_held(path))
         .collect();
     paths.sort_unstable_by(|a, b| b.cmp(a));
@@ -149,16 +148,16 @@ fn left() -> Vec<String> {
     named.collect()
 }
 
-/// Keeps what is measured as soon as it is.
+/// Writes each point to the journal and the store.
 pub struct Keeper {
     journal: Option<Journal>,
-    /// Whether the journal took a line in part: nothing may follow it.
+    /// The journal has an incomplete last line, so nothing may follow.
     is_cut: bool,
     store: Option<Store>,
 }
 
 impl Keeper {
-    /// Keeps points in this journal, and their records in the store unless they are not to be there.
+    /// Writes points to this journal, and their records to the store if `stores`.
     pub fn new(journal: Option<Journal>, stores: bool) -> Self {
         let store = stores.then(Store::open_default).and_then(Result::ok);
         Self {
@@ -168,23 +167,22 @@ impl Keeper {
         }
     }
 
-    /// Begins a journal.
+    /// Creates a journal.
     ///
     /// # Errors
-    /// Why there is none: nothing can be gone on with then.
+    /// Returns why there is none: the experiment cannot be resumed then.
     pub fn begin(asked: &Asked) -> Result<Journal, String> {
-        let folder =
-            folder("run").ok_or("neither XDG_STATE_HOME nor HOME holds an absolute path")?;
+        let folder = folder("run").ok_or("neither XDG_STATE_HOME nor HOME is an absolute path")?;
         let path = folder.join(format!("{}.jsonl", asked.id));
         let begun = Journal::create(&path, asked);
         begun.map_err(|error| {
-            // Half a first line is no journal.
+            // An incomplete first line is not a journal.
             let _ = std::fs::remove_file(&path);
             unwritable(&error)
         })
     }
 
-    /// Puts a point on the disk. What could not be put there is said once: of the journal, and of the store.
+    /// Writes a point. Each failure of the journal and of the store is returned once.
     pub fn keep(&mut self, measured: &Measured) -> (Option<String>, Option<ReportError>) {
         let mut said = (None, None);
         if !self.is_cut
@@ -193,7 +191,7 @@ impl Keeper {
         {
             let error = unwritable(&error);
             said.0 = Some(format!(
-                "{error}; what is measured from now on is lost if this is killed"
+                "{error}; points measured from now on are lost if this process is killed"
             ));
             self.is_cut = true;
         }
@@ -209,15 +207,15 @@ impl Keeper {
         said
     }
 
-    /// Whether points are kept so that somebody can go on with them.
+    /// Returns whether the experiment can be resumed.
     pub fn is_kept(&self) -> bool {
         self.journal.is_some()
     }
 
-    /// Takes the journal away: all of it is where it belongs.
+    /// Removes the journal of a finished experiment.
     pub fn done(self) {
         if let Some(journal) = self.journal {
-            // A file that stays takes room and harms nobody.
+            // A leftover file only takes space.
             let _ = journal.remove();
         }
     }

@@ -1,4 +1,4 @@
-//! `linerate run`: a whole experiment, its tables, its page and its records.
+//! `linerate run`: a whole experiment with its tables, report and records.
 
 mod folder;
 mod journal;
@@ -48,10 +48,10 @@ impl From<ExperimentError> for Failure {
     }
 }
 
-/// How soon a stop is noticed while hands are waited for.
+/// Time between two checks for a stop while a manual step is awaited.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Runs it; gives the exit code.
+/// Runs the command and returns the exit code.
 pub fn run(args: &RunArgs) -> u8 {
     let mut output = Output::new(&args.output);
     act(args, &mut output).unwrap_or_else(|failure| {
@@ -96,7 +96,7 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
         Some(host) => Place::Host(host.parse()?),
         None => Place::Lab,
     };
-    // Before anything is begun: what cannot be measured leaves no folder and no journal.
+    // Checked first, so that an impossible experiment leaves no directory and no journal.
     let left = files_left(&experiment, &asked)?;
     experiment.check_place(&place, asked.quick, &asked.point)?;
     check_commands(&experiment, asked.quick, &asked.file)?;
@@ -104,14 +104,14 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
     live::check(args.screen.is_asked())?;
     let dir = &asked.dir;
     let label = asked.label.as_deref();
-    // Dropped after all that is written there.
+    // Dropped after all files are written.
     let table = Table {
         name: &experiment.name,
         label,
         resumes: args.resume.is_some(),
     };
     let _folder = Folder::prepare(dir, table, &left)?;
-    // Before the first thread: only a process with one can enter a user namespace.
+    // Before the first thread: only a single-threaded process can enter a user namespace.
     if experiment.lab.is_some() && asked.on.is_none() && !linerate_lab::privileged() {
         linerate_lab::enter_user_namespace()?;
     }
@@ -119,7 +119,7 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
     if let Some(before) = table() {
         check_table(&before, &asked)?;
     }
-    // From when it is read again until it is written with the points of this run.
+    // Held from the second read until the table is written with the points of this run.
     let held = RefCell::new(None);
     let held_table = || {
         if asked.label.is_some() && held.borrow().is_none() {
@@ -132,9 +132,9 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
     let flag = stop.as_flag();
     let program = std::env::current_exe().map_err(|error| {
         Failure::failed(Problem::new(
-            format!("it does not find itself ({error})"),
+            format!("cannot find its own program file ({error})"),
             "linerate",
-            "run it from where it is installed",
+            "run it from its installed path",
         ))
     })?;
     let options = Options {
@@ -165,7 +165,7 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
     let begun = journal.map_or_else(|| Keeper::begin(&asked), Ok);
     if let Err(why) = &begun {
         output.remark(&format!(
-            "warning: {why}; what is measured is lost if this is killed"
+            "warning: {why}; points are lost if this process is killed"
         ));
     }
     if let Some(note) = strange_addresses(&experiment, &asked)? {
@@ -175,7 +175,7 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
     if keeper.is_kept() {
         let resume = asked.resume();
         output.told(&match done.len() {
-            0 => format!("each point is kept when it is measured; after a crash: {resume}"),
+            0 => format!("each point is stored when measured; to resume after a crash: {resume}"),
             n => format!("{n} points were measured before"),
         });
     }
@@ -193,7 +193,7 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
             if let (Progress::Turn { knob, value }, Some(turner)) = (progress, &mut turner) {
                 return turner.turn_one(&knob.name, value);
             }
-            // It is on the disk before anybody is told.
+            // Written to the journal before it is reported.
             if let Progress::Measured { measured, .. } = progress {
                 any = true;
                 let (journal, store) = keeper.keep(measured);
@@ -209,27 +209,28 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
         })
     })?;
     for why in turner.iter_mut().flat_map(Turner::back) {
-        output.remark(&format!("warning: could not be set back: {why}"));
+        output.remark(&format!("warning: could not be restored: {why}"));
     }
     if !any {
-        // There is nothing to go on with.
+        // Nothing was measured, so there is nothing to resume.
         keeper.done();
         keeper = Keeper::new(None, false);
     }
     let put = measured.map_err(Failure::from).and_then(|set| {
-        // A page of nothing would stand in place of one that says something.
+        // A report without runs must not replace one with runs.
         let written = match set.runs.is_empty() {
             true => Ok(None),
             false => write_folder(dir, &set, keeper.is_kept()),
         };
-        // Whoever reads what is told now may take his time; others wait for the table alone.
+        // Released before printing, which a slow reader may delay: other processes wait only for
+        // the table.
         drop(held.take());
         output.set(&set, &[])?;
         written.map(|before| (set, before))
     });
     let unfinished = !matches!(&put, Ok((set, _)) if !set.interrupted);
     match (unfinished, keeper.is_kept()) {
-        (true, true) => output.told(&format!("to go on with it: {}", asked.resume())),
+        (true, true) => output.told(&format!("to resume: {}", asked.resume())),
         (true, false) => {}
         (false, _) => keeper.done(),
     }
@@ -238,7 +239,7 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
         output.remark(&format!("report: {}", dir.join("report.html").display()));
         if let Some(id) = before {
             output.remark(&format!(
-                "it stands in place of an earlier one: `linerate report {id} --html FILE` makes that again"
+                "it replaces an earlier one: `linerate report {id} --html FILE` writes that again"
             ));
         }
     }
@@ -254,30 +255,30 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
     })
 }
 
-/// That no experiment was named, with those that there are.
+/// Returns the error for a missing experiment name, with the shipped ones.
 fn nothing_named() -> Failure {
     Failure::usage(Problem::new(
         "no experiment is named",
         "linerate run",
         format!(
-            "give a file, or one that ships: {}; `linerate run --list` says what each answers",
+            "give a file, or a shipped experiment: {}; `linerate run --list` describes them",
             names().join(", ")
         ),
     ))
 }
 
-/// Those that ship.
+/// Returns the names of the shipped experiments.
 fn names() -> Vec<&'static str> {
     SHIPPED.iter().map(|(name, _)| *name).collect()
 }
 
-/// The network of an experiment as a lab file.
+/// Returns the network of an experiment as a lab file.
 fn lab_of(experiment: &Experiment) -> Result<String, Failure> {
     experiment.lab_file().ok_or_else(|| {
         Failure::usage(Problem::new(
             match experiment.lab {
-                Some(_) => "it has as many switches as its knob says, and no network of its own",
-                None => "it has no network in its file",
+                Some(_) => "has no fixed network: a knob sets its number of switches",
+                None => "has no network in its file",
             },
             &experiment.name,
             "`linerate lab up --hops N` builds switches between two hosts",
@@ -285,13 +286,14 @@ fn lab_of(experiment: &Experiment) -> Result<String, Failure> {
     })
 }
 
-/// Every command of ours is one: a mistyped word would else be found at its point only.
+/// Checks all commands of linerate in an experiment, so that a typo is found before the first
+/// point.
 fn check_commands(experiment: &Experiment, quick: bool, file: &str) -> Result<(), Failure> {
     for words in experiment.command_lines(quick, &Setting::new())? {
         let line = std::iter::once("linerate").chain(words.iter().map(String::as_str));
         if let Err(error) = crate::args::command().try_get_matches_from(line) {
             let text = error.to_string();
-            // What it says comes first; usage and hints follow an empty line.
+            // The message comes first; usage and hints follow an empty line.
             let text = text.split("\n\n").next().unwrap_or_default();
             let words_of_it: Vec<&str> = text.split_whitespace().collect();
             return Err(Failure::usage(Problem::new(
@@ -300,14 +302,14 @@ fn check_commands(experiment: &Experiment, quick: bool, file: &str) -> Result<()
                     .trim_start_matches("error: ")
                     .to_owned(),
                 format!("{file}: `linerate {}`", words.join(" ")),
-                "mend the command in the file",
+                "correct the command in the file",
             )));
         }
     }
     Ok(())
 }
 
-/// That commands which go to a real host have addresses of the experiment's own network in them.
+/// Returns a note if commands for a real host contain addresses of the experiment's own network.
 fn strange_addresses(experiment: &Experiment, asked: &Asked) -> Result<Option<String>, Failure> {
     let (Some(_), Some(_)) = (&asked.on, &experiment.lab) else {
         return Ok(None);
@@ -316,28 +318,28 @@ fn strange_addresses(experiment: &Experiment, asked: &Asked) -> Result<Option<St
     let named: Vec<String> = own.iter().map(ToString::to_string).collect();
     let next = match shipped(&asked.file) {
         Some(_) => format!(
-            "`linerate run {} --print > mine.toml`, write your addresses and interfaces in it, and run that",
+            "`linerate run {} --print > mine.toml`, put your addresses and interfaces in it, and run that",
             asked.file
         ),
-        None => format!("write your addresses and interfaces in {}", asked.file),
+        None => format!("put your addresses and interfaces in {}", asked.file),
     };
     Ok((!named.is_empty()).then(|| {
         format!(
-            "note: its commands name {}, of the network that it builds: where yours is another, {next}",
+            "note: its commands use {} of the network that it builds: if yours differs, {next}",
             named.join(", ")
         )
     }))
 }
 
-/// The experiment of a name or a file.
+/// Loads an experiment by name or file.
 ///
 /// # Errors
-/// There is none, or it is none.
+/// Fails if there is no such experiment, or if it is invalid.
 pub fn experiment_of(name: &str) -> Result<Experiment, Failure> {
     experiment_in(&text_of(name)?, name)
 }
 
-/// The experiment that a file's text is.
+/// Parses the text of an experiment file.
 fn experiment_in(text: &str, file: &str) -> Result<Experiment, Failure> {
     Experiment::from_toml(text).map_err(|error| Failure {
         problem: error.problem_in(file),
@@ -345,21 +347,21 @@ fn experiment_in(text: &str, file: &str) -> Result<Experiment, Failure> {
     })
 }
 
-/// A shipped experiment by name; otherwise a file.
+/// Returns the text of a shipped experiment, or of a file.
 fn text_of(name: &str) -> Result<String, Failure> {
     if let Some(text) = shipped(name) {
         return Ok(text.to_owned());
     }
     std::fs::read_to_string(name).map_err(|error| {
         Failure::usage(Problem::new(
-            format!("no experiment that ships, and no file ({error})"),
+            format!("neither a shipped experiment nor a readable file ({error})"),
             name,
             format!("give a file, or one of {}", names().join(", ")),
         ))
     })
 }
 
-/// A knob of an experiment that a command of its own turns.
+/// Returns a knob of an experiment that is set by a command.
 fn turned_by_command(knob: &KnobOf) -> Option<Knob> {
     Some(Knob {
         name: knob.name.clone(),
@@ -398,7 +400,7 @@ fn tell(output: &Output, stop: &AtomicBool, progress: &Progress) {
             }
         }
         Progress::Again { words, because } => {
-            output.told(&format!("tried again: {words}: {because}"));
+            output.told(&format!("retried: {words}: {because}"));
         }
         Progress::Skipped { words, because } => {
             output.remark(&format!("not measured: {words}: {because}"));
@@ -410,20 +412,20 @@ fn tell(output: &Output, stop: &AtomicBool, progress: &Progress) {
         } => {
             let others = match points {
                 0 => String::new(),
-                1 => "neither is another point that names ".to_owned(),
-                n => format!("neither are {n} other points that name "),
+                1 => "also not measured: 1 more point that names ".to_owned(),
+                n => format!("also not measured: {n} more points that name "),
             };
             output.remark(&format!("{others}{object}: {next_step}"));
         }
         Progress::Serve { command } => {
-            output.remark(&format!("the far host runs `{command}`"));
+            output.remark(&format!("the remote host runs `{command}`"));
         }
         Progress::Turn { .. } => {}
         Progress::Hands { words } => {
             if let Some(screen) = output.teller() {
                 let (done, waiting) = mpsc::channel();
                 screen.show(Scene::Hands(words.clone(), done));
-                // Whoever quits instead is told by the stop, and so is a signal.
+                // A quit or a signal sets the stop flag and drops the sender.
                 while waiting.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
                     if stop.load(Relaxed) {
                         return;
@@ -433,10 +435,10 @@ fn tell(output: &Output, stop: &AtomicBool, progress: &Progress) {
             }
             use std::io::IsTerminal;
             if !std::io::stdin().is_terminal() {
-                output.remark(&format!("taken as done: {words}"));
+                output.remark(&format!("assumed done: {words}"));
                 return;
             }
-            // What was typed before the question is no answer to it.
+            // Input typed before the prompt must not confirm it.
             forget_typed();
             output.remark(&format!("{words}, then press Enter"));
             wait_for_enter(stop);
@@ -444,8 +446,8 @@ fn tell(output: &Output, stop: &AtomicBool, progress: &Progress) {
     }
 }
 
-/// Waits until somebody presses Enter, or the terminal ends, or somebody ends the experiment: a read that waits
-/// for a line goes on after a signal.
+/// Waits for Enter, the end of the terminal, or a stop. It polls, because a blocking read would
+/// continue after a signal.
 fn wait_for_enter(stop: &AtomicBool) {
     let input = std::io::stdin();
     while !stop.load(Relaxed) {
@@ -454,14 +456,14 @@ fn wait_for_enter(stop: &AtomicBool) {
             Ok(true) => {
                 let _ = input.read_line(&mut String::new());
             }
-            // Whoever cannot be asked is not waited for.
+            // Without a readable input there is nothing to wait for.
             Err(_) => {}
         }
         return;
     }
 }
 
-/// How far apart two processors are now.
+/// Returns the current distance of two processors.
 fn distance() -> Option<Distance> {
     processors_apart().map(|time| match time < NEAR_BELOW {
         true => Distance::Near,
@@ -469,14 +471,15 @@ fn distance() -> Option<Distance> {
     })
 }
 
-/// Files that its commands will leave in the folder of the results, but for those of points that a table there has already.
+/// Returns the files that its commands will write to the results directory, without those of points
+/// that the table there has.
 fn files_left(experiment: &Experiment, asked: &Asked) -> Result<Vec<String>, Failure> {
     let mut files = experiment.files_left(asked.quick, &asked.point)?;
     let before = table_in(&asked.dir).and_then(|before| before.result.experiment);
     for point in before.iter().flat_map(|before| &before.points) {
         let tried = point.skipped.is_none() || !point.commands.is_empty();
         let quick = before.as_ref().is_some_and(|before| before.quick);
-        // A point that this file does not know has none.
+        // A point that is unknown to this file has none.
         if tried && let Ok(known) = experiment.files_left(quick, &point.setting) {
             files.retain(|file| !known.contains(file));
         }
@@ -484,13 +487,14 @@ fn files_left(experiment: &Experiment, asked: &Asked) -> Result<Vec<String>, Fai
     Ok(files)
 }
 
-/// Writes the table, its page and its records, in place of those that an earlier table of its name left there. Gives the
-/// id of that one, where it is stored and not part of this one. `resumes`: where it fails, this is gone on with.
+/// Writes the table, its report and its records in place of those of an earlier table of its name.
+/// Returns the id of that one, if it is stored and not part of this one. `resumes`: a failure can
+/// be resumed.
 fn write_folder(dir: &Path, set: &RunSet, resumes: bool) -> Result<Option<String>, Failure> {
     let result = set.result.experiment.as_deref();
     let result = result.expect("the set of an experiment has its result");
     let label = result.label.as_deref();
-    // Another process may have put something there meanwhile, or taken an empty folder away.
+    // Another process may have changed or removed the directory meanwhile.
     let table = Table {
         name: &result.name,
         label,
@@ -507,7 +511,7 @@ fn write_folder(dir: &Path, set: &RunSet, resumes: bool) -> Result<Option<String
     write_file(dir.join("report.html"), &html::of_set(&result.title, set))?;
     let is_kept = |id: &str| set.runs.iter().any(|run| run.id == id);
     for run in earlier.iter().flat_map(|earlier| &earlier.runs) {
-        // An id is a file's name and no path, whatever a file that is not ours says.
+        // Only plain ids are used as file names, because the file may come from elsewhere.
         if !is_kept(&run.id)
             && run
                 .id
@@ -523,7 +527,7 @@ fn write_folder(dir: &Path, set: &RunSet, resumes: bool) -> Result<Option<String
         .filter(|id| is_stored(id)))
 }
 
-/// Whether a set of this id is in the store.
+/// Returns whether a set of this id is in the store.
 fn is_stored(id: &str) -> bool {
     let store = Store::open_default();
     store.is_ok_and(|store| store.file(id).is_file())

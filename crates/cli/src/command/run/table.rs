@@ -1,4 +1,4 @@
-//! Tables that grow: points of several runs of an experiment under one label.
+//! Growing tables: points of several runs of an experiment under one label.
 
 use std::path::{Path, PathBuf};
 
@@ -10,10 +10,10 @@ use linerate_report::store::Store;
 use super::journal::Asked;
 use crate::failure::Failure;
 
-/// Points that were measured elsewhere, or for another time, do not belong into one table.
+/// Checks that the points of a table were measured in the same place and with the same duration.
 ///
 /// # Errors
-/// They would be in one.
+/// Fails if they differ.
 pub fn check_table(before: &RunSet, asked: &Asked) -> Result<(), Failure> {
     let Some(result) = &before.result.experiment else {
         return Ok(());
@@ -31,12 +31,12 @@ pub fn check_table(before: &RunSet, asked: &Asked) -> Result<(), Failure> {
         false => Err(Failure::usage(Problem::new(
             format!("its points were measured {was}"),
             format!("--label {label}"),
-            "measure this one in the same way, or give another label",
+            "measure in the same way, or choose another label",
         ))),
     }
 }
 
-/// The table of a label: the newest one in the folder or the store.
+/// Returns the table of a label: the newest one in the directory or the store.
 pub fn table_of(dir: &Path, name: &str, label: &str) -> Option<RunSet> {
     let fits = |set: &RunSet| {
         let result = set.result.experiment.as_ref();
@@ -57,9 +57,10 @@ pub fn table_of(dir: &Path, name: &str, label: &str) -> Option<RunSet> {
     newest(stored, read(dir.join("result.json")))
 }
 
-/// The table that was written last, which has all points: not the one that was begun last, since one that was
-/// ended half-way is gone on with later. Of two that were measured side by side and end with the same run the one `here` was
-/// written last, since a folder is held meanwhile; of those in the store, which is not, the one that has the runs of both.
+/// Returns the table that was written last, which has all points. The start time does not decide,
+/// because an interrupted table may be resumed later. Of two with the same latest run, `here` was
+/// written last, because its directory is locked meanwhile; in the store, which is not locked, the
+/// one with more runs counts.
 fn newest(stored: impl Iterator<Item = RunSet>, here: Option<RunSet>) -> Option<RunSet> {
     let latest = |set: &RunSet| set.runs.iter().map(|run| run.started).max();
     let stored = stored.max_by_key(|set| (latest(set), set.runs.len(), set.started));
@@ -74,7 +75,7 @@ mod tests {
     use linerate_metric::plan::{Kind, Plan, Protocol};
     use linerate_metric::record::Record;
 
-    /// A table that was begun at a second, with runs of others.
+    /// A table with this start second and runs at these seconds.
     fn table(id: &str, begun: i64, runs: &[i64]) -> RunSet {
         let at = |second: i64| Timestamp::from_second(second).unwrap();
         let run = |&second: &i64| {
@@ -96,22 +97,22 @@ mod tests {
     fn the_newest_table_is_the_one_that_was_written_last() {
         for (tables, wanted) in [
             (vec![], None),
-            // Each point is added to the table before.
+            // Each point is added to the previous table.
             (
                 vec![table("one", 1, &[2]), table("two", 3, &[2, 4])],
                 Some("two"),
             ),
-            // The first was ended half-way, and gone on with after the second.
+            // The first was interrupted, and resumed after the second.
             (
                 vec![table("resumed", 1, &[2, 4, 6]), table("two", 3, &[4])],
                 Some("resumed"),
             ),
-            // The first was begun before the second, and written after it.
+            // The first was started before the second, and written after it.
             (
                 vec![table("both", 1, &[4, 5]), table("one", 2, &[5])],
                 Some("both"),
             ),
-            // A point of the first was measured anew and failed: nothing is newer.
+            // A point of the first was measured again and failed: no run is newer.
             (
                 vec![table("one", 1, &[2]), table("again", 3, &[2])],
                 Some("again"),
@@ -123,15 +124,15 @@ mod tests {
         }
     }
 
-    /// A point that is measured again has fewer runs where fewer were asked for, or none came of the others.
+    /// A point that is measured again may have fewer runs.
     #[test]
     fn a_table_with_fewer_runs_may_be_the_one_that_was_written_last() {
         let before = || table("before", 3, &[1, 2, 7]);
         let here = |runs: &[i64]| Some(table("here", 1, runs));
         for (here, wanted) in [
-            // Begun before the other and written after it, with one run in place of two.
+            // Started before the other and written after it, with one run in place of two.
             (here(&[6, 7]), "here"),
-            // Gone on with in another folder since.
+            // Resumed in another directory since.
             (here(&[1, 2, 6]), "before"),
             (None, "before"),
         ] {

@@ -1,23 +1,22 @@
 /*
- * A far end for `linerate` to build into a device: sink, source and echo over BSD sockets.
+ * Server for `linerate` to build into a device: sink, source and echo over BSD sockets.
  *
  *   sink    discard (RFC 863)   TCP and UDP   linerate throughput DEVICE --peer discard [-u]
  *   source  chargen (RFC 864)   TCP           linerate throughput DEVICE --peer chargen -R
  *   echo    echo (RFC 862)      TCP and UDP   linerate latency DEVICE --peer echo [-u]
  *
- * One thread, one select loop, memory settled when it is compiled. It allocates nothing. What the
- * sink counted is printed when a flow has been silent for a second; `--far-report` reads that from the
- * device's console, where it waits for it:
+ * One thread, one select loop, static memory, no allocation. The sink prints its counters when a flow
+ * has been silent for a second; `--far-report` reads them from the device's console:
  *
  *   linerate throughput DEVICE --peer discard -u -b 10M \
  *     --far-report 'sleep 2; tail -n 1 console.log,(?P<bytes>\d+) bytes in (?P<packets>\d+) packets'
  *
  * On a system with POSIX sockets: cc -std=c99 -O2 -o target target.c && ./target
- * With lwIP: define LINERATE_LWIP, call linerate_target(9, 19, 7) from a task of its own, and define
- * LINERATE_NO_MAIN. A system without clock_gettime defines LINERATE_NOW_NS() to a function that
- * gives nanoseconds of a clock that never goes back, as unsigned 64-bit.
+ * With lwIP: define LINERATE_LWIP and LINERATE_NO_MAIN, and call linerate_target(9, 19, 7) from a
+ * separate task. On a system without clock_gettime, define LINERATE_NOW_NS() as a function that returns
+ * the nanoseconds of a monotonic clock as unsigned 64-bit.
  *
- * The echo answers anybody: build it into devices on networks that you trust.
+ * The echo responds to any sender: use it only on trusted networks.
  */
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200112L
@@ -43,28 +42,28 @@
 #include <unistd.h>
 #endif
 
-/* Bytes of the one buffer: a chunk of a stream, and more than the largest datagram that is to be measured. What
- * fills it may have been longer: the sink says so, and the echo does not answer it. */
+/* Bytes of the shared buffer: must be larger than the largest datagram to be measured. A datagram that
+ * fills it may be truncated: the sink reports it, and the echo does not respond to it. */
 #ifndef LINERATE_BUFFER_BYTES
 #define LINERATE_BUFFER_BYTES 8192
 #endif
 
-/* Connections at a time; more wait in the listening queue. */
+/* Maximum number of connections; more wait in the listen queue. */
 #ifndef LINERATE_CONNECTIONS
 #define LINERATE_CONNECTIONS 4
 #endif
 
-/* Seconds after which a connection that moves nothing makes room: its peer may have vanished. */
+/* Seconds after which an idle connection is closed: its peer may be lost. */
 #ifndef LINERATE_IDLE_S
 #define LINERATE_IDLE_S 60
 #endif
 
-/* Bytes of an echo connection that wait until the peer takes them. */
+/* Bytes of an echo connection that are not sent yet. */
 #ifndef LINERATE_ECHO_BYTES
 #define LINERATE_ECHO_BYTES 2048
 #endif
 
-/* 1: a UDP answer carries when its question came and when it left (bytes 16 to 31). */
+/* 1: UDP responses carry the receive time of the request and their send time (bytes 16 to 31). */
 #ifndef LINERATE_STAMPS
 #define LINERATE_STAMPS @STAMPS@
 #endif
@@ -82,12 +81,12 @@ static uint64_t linerate_now_ns(void)
 #define LINERATE_NOW_NS() linerate_now_ns()
 #endif
 
-/* A driver that notes when a frame came in can tell it here; otherwise it is when it was read. */
+/* Receive time: a driver with receive timestamps can provide it; the default is the time of the read. */
 #ifndef LINERATE_ARRIVED_NS
 #define LINERATE_ARRIVED_NS() LINERATE_NOW_NS()
 #endif
 
-/* A closed peer is an error of the call, not a signal; where no flag says so, the signal is ignored. */
+/* A closed peer must be an error of the call, not a signal; without this flag the signal is ignored. */
 #ifndef MSG_NOSIGNAL
 #define MSG_NOSIGNAL 0
 #define LINERATE_IGNORES_SIGPIPE 1
@@ -99,25 +98,25 @@ struct connection {
     int socket; /* -1: free */
     enum service service;
     uint64_t bytes;
-    uint64_t began_ns;
-    uint64_t moved_ns; /* when it last moved something */
-    size_t offset; /* source: where in the pattern; echo: first byte that waits */
-    size_t waiting; /* echo: bytes that wait */
-    unsigned char held[LINERATE_ECHO_BYTES];
+    uint64_t started_ns;
+    uint64_t active_ns; /* last send or receive */
+    size_t offset; /* source: position in the pattern; echo: first pending byte */
+    size_t pending_bytes; /* echo: number of pending bytes */
+    unsigned char pending[LINERATE_ECHO_BYTES];
 };
 
 static unsigned char buffer[LINERATE_BUFFER_BYTES];
 static struct connection connections[LINERATE_CONNECTIONS];
 
-/* What the UDP sink has of the flow that runs. */
-static uint64_t sunk_bytes, sunk_packets, sunk_full, sunk_first_ns, sunk_last_ns;
+/* Counters of the current UDP flow. */
+static uint64_t udp_bytes, udp_packets, udp_full, udp_first_ns, udp_last_ns;
 
-/* Silence that ends a flow of datagrams. */
+/* Silence that ends a UDP flow. */
 static const uint64_t SILENCE_NS = 1000000000u;
 
 static void print_count(const char *what, uint64_t bytes, uint64_t packets, uint64_t ns)
 {
-    /* Longs are all that C99 printf of small C libraries is sure to know: in thousands where needed. */
+    /* Small C libraries may lack printf of 64-bit values: large numbers are printed in two parts. */
     unsigned long ms = (unsigned long)(ns / 1000000u);
     if (bytes > 4000000000u) {
         printf("%s: %lu%09lu bytes", what, (unsigned long)(bytes / 1000000000u),
@@ -138,94 +137,94 @@ static int set_nonblocking(int socket)
     return flags < 0 ? -1 : fcntl(socket, F_SETFL, flags | O_NONBLOCK);
 }
 
-static int bound(int kind, unsigned port)
+static int open_socket(int kind, unsigned port)
 {
     struct sockaddr_in address;
     int yes = 1;
-    int made = socket(AF_INET, kind, 0);
-    if (made < 0) {
+    int fd = socket(AF_INET, kind, 0);
+    if (fd < 0) {
         return -1;
     }
     memset(&address, 0, sizeof address);
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_ANY);
     address.sin_port = htons((uint16_t)port);
-    (void)setsockopt(made, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    if (bind(made, (struct sockaddr *)&address, sizeof address) != 0
-        || (kind == SOCK_STREAM && listen(made, LINERATE_CONNECTIONS) != 0)
-        || set_nonblocking(made) != 0) {
-        (void)close(made);
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    if (bind(fd, (struct sockaddr *)&address, sizeof address) != 0
+        || (kind == SOCK_STREAM && listen(fd, LINERATE_CONNECTIONS) != 0)
+        || set_nonblocking(fd) != 0) {
+        (void)close(fd);
         return -1;
     }
-    return made;
+    return fd;
 }
 
-static void finish(struct connection *it)
+static void finish(struct connection *conn)
 {
-    if (it->service == SINK) {
-        print_count("sink tcp", it->bytes, 0, LINERATE_NOW_NS() - it->began_ns);
+    if (conn->service == SINK) {
+        print_count("sink tcp", conn->bytes, 0, LINERATE_NOW_NS() - conn->started_ns);
     }
-    (void)close(it->socket);
-    it->socket = -1;
+    (void)close(conn->socket);
+    conn->socket = -1;
 }
 
-/* A place for one more connection; LINERATE_CONNECTIONS when there is none. */
-static size_t free_place(void)
+/* Index of a free connection; LINERATE_CONNECTIONS if there is none. */
+static size_t free_slot(void)
 {
-    size_t place;
-    for (place = 0; place < LINERATE_CONNECTIONS; place++) {
-        if (connections[place].socket < 0) {
+    size_t slot;
+    for (slot = 0; slot < LINERATE_CONNECTIONS; slot++) {
+        if (connections[slot].socket < 0) {
             break;
         }
     }
-    return place;
+    return slot;
 }
 
-static void take(int listener, enum service service)
+static void accept_connection(int listener, enum service service)
 {
     int yes = 1;
-    size_t place = free_place();
-    int made;
-    if (place == LINERATE_CONNECTIONS) {
+    size_t slot = free_slot();
+    int fd;
+    if (slot == LINERATE_CONNECTIONS) {
         return;
     }
-    made = accept(listener, NULL, NULL);
-    if (made < 0) {
+    fd = accept(listener, NULL, NULL);
+    if (fd < 0) {
         return;
     }
-    if (made >= FD_SETSIZE || set_nonblocking(made) != 0) {
-        (void)close(made);
+    if (fd >= FD_SETSIZE || set_nonblocking(fd) != 0) {
+        (void)close(fd);
         return;
     }
-    (void)setsockopt(made, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-    memset(&connections[place], 0, sizeof connections[place]);
-    connections[place].socket = made;
-    connections[place].service = service;
-    connections[place].began_ns = LINERATE_NOW_NS();
-    connections[place].moved_ns = connections[place].began_ns;
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    memset(&connections[slot], 0, sizeof connections[slot]);
+    connections[slot].socket = fd;
+    connections[slot].service = service;
+    connections[slot].started_ns = LINERATE_NOW_NS();
+    connections[slot].active_ns = connections[slot].started_ns;
 }
 
-/* 1 while the connection lives: nothing to do now is no end. */
-static int lives(struct connection *it, long moved)
+/* Returns 1 while the connection is open; a call that would block does not end it. */
+static int is_open(struct connection *conn, long moved)
 {
     if (moved > 0) {
-        it->moved_ns = LINERATE_NOW_NS();
+        conn->active_ns = LINERATE_NOW_NS();
         return 1;
     }
     return moved < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
 }
 
-static void sink_stream(struct connection *it)
+static void sink_stream(struct connection *conn)
 {
-    long got = (long)recv(it->socket, buffer, sizeof buffer, 0);
-    if (!lives(it, got)) {
-        finish(it);
-    } else if (got > 0) {
-        it->bytes += (uint64_t)got;
+    long received = (long)recv(conn->socket, buffer, sizeof buffer, 0);
+    if (!is_open(conn, received)) {
+        finish(conn);
+    } else if (received > 0) {
+        conn->bytes += (uint64_t)received;
     }
 }
 
-/* Characters as RFC 864 has them: lines of 72 out of 95, each beginning one further, CR LF. */
+/* Characters of RFC 864: lines of 72 of the 95 printable ones, each shifted by one, and CR LF. */
 static unsigned char character(size_t offset)
 {
     size_t line = offset / 74 % 95, column = offset % 74;
@@ -237,46 +236,46 @@ static unsigned char character(size_t offset)
 
 static unsigned char pattern[74 * 95 * 2];
 
-static void source_stream(struct connection *it)
+static void source_stream(struct connection *conn)
 {
-    /* From anywhere in its first half a whole half follows. */
-    long sent = (long)send(it->socket, pattern + it->offset, sizeof pattern / 2, MSG_NOSIGNAL);
-    if (!lives(it, sent)) {
-        finish(it);
+    /* The pattern is stored twice, so that a full half follows any offset in the first one. */
+    long sent = (long)send(conn->socket, pattern + conn->offset, sizeof pattern / 2, MSG_NOSIGNAL);
+    if (!is_open(conn, sent)) {
+        finish(conn);
     } else if (sent > 0) {
-        it->offset = (it->offset + (size_t)sent) % (sizeof pattern / 2);
+        conn->offset = (conn->offset + (size_t)sent) % (sizeof pattern / 2);
     }
 }
 
-/* What a client of the source says is thrown away; its end is the end. */
-static void source_heard(struct connection *it)
+/* Discards input of a source's client; end of file ends the connection. */
+static void source_input(struct connection *conn)
 {
-    long got = (long)recv(it->socket, buffer, sizeof buffer, 0);
-    if (!lives(it, got)) {
-        finish(it);
+    long received = (long)recv(conn->socket, buffer, sizeof buffer, 0);
+    if (!is_open(conn, received)) {
+        finish(conn);
     }
 }
 
-static void echo_stream(struct connection *it, int readable)
+static void echo_stream(struct connection *conn, int readable)
 {
-    if (readable && it->waiting == 0) {
-        long got = (long)recv(it->socket, it->held, sizeof it->held, 0);
-        if (!lives(it, got)) {
-            finish(it);
+    if (readable && conn->pending_bytes == 0) {
+        long received = (long)recv(conn->socket, conn->pending, sizeof conn->pending, 0);
+        if (!is_open(conn, received)) {
+            finish(conn);
             return;
         }
-        if (got > 0) {
-            it->offset = 0;
-            it->waiting = (size_t)got;
+        if (received > 0) {
+            conn->offset = 0;
+            conn->pending_bytes = (size_t)received;
         }
     }
-    if (it->waiting > 0) {
-        long sent = (long)send(it->socket, it->held + it->offset, it->waiting, MSG_NOSIGNAL);
-        if (!lives(it, sent)) {
-            finish(it);
+    if (conn->pending_bytes > 0) {
+        long sent = (long)send(conn->socket, conn->pending + conn->offset, conn->pending_bytes, MSG_NOSIGNAL);
+        if (!is_open(conn, sent)) {
+            finish(conn);
         } else if (sent > 0) {
-            it->offset += (size_t)sent;
-            it->waiting -= (size_t)sent;
+            conn->offset += (size_t)sent;
+            conn->pending_bytes -= (size_t)sent;
         }
     }
 }
@@ -285,46 +284,46 @@ static void sink_datagrams(int socket)
 {
     int burst;
     for (burst = 0; burst < 64; burst++) {
-        long got = (long)recv(socket, buffer, sizeof buffer, 0);
+        long received = (long)recv(socket, buffer, sizeof buffer, 0);
         uint64_t now;
-        if (got < 0) {
+        if (received < 0) {
             return;
         }
         now = LINERATE_NOW_NS();
-        if (sunk_packets == 0) {
-            sunk_first_ns = now;
+        if (udp_packets == 0) {
+            udp_first_ns = now;
         }
-        sunk_bytes += (uint64_t)got;
-        sunk_packets++;
-        sunk_full += (size_t)got == sizeof buffer;
-        sunk_last_ns = now;
+        udp_bytes += (uint64_t)received;
+        udp_packets++;
+        udp_full += (size_t)received == sizeof buffer;
+        udp_last_ns = now;
     }
 }
 
 static void end_silent_datagrams(void)
 {
-    if (sunk_packets > 0 && LINERATE_NOW_NS() - sunk_last_ns >= SILENCE_NS) {
-        if (sunk_full > 0) {
-            printf("sink udp: %lu of these filled the buffer of %lu bytes and may have been longer: build it with a "
+    if (udp_packets > 0 && LINERATE_NOW_NS() - udp_last_ns >= SILENCE_NS) {
+        if (udp_full > 0) {
+            printf("sink udp: %lu of these packets filled the buffer of %lu bytes and may be truncated: build with a "
                    "larger LINERATE_BUFFER_BYTES\n",
-                   (unsigned long)sunk_full, (unsigned long)sizeof buffer);
+                   (unsigned long)udp_full, (unsigned long)sizeof buffer);
             fflush(stdout);
         }
-        print_count("sink udp", sunk_bytes, sunk_packets, sunk_last_ns - sunk_first_ns);
-        sunk_bytes = 0;
-        sunk_packets = 0;
-        sunk_full = 0;
+        print_count("sink udp", udp_bytes, udp_packets, udp_last_ns - udp_first_ns);
+        udp_bytes = 0;
+        udp_packets = 0;
+        udp_full = 0;
     }
 }
 
 static void end_idle_connections(void)
 {
     uint64_t now = LINERATE_NOW_NS();
-    size_t place;
-    for (place = 0; place < LINERATE_CONNECTIONS; place++) {
-        struct connection *it = &connections[place];
-        if (it->socket >= 0 && now - it->moved_ns >= LINERATE_IDLE_S * (uint64_t)1000000000u) {
-            finish(it);
+    size_t slot;
+    for (slot = 0; slot < LINERATE_CONNECTIONS; slot++) {
+        struct connection *conn = &connections[slot];
+        if (conn->socket >= 0 && now - conn->active_ns >= LINERATE_IDLE_S * (uint64_t)1000000000u) {
+            finish(conn);
         }
     }
 }
@@ -340,125 +339,125 @@ static void put_time(unsigned char *at, uint64_t ns)
 }
 #endif
 
-/* Ports whose services answer what they get, and our own: an answer to one would be answered again. */
-static int may_answer(unsigned port, unsigned own)
+/* Returns 0 for ports whose services respond to anything, and for our own: a reply would loop. */
+static int may_reply(unsigned port, unsigned own_port)
 {
     return port != 0 && port != 7 && port != 13 && port != 17 && port != 19 && port != 37
-        && port != own;
+        && port != own_port;
 }
 
-static void echo_datagrams(int socket, unsigned own)
+static void echo_datagrams(int socket, unsigned own_port)
 {
     int burst;
     for (burst = 0; burst < 16; burst++) {
         struct sockaddr_in from;
-        socklen_t room = sizeof from;
-        long got = (long)recvfrom(socket, buffer, sizeof buffer, 0, (struct sockaddr *)&from, &room);
-        if (got < 0) {
+        socklen_t address_bytes = sizeof from;
+        long received = (long)recvfrom(socket, buffer, sizeof buffer, 0, (struct sockaddr *)&from, &address_bytes);
+        if (received < 0) {
             return;
         }
 #if LINERATE_STAMPS
-        if (got >= 32) {
+        if (received >= 32) {
             put_time(buffer + 16, LINERATE_ARRIVED_NS());
             put_time(buffer + 24, LINERATE_NOW_NS());
         }
 #endif
-        if ((size_t)got < sizeof buffer && may_answer(ntohs(from.sin_port), own)) {
-            (void)sendto(socket, buffer, (size_t)got, 0, (struct sockaddr *)&from, room);
+        if ((size_t)received < sizeof buffer && may_reply(ntohs(from.sin_port), own_port)) {
+            (void)sendto(socket, buffer, (size_t)received, 0, (struct sockaddr *)&from, address_bytes);
         }
     }
 }
 
-/* Serves until something breaks for good; 1 when a port cannot be had. */
+/* Serves until a fatal error; returns 1 if a port cannot be opened. */
 int linerate_target(unsigned sink_port, unsigned source_port, unsigned echo_port)
 {
     int streams[SERVICES], sink_udp, echo_udp;
-    size_t place;
-    streams[SINK] = bound(SOCK_STREAM, sink_port);
-    streams[SOURCE] = bound(SOCK_STREAM, source_port);
-    streams[ECHO] = bound(SOCK_STREAM, echo_port);
-    sink_udp = bound(SOCK_DGRAM, sink_port);
-    echo_udp = bound(SOCK_DGRAM, echo_port);
+    size_t slot;
+    streams[SINK] = open_socket(SOCK_STREAM, sink_port);
+    streams[SOURCE] = open_socket(SOCK_STREAM, source_port);
+    streams[ECHO] = open_socket(SOCK_STREAM, echo_port);
+    sink_udp = open_socket(SOCK_DGRAM, sink_port);
+    echo_udp = open_socket(SOCK_DGRAM, echo_port);
     if (streams[SINK] < 0 || streams[SOURCE] < 0 || streams[ECHO] < 0 || sink_udp < 0
         || echo_udp < 0) {
-        printf("a port cannot be had: sink %u, source %u, echo %u\n", sink_port, source_port,
+        printf("cannot open a port: sink %u, source %u, echo %u\n", sink_port, source_port,
                echo_port);
         return 1;
     }
-    for (place = 0; place < LINERATE_CONNECTIONS; place++) {
-        connections[place].socket = -1;
+    for (slot = 0; slot < LINERATE_CONNECTIONS; slot++) {
+        connections[slot].socket = -1;
     }
 #ifdef LINERATE_IGNORES_SIGPIPE
 #ifdef SIGPIPE
     (void)signal(SIGPIPE, SIG_IGN);
 #endif
 #endif
-    for (place = 0; place < sizeof pattern; place++) {
-        pattern[place] = character(place);
+    for (slot = 0; slot < sizeof pattern; slot++) {
+        pattern[slot] = character(slot);
     }
     printf("ready: sink %u, source %u, echo %u\n", sink_port, source_port, echo_port);
     fflush(stdout);
     for (;;) {
         fd_set readable, writable;
-        struct timeval patience;
+        struct timeval timeout;
         int service, highest = sink_udp > echo_udp ? sink_udp : echo_udp;
         FD_ZERO(&readable);
         FD_ZERO(&writable);
         FD_SET(sink_udp, &readable);
         FD_SET(echo_udp, &readable);
-        /* Who finds no place waits in the listening queue; it must not keep this loop awake. */
-        for (service = 0; service < SERVICES && free_place() < LINERATE_CONNECTIONS; service++) {
+        /* Without a free connection, clients stay in the listen queue and must not wake this loop. */
+        for (service = 0; service < SERVICES && free_slot() < LINERATE_CONNECTIONS; service++) {
             FD_SET(streams[service], &readable);
             highest = streams[service] > highest ? streams[service] : highest;
         }
-        for (place = 0; place < LINERATE_CONNECTIONS; place++) {
-            struct connection *it = &connections[place];
-            if (it->socket < 0) {
+        for (slot = 0; slot < LINERATE_CONNECTIONS; slot++) {
+            struct connection *conn = &connections[slot];
+            if (conn->socket < 0) {
                 continue;
             }
-            highest = it->socket > highest ? it->socket : highest;
-            if (it->service == ECHO && it->waiting > 0) {
-                FD_SET(it->socket, &writable);
+            highest = conn->socket > highest ? conn->socket : highest;
+            if (conn->service == ECHO && conn->pending_bytes > 0) {
+                FD_SET(conn->socket, &writable);
             } else {
-                FD_SET(it->socket, &readable);
+                FD_SET(conn->socket, &readable);
             }
-            if (it->service == SOURCE) {
-                FD_SET(it->socket, &writable);
+            if (conn->service == SOURCE) {
+                FD_SET(conn->socket, &writable);
             }
         }
-        patience.tv_sec = 0;
-        patience.tv_usec = 250000;
-        if (select(highest + 1, &readable, &writable, NULL, &patience) < 0) {
+        timeout.tv_sec = 0;
+        timeout.tv_usec = 250000;
+        if (select(highest + 1, &readable, &writable, NULL, &timeout) < 0) {
             if (errno == EINTR) {
                 continue;
             }
             return 1;
         }
-        /* Connections before listeners: a new one must not be taken for an old number's. */
-        for (place = 0; place < LINERATE_CONNECTIONS; place++) {
-            struct connection *it = &connections[place];
+        /* Connections before listeners: a new connection may reuse the number of a closed one. */
+        for (slot = 0; slot < LINERATE_CONNECTIONS; slot++) {
+            struct connection *conn = &connections[slot];
             int can_read, can_write;
-            if (it->socket < 0) {
+            if (conn->socket < 0) {
                 continue;
             }
-            can_read = FD_ISSET(it->socket, &readable);
-            can_write = FD_ISSET(it->socket, &writable);
-            if (it->service == SINK && can_read) {
-                sink_stream(it);
-            } else if (it->service == ECHO && (can_read || can_write)) {
-                echo_stream(it, can_read);
-            } else if (it->service == SOURCE) {
+            can_read = FD_ISSET(conn->socket, &readable);
+            can_write = FD_ISSET(conn->socket, &writable);
+            if (conn->service == SINK && can_read) {
+                sink_stream(conn);
+            } else if (conn->service == ECHO && (can_read || can_write)) {
+                echo_stream(conn, can_read);
+            } else if (conn->service == SOURCE) {
                 if (can_read) {
-                    source_heard(it);
+                    source_input(conn);
                 }
-                if (can_write && it->socket >= 0) {
-                    source_stream(it);
+                if (can_write && conn->socket >= 0) {
+                    source_stream(conn);
                 }
             }
         }
         for (service = 0; service < SERVICES; service++) {
             if (FD_ISSET(streams[service], &readable)) {
-                take(streams[service], (enum service)service);
+                accept_connection(streams[service], (enum service)service);
             }
         }
         if (FD_ISSET(sink_udp, &readable)) {
@@ -473,18 +472,18 @@ int linerate_target(unsigned sink_port, unsigned source_port, unsigned echo_port
 }
 
 #ifndef LINERATE_NO_MAIN
-int main(int count, char **words)
+int main(int argc, char **argv)
 {
     unsigned ports[SERVICES] = {9, 19, 7};
-    int place;
-    for (place = 1; place < count; place++) {
-        char *end = words[place];
-        unsigned long port = strtoul(words[place], &end, 10);
-        if (place > SERVICES || *end != '\0' || port == 0 || port > 65535) {
-            printf("usage: %s [SINK-PORT [SOURCE-PORT [ECHO-PORT]]]   9, 19 and 7 otherwise\n", words[0]);
+    int slot;
+    for (slot = 1; slot < argc; slot++) {
+        char *end = argv[slot];
+        unsigned long port = strtoul(argv[slot], &end, 10);
+        if (slot > SERVICES || *end != '\0' || port == 0 || port > 65535) {
+            printf("usage: %s [SINK-PORT [SOURCE-PORT [ECHO-PORT]]]   default 9, 19, 7\n", argv[0]);
             return 2;
         }
-        ports[place - 1] = (unsigned)port;
+        ports[slot - 1] = (unsigned)port;
     }
     return linerate_target(ports[SINK], ports[SOURCE], ports[ECHO]);
 }

@@ -1,4 +1,4 @@
-//! What was asked for: the measuring command, and the knobs that may be turned.
+//! The measuring command of a search, and its knobs.
 
 use linerate_experiment::file::KnobOf;
 use linerate_metric::experiment::number;
@@ -13,21 +13,21 @@ use crate::failure::Failure;
 use crate::knobs::Knobs;
 use crate::words;
 
-/// Whether a measuring command is a point of an experiment.
+/// Returns whether a measuring command is a point of an experiment.
 pub fn is_experiment(words: &[String]) -> bool {
     words.first().is_some_and(|name| name == "run")
 }
 
-/// Refuses a measuring command that makes no sense, before anything runs.
+/// Rejects an invalid measuring command before any run.
 pub fn check(words: &[String]) -> Result<(), Failure> {
     match is_experiment(words) {
-        // Its file was read before, and its points say themselves what they lack.
+        // Its file is checked already, and its points report their own errors.
         true => Ok(()),
         false => kind_of("tune", words).map(drop),
     }
 }
 
-/// The measuring command of the start.
+/// Returns the measuring command of the start.
 pub fn words_of(args: &TuneArgs) -> Result<Vec<String>, Failure> {
     if let Some(experiment) = &args.experiment {
         let mut words = ["run", experiment, "--repeat=1"]
@@ -41,7 +41,7 @@ pub fn words_of(args: &TuneArgs) -> Result<Vec<String>, Failure> {
     let Some(host) = &args.host else {
         return refuse(
             "tune",
-            "there is no far end",
+            "no server to measure to",
             "name the host where `linerate server` runs",
         );
     };
@@ -49,7 +49,7 @@ pub fn words_of(args: &TuneArgs) -> Result<Vec<String>, Failure> {
         return refuse(
             "--goal pps",
             "TCP has no datagrams",
-            "add -u, or take another goal",
+            "add -u, or choose another goal",
         );
     }
     let name = if round_trips { "latency" } else { "throughput" };
@@ -68,7 +68,7 @@ pub fn words_of(args: &TuneArgs) -> Result<Vec<String>, Failure> {
     Ok(words)
 }
 
-/// The knobs that are searched.
+/// Returns the knobs to search.
 pub fn knobs_of(args: &TuneArgs, words: &[String], known: &Knobs) -> Result<Vec<Knob>, Failure> {
     known.check_limits()?;
     if let Some(experiment) = &args.experiment {
@@ -76,21 +76,21 @@ pub fn knobs_of(args: &TuneArgs, words: &[String], known: &Knobs) -> Result<Vec<
     }
     let mut all = known.all();
     known.check_left(&all, &args.only)?;
-    // What is said on the command line is not for us to turn.
+    // Options that the command line sets are not varied.
     all.retain(|knob| !says(words, &knob.set));
     let names = known.names();
     only(args, all, &names)
 }
 
-/// The knobs of an experiment, each with its first value as the start, and those of the user's that a
-/// command turns.
+/// Returns the knobs of an experiment, each starting at its first value, and knobs of the user that
+/// run a command.
 fn of_experiment(args: &TuneArgs, file: &str, known: &Knobs) -> Result<Vec<Knob>, Failure> {
     let experiment = run::experiment_of(file)?;
     if let Some(knob) = (known.own.iter()).find(|knob| !matches!(knob.set, Set::Command { .. })) {
         return refuse(
             &knob.name,
-            "an experiment has commands of its own, which options and settings do not reach",
-            "turn it by a command (set = \"…\"), or make it a knob of the experiment",
+            "options and settings do not apply to the commands of an experiment",
+            "set it by a command (set = \"…\"), or make it a knob of the experiment",
         );
     }
     let quick = args.options.iter().any(|word| word == "--quick");
@@ -116,7 +116,7 @@ fn of_experiment(args: &TuneArgs, file: &str, known: &Knobs) -> Result<Vec<Knob>
             memory: knob.memory.map(|bytes| bytes as f64),
         })
         .collect();
-    // Where there is one value, it is measured at without being named.
+    // A knob with one value is not varied.
     all.retain(|knob| knob.values.len() > 1);
     all.extend(known.own.iter().cloned());
     for limit in &args.knobs.limit {
@@ -124,7 +124,11 @@ fn of_experiment(args: &TuneArgs, file: &str, known: &Knobs) -> Result<Vec<Knob>
         named.try_for_each(|knob| {
             limit.apply(knob);
             match knob.values.is_empty() {
-                true => refuse(&knob.name, "has no value within its --limit", "widen it"),
+                true => refuse(
+                    &knob.name,
+                    "has no value within its --limit",
+                    "widen the limit",
+                ),
                 false => Ok(()),
             }
         })?;
@@ -133,7 +137,7 @@ fn of_experiment(args: &TuneArgs, file: &str, known: &Knobs) -> Result<Vec<Knob>
     only(args, all, &names)
 }
 
-/// Those that `--knobs` names.
+/// Keeps the knobs that `--knobs` names.
 fn only(args: &TuneArgs, mut all: Vec<Knob>, names: &[String]) -> Result<Vec<Knob>, Failure> {
     if !args.only.is_empty() {
         if let Some(name) = args.only.iter().find(|name| !names.contains(name)) {
@@ -148,18 +152,18 @@ fn only(args: &TuneArgs, mut all: Vec<Knob>, names: &[String]) -> Result<Vec<Kno
     match all.is_empty() {
         true => refuse(
             "--knobs",
-            "none of these can be turned here",
-            "settings of hosts need a lab or --try-host; options that are given stay as they are",
+            "no knob can be set here",
+            "settings of hosts need a lab or --try-host; options on the command line are not varied",
         ),
         false => Ok(all),
     }
 }
 
-/// Whether a measuring command says what a knob would turn.
+/// Returns whether a measuring command sets what a knob would set.
 pub fn says(words: &[String], set: &Set) -> bool {
     match set {
         Set::Option(option) => {
-            // Of the others our own stack has knobs of its own.
+            // For its other keys, our stack has knobs of its own.
             let keys = KEYS_OF_OPTIONS.iter();
             let mut keys = keys.filter(|(key, own)| own == option && key.starts_with("threads."));
             words::names(words, option) || keys.any(|(key, _)| names_key(words, key))
@@ -173,12 +177,12 @@ pub fn says(words: &[String], set: &Set) -> bool {
     }
 }
 
-/// Whether a measuring command sets a key.
+/// Returns whether a measuring command sets a key.
 fn names_key(words: &[String], key: &str) -> bool {
     words.iter().any(|word| says_key(word, key))
 }
 
-/// Whether a word of `--set` is about a key.
+/// Returns whether an argument of `--set` sets a key.
 fn says_key(word: &str, key: &str) -> bool {
     let word = word.strip_prefix("--set=").unwrap_or(word);
     (word.split(';')).any(|part| part.split_once('=').is_some_and(|(name, _)| name == key))

@@ -1,4 +1,4 @@
-//! Measuring at a setting of the knobs.
+//! Measurement at a setting of the knobs.
 
 use std::thread;
 use std::time::Duration;
@@ -22,54 +22,52 @@ use crate::scene::{Part, Scene};
 use crate::turn::Turner;
 use crate::words;
 
-/// Time of a run that only tells whether the far end is there, how often that is tried, and the pause between: what was
-/// set may need a moment to come up again.
+/// Time of a run that only checks whether the server responds. A new setting may need a moment to
+/// take effect, so it is repeated.
 const ANSWER: &str = "100ms";
 const ANSWERS: u32 = 3;
 const BETWEEN: Duration = Duration::from_secs(1);
 
-/// Knobs, the command that measures, and the figure that tells.
+/// Knobs, the measuring command, and the figure to optimise.
 pub struct Bench<'a> {
-    /// The knobs.
     pub turner: Turner<'a>,
-    /// The measuring command of the start.
+    /// Measuring command of the start.
     pub words: Vec<String>,
-    /// What is to get better.
+    /// Figure to optimise.
     pub figure: &'static Figure,
-    /// Bytes that a setting may take.
+    /// Maximum memory of a setting.
     pub memory_limit: Option<u64>,
-    /// Runs so far.
+    /// Number of runs so far.
     pub runs: u32,
-    /// What runs are for now.
+    /// Purpose of the current runs, for the screen.
     pub purpose: &'static str,
-    /// The screen that shows them.
+    /// Screen that shows the runs.
     pub screen: Option<Teller>,
     stop: &'a Stop,
 }
 
-/// That a setting takes more than it may, and how much.
+/// Returns why a setting is rejected that takes too much memory.
 fn over_memory(bytes: f64, limit: u64) -> String {
     format!(
-        "it takes {} of memory, more than the {} of --under",
+        "takes {} of memory, more than the {} of --under",
         format_bytes(bytes.ceil() as u64),
         format_bytes(limit)
     )
 }
 
-/// What a run came to.
+/// Result of a run.
 pub struct Seen {
-    /// The figure.
+    /// Value of the figure.
     pub value: Option<f64>,
-    /// Bytes that it took.
+    /// Memory of the setting.
     pub memory_bytes: Option<f64>,
-    /// Its record.
     pub record: Option<Record>,
-    /// Why it may not be chosen.
+    /// Reason why the setting may not be chosen.
     pub refused: Option<String>,
 }
 
 impl<'a> Bench<'a> {
-    /// Nothing is measured yet.
+    /// Creates it without a measurement.
     pub fn new(
         turner: Turner<'a>,
         words: Vec<String>,
@@ -89,10 +87,10 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Measures at a setting; `time` in place of that of the command.
+    /// Measures a setting; `time` replaces the time of the command.
     ///
     /// # Errors
-    /// The far end is gone, or somebody pressed Ctrl-C.
+    /// Fails if the server is lost, or on Ctrl-C.
     pub fn measure(&mut self, point: &Point, time: Option<&str>) -> Result<Seen, Ended> {
         let refused = |why: String| Seen {
             value: None,
@@ -121,7 +119,8 @@ impl<'a> Bench<'a> {
         }
         let record = match self.run(&words) {
             Ok(record) => record,
-            // A far end that answers at the start is gone for this setting alone: a board that does not come up with it.
+            // A server that responds at the start setting fails at this setting only, like a board
+            // that does not boot with it.
             Err(Ended::Over(failure))
                 if failure.code != exit::PEER || self.start_answers(point)? =>
             {
@@ -138,7 +137,7 @@ impl<'a> Bench<'a> {
             record: Some(record),
             refused: over.map(|limit| match memory_bytes {
                 Some(bytes) => over_memory(bytes, limit),
-                None => "what it takes of memory is not known".to_owned(),
+                None => "its memory is unknown".to_owned(),
             }),
         })
     }
@@ -150,10 +149,11 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Whether the far end answers at the start, where this setting is another one.
+    /// Applies the start setting and returns whether the server responds there; false if this is
+    /// the start already.
     ///
     /// # Errors
-    /// Somebody pressed Ctrl-C.
+    /// Fails on Ctrl-C.
     fn start_answers(&mut self, point: &Point) -> Result<bool, Ended> {
         let start: Point = vec![0; point.len()];
         if *point == start || self.turner.apply(&start)?.is_err() {
@@ -173,17 +173,18 @@ impl<'a> Bench<'a> {
         Ok(false)
     }
 
-    /// What buffers take, and what knobs of the user's own say they take.
+    /// Returns the memory of the buffers and of the user's knobs in bytes.
     fn memory(&self, record: &Record, point: &Point) -> Option<f64> {
         let own = self.turner.memory(point);
         match buffer_bytes(record) {
             Some(bytes) => Some(bytes + own),
-            // A board tells nothing of its buffers: what its knobs take is what is known.
+            // A board does not report its buffers: only its knobs count.
             None => (own > 0.0).then_some(own),
         }
     }
 
-    /// Of a value above zero; higher is better, a difference is a ratio.
+    /// Returns the score of a value above zero: higher is better, and a difference is a ratio of
+    /// values.
     pub fn score(&self, value: f64) -> f64 {
         match self.figure.better() {
             Better::Higher => value.ln(),
@@ -191,7 +192,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// The value that a score stands for.
+    /// Returns the value of a score.
     pub fn value(&self, score: f64) -> f64 {
         match self.figure.better() {
             Better::Higher => score.exp(),
@@ -199,7 +200,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// What differs from the start.
+    /// Returns the differences from the start.
     pub fn setting(&self, point: &Point) -> Setting {
         (self.turner.knobs.iter().zip(point))
             .filter(|(_, value)| **value != 0)
@@ -207,7 +208,7 @@ impl<'a> Bench<'a> {
             .collect()
     }
 
-    /// The same for people.
+    /// Returns the differences from the start as text.
     pub fn said(&self, point: &Point) -> String {
         let setting = self.setting(point);
         let parts = setting
@@ -220,7 +221,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Why a setting was refused. What this host or the far end lacks can be given to it: with how.
+/// Returns why a setting was rejected; for a missing privilege or feature, with the next step.
 fn reason(failure: &Failure) -> String {
     let problem = &failure.problem;
     match failure.code {

@@ -1,4 +1,5 @@
-//! `linerate tune`: which changes make it better, each with its proof, and all settings back at the end.
+//! `linerate tune`: searches for better settings, verifies each change, and restores the old
+//! settings at the end.
 
 mod asked;
 mod bench;
@@ -31,10 +32,10 @@ use crate::output::Output;
 use crate::turn::{self, Turner};
 use crate::{child, live, words};
 
-/// Pairs of a question at most unless somebody says otherwise.
+/// Default maximum of pairs per comparison.
 const MOST_PAIRS: usize = 30;
 
-/// Runs it; gives the exit code.
+/// Runs the command and returns the exit code.
 pub fn run(args: &TuneArgs) -> u8 {
     let mut output =
         Output::new(&args.output).with_page(args.many.html.as_deref(), "linerate tune");
@@ -52,12 +53,12 @@ fn refuse<T>(object: &str, situation: &str, next_step: &str) -> Result<T, Failur
     Err(Failure::usage(Problem::new(situation, object, next_step)))
 }
 
-/// Sets back what a killed search left.
+/// Restores the settings that a killed search left changed.
 fn restore(output: &Output) -> Result<u8, Failure> {
     let restored = turn::restore_left()?;
     for pid in &restored.running {
         output.remark(&format!(
-            "note: process {pid} still runs and sets back what it changed itself"
+            "note: process {pid} is still running and restores its changes itself"
         ));
     }
     let mut elsewhere: Vec<String> = restored.moved.iter().map(moved).collect();
@@ -67,21 +68,23 @@ fn restore(output: &Output) -> Result<u8, Failure> {
     }
     let gone = match restored.gone {
         0 => None,
-        1 => Some("1 setting is gone with its network or interface".to_owned()),
+        1 => {
+            Some("1 setting no longer exists, because its network or interface is gone".to_owned())
+        }
         n => Some(format!(
-            "{n} settings are gone with their networks or interfaces"
+            "{n} settings no longer exist, because their networks or interfaces are gone"
         )),
     };
     if let Some(gone) = &gone {
         output.progress(&format!(
-            "{gone}, as with a lab that went down: nothing is there to be set back"
+            "{gone} (for example a lab that was taken down): nothing to restore there"
         ));
     }
     let back = match restored.settings {
         0 if !restored.wrong.is_empty() || gone.is_some() => None,
-        0 => Some("nothing is left to set back".to_owned()),
-        1 => Some("1 setting is back".to_owned()),
-        n => Some(format!("{n} settings are back")),
+        0 => Some("nothing to restore".to_owned()),
+        1 => Some("1 setting restored".to_owned()),
+        n => Some(format!("{n} settings restored")),
     };
     back.iter().for_each(|back| output.progress(back));
     let Some(first) = restored.wrong.first() else {
@@ -96,32 +99,32 @@ fn restore(output: &Output) -> Result<u8, Failure> {
         .iter()
         .map(|path| path.display().to_string());
     Err(Failure::failed(Problem::new(
-        format!("{count} could not be set back: {first}"),
+        format!("{count} could not be restored: {first}"),
         "settings that a killed command left",
         format!(
-            "run it as the same user in the network where they were made (`linerate lab exec LAB/HOST -- linerate tune \
-             --restore`); if that network is gone, so are they: then remove {}",
+            "run it as the same user in the network namespace of the settings (`linerate lab exec LAB/HOST -- linerate tune \
+             --restore`); if that network no longer exists, remove {}",
             journals.collect::<Vec<_>>().join(", ")
         ),
     )))
 }
 
-/// That an interface is not where it was when its settings were noted.
+/// Returns a note on an interface that was renamed or moved since its settings were changed.
 fn moved((was, is): &(Key, Key)) -> String {
     let [was_called, is_called] = [was, is].map(|key| key.interface().unwrap_or(&key.name));
     match was.is_of(is.namespace, is.cookie) {
         true => format!(
-            "{was_called} of {} is called {is_called} now: its settings are set back there",
+            "{was_called} of {} is named {is_called} now: its settings are restored there",
             was.host
         ),
         false => format!(
-            "{was_called} of {} is {is_called} of {} now: its settings are set back there",
+            "{was_called} of {} is {is_called} of {} now: its settings are restored there",
             was.host, is.host
         ),
     }
 }
 
-/// How far a search has come.
+/// Stage of a search.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
     #[default]
@@ -142,7 +145,7 @@ impl Stage {
     }
 }
 
-/// What a search has come to.
+/// State and results of a search.
 #[derive(Default)]
 struct Found {
     stage: Stage,
@@ -170,7 +173,7 @@ fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
     live::check(args.screen.is_asked())?;
     compare::check_until(&args.until)?;
     if args.runs == 0 {
-        return refuse("--runs 0", "there is nothing to search", "give 1 or more");
+        return refuse("--runs 0", "no run to search with", "give 1 or more");
     }
     let words = asked::words_of(args)?;
     child::check_page("tune", &words)?;
@@ -183,8 +186,8 @@ fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
     let names: Vec<_> = knobs.iter().map(|knob| knob.name.clone()).collect();
     let most = proof::most_runs(args);
     output.progress(&format!(
-        "linerate {}\ngoal: {}, {} better; seed {seed}\nruns: {} of the search at most, then {most} at most for each \
-         change that it finds, and {most} for the proof of all\nknobs: {}",
+        "linerate {}\ngoal: {}, {} better; seed {seed}\nruns: at most {} for the search, then at most {most} for each \
+         change that it finds, and {most} for the proof of all changes\nknobs: {}",
         words::join(&words),
         figure.name,
         match figure.better() {
@@ -212,47 +215,45 @@ fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
     })?;
     let complete = ended.is_ok();
     let mut notes = Vec::new();
-    // What the far host set goes back when this conversation with it ends.
+    // Settings of the remote host are restored when its connection closes.
     let stands = |turned: &Turned| matches!(turned.set, Set::Host { .. } | Set::Command { .. });
     let is_far = |turned: &Turned| matches!(turned.set, Set::Far(_));
     let mut stuck = Vec::new();
     let proven = complete && found.is_proven();
     let keeps = args.keep && proven && found.turned.iter().any(stands);
     if args.keep && proven && found.turned.iter().any(is_far) {
-        notes.push(
-            "--keep leaves nothing in place at the far host: make its changes there".to_owned(),
-        );
+        notes.push("--keep does not apply to the remote host: make its changes there".to_owned());
     }
     if args.keep && !keeps {
         notes.push(
             match proven {
-                true => "--keep left nothing in place here: what was proved are options of the command or settings of the \
-                         far host",
-                false => "--keep left nothing in place: no change was proved",
+                true => "--keep kept nothing here: the verified changes are options of the command or settings of the \
+                         remote host",
+                false => "--keep kept nothing: no change was verified",
             }
             .to_owned(),
         );
     }
-    // Settings stand at the last half of the proof, which may have been the start.
+    // The last measurement of the proof may have been the start.
     let not_made = (keeps.then(|| bench.turner.apply(&found.winner))).and_then(not_made);
     let keeps = keeps && not_made.is_none();
-    notes.extend(not_made.map(|why| format!("--keep left nothing in place: {why}")));
+    notes.extend(not_made.map(|why| format!("--keep kept nothing: {why}")));
     let wrong = if keeps {
         let (ways_back, wrong) = bench.turner.keep(&found.winner);
         let each = ways_back.into_iter();
-        notes.extend(each.map(|line| format!("to set it back: {line}")));
+        notes.extend(each.map(|line| format!("to restore it: {line}")));
         wrong
     } else {
         let wrong = bench.turner.back();
         if !complete && wrong.is_empty() {
-            output.progress("every setting is as it was before");
+            output.progress("all settings are restored");
         }
         wrong
     };
     stuck.extend(
         wrong
             .into_iter()
-            .map(|why| format!("could not be set back: {why}")),
+            .map(|why| format!("could not be restored: {why}")),
     );
     let failure = match ended {
         Err(Ended::Over(failure)) => Some(failure),
@@ -265,9 +266,9 @@ fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
             false => Failure::failed(Problem::new(
                 (found.trials.first())
                     .and_then(|trial| trial.refused.clone())
-                    .unwrap_or_else(|| "no run gave the figure".to_owned()),
+                    .unwrap_or_else(|| "no run has the figure".to_owned()),
                 "the start",
-                "run the measuring command alone to see what it says",
+                "run the measuring command by itself to see its output",
             )),
         }));
     }
@@ -285,17 +286,17 @@ fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
     })
 }
 
-/// Why what was proved does not stand as it was proved, once it is made again.
+/// Returns why verified settings could not be applied again, if so.
 fn not_made(made: Result<Result<(), String>, Ended>) -> Option<String> {
     match made {
         Ok(made) => made.err(),
         Err(Ended::Over(failure)) => Some(failure.problem.to_string()),
-        Err(Ended::Stopped) => Some("it was interrupted while it was made again".to_owned()),
+        Err(Ended::Stopped) => Some("interrupted while the changes were applied again".to_owned()),
     }
 }
 
-/// That no setting was within the limit, and what the least of them takes: then nothing could be chosen, however
-/// fast it was.
+/// Returns a note if no measured setting is within the memory limit, with the smallest memory of
+/// one.
 fn none_fits(trials: &[Trial], limit: u64) -> Option<String> {
     let measured = || trials.iter().filter(|trial| trial.value.is_some());
     let fits = |trial: &Trial| trial.refused.is_none();
@@ -304,15 +305,15 @@ fn none_fits(trials: &[Trial], limit: u64) -> Option<String> {
         .min_by(f64::total_cmp)?;
     (!measured().any(fits) && least > limit as f64).then(|| {
         format!(
-            "nothing that was measured fits --under memory: the least takes {} (the buffers of both ends, with all that our \
-             own stack has), and {} were allowed. Allow more, or make the start smaller",
+            "no measured setting fits --under memory: the smallest takes {} (buffers of both ends, and all memory of our \
+             stack), the limit is {}. Raise the limit, or choose a smaller start",
             format_bytes(least.ceil() as u64),
             format_bytes(limit)
         )
     })
 }
 
-/// From the first measurement to the proof.
+/// Runs all stages, from the first measurement to the proof.
 fn all(
     args: &TuneArgs,
     seed: u64,
@@ -346,13 +347,13 @@ mod tests {
         let was = of("this host", 7, Kind::Mtu, "t0");
         assert_eq!(
             moved(&(was.clone(), was.of_interface("t1"))),
-            "t0 of this host is called t1 now: its settings are set back there"
+            "t0 of this host is named t1 now: its settings are restored there"
         );
         let rule = of("this host", 7, Kind::Flow, "eth0 udp4:7>0");
         let there = of("network 9", 9, Kind::Flow, "eth0 udp4:7>0");
         assert_eq!(
             moved(&(rule, there)),
-            "eth0 of this host is eth0 of network 9 now: its settings are set back there"
+            "eth0 of this host is eth0 of network 9 now: its settings are restored there"
         );
     }
 
@@ -366,11 +367,11 @@ mod tests {
         }
     }
 
-    /// A knob that stands somewhere between two values is not what was proved, and its way back is not forgotten.
+    /// A knob between two values is not the verified setting, and must stay in the journal.
     #[test]
     fn what_could_not_be_made_again_is_not_kept() {
         assert_eq!(not_made(Ok(Ok(()))), None);
-        assert!(not_made(Ok(Err("no room".to_owned()))).is_some());
+        assert!(not_made(Ok(Err("no space".to_owned()))).is_some());
         assert!(not_made(Err(Ended::Stopped)).is_some());
     }
 

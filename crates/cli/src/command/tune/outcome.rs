@@ -1,4 +1,4 @@
-//! What a search found, as a set of runs.
+//! Result of a search as a set of runs.
 
 use jiff::Timestamp;
 use linerate_metric::experiment::Knob;
@@ -14,7 +14,8 @@ use super::Found;
 use super::bench::Bench;
 use crate::words;
 
-/// The set; `ends` tells whether it was interrupted, and whether settings were kept.
+/// Returns the set; the pair of flags is whether it was interrupted, and whether settings were
+/// kept.
 pub fn set_of(
     bench: &Bench<'_>,
     found: Found,
@@ -29,7 +30,7 @@ pub fn set_of(
         median(&own.filter_map(read).collect::<Vec<_>>())
     };
     let both = |read: &dyn Fn(&Record) -> Option<f64>| [of("A", read), of("B", read)];
-    // Memory of knobs of the user's own is in the trials alone.
+    // Only the trials include the memory of the user's knobs.
     let trial = |setting: &linerate_metric::experiment::Setting| {
         let same = (found.trials.iter()).filter(|trial| trial.setting == *setting);
         median(
@@ -65,7 +66,7 @@ pub fn set_of(
         vain.extend(found.changes.iter().map(|change| Vain {
             knob: change.knob.clone(),
             value: change.to.clone(),
-            why: "could not be proved against the start".to_owned(),
+            why: "could not be verified against the start".to_owned(),
         }));
     }
     let tuning = Tuning {

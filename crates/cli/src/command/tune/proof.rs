@@ -1,4 +1,4 @@
-//! Which changes matter, and the proof of all of them together.
+//! Verification of each change, and the proof of all changes together.
 
 use std::cell::RefCell;
 
@@ -21,10 +21,10 @@ use crate::command::series::Ended;
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// Drops what does not matter, and proves the rest against the start.
+/// Drops changes that do not matter, and proves the others against the start.
 ///
 /// # Errors
-/// As [`Bench::measure`]; what was found until then is kept.
+/// As [`Bench::measure`]; earlier results are kept.
 pub fn prove(
     args: &TuneArgs,
     seed: u64,
@@ -34,7 +34,7 @@ pub fn prove(
     output: &Output,
 ) -> Result<(), Ended> {
     found.stage = Stage::MinimalSet;
-    bench.purpose = "does each change matter";
+    bench.purpose = "verification";
     let start: Point = vec![0; searched.len()];
     let winner = minimal(args, seed, bench, found, &searched, output)?;
     found.winner.clone_from(&winner);
@@ -89,12 +89,12 @@ pub fn prove(
             found.runs = runs;
             found.proof = Some(compared);
         }
-        Err(unfit) => output.remark(&format!("note: there is no proof: {unfit}")),
+        Err(unfit) => output.remark(&format!("note: no proof: {unfit}")),
     }
     Ok(())
 }
 
-/// Values of a knob that came to nothing in every run that had them, each with why.
+/// Returns the values of a knob that failed in each run, with the reason.
 fn failed(trials: &[Trial], knob: &str, values: &[String]) -> Vec<Vain> {
     let of = |value: &String| {
         let with = |trial: &&Trial| trial.setting.get(knob) == Some(value);
@@ -105,7 +105,7 @@ fn failed(trials: &[Trial], knob: &str, values: &[String]) -> Vec<Vain> {
             knob: knob.to_owned(),
             value: value.clone(),
             why: format!(
-                "failed whenever it was tried: {}",
+                "failed in all runs: {}",
                 last.refused.as_deref().unwrap_or("no result")
             ),
         })
@@ -113,12 +113,12 @@ fn failed(trials: &[Trial], knob: &str, values: &[String]) -> Vec<Vain> {
     values.iter().filter_map(of).collect()
 }
 
-/// Why a setting cannot be compared.
+/// Reason why a setting cannot be compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Unfit {
-    /// It takes more memory than it may.
+    /// Too much memory.
     Memory(String),
-    /// It failed, and once more when it was tried again.
+    /// Failed twice.
     Failed(String),
 }
 
@@ -129,27 +129,29 @@ impl std::fmt::Display for Unfit {
     }
 }
 
-/// What becomes of a change.
+/// Decision on a change.
 #[derive(Clone, Debug, PartialEq)]
 enum Fate {
-    /// It stays: the figure without it over that with it.
+    /// Kept; `without` is the ratio of the figure without the change to that with it.
     Stays {
         without: Option<Estimate>,
         undecided: bool,
     },
-    /// It goes, for this reason.
+    /// Dropped, with the reason.
     Goes(String),
 }
 
-/// Whether a change matters, by all changes (A) against all but this one (B).
+/// Decides whether a change matters, from a comparison of all changes (A) with all but this one
+/// (B).
 ///
-/// Noise alone takes no change away: one that loses as much as is worth knowing stays, decided or not,
-/// because what stays is proved together at the end, and what went is not looked at again. So does one that would lose
-/// as much together with those that went (`gone`, a share): each of several may be small.
+/// Noise alone drops no change: one that loses at least the effect size is kept, decided or not,
+/// because kept changes are proved together at the end, and dropped ones are not measured again.
+/// The same applies to a change that loses as much together with those dropped before (`gone`, a
+/// fraction), because each of several losses may be small.
 fn fate(compared: Result<&Comparison, &Unfit>, gone: f64) -> Fate {
     let compared = match compared {
         Ok(compared) => compared,
-        // The start of this knob takes too much: the change is needed for that.
+        // Without this change the setting takes too much memory, so the change is needed.
         Err(Unfit::Memory(_)) => {
             return Fate::Stays {
                 without: None,
@@ -164,7 +166,7 @@ fn fate(compared: Result<&Comparison, &Unfit>, gone: f64) -> Fate {
         }
     };
     let effect = compared.effect;
-    // Less than half of the effect is taken for noise.
+    // A loss below half of the effect size counts as noise.
     let large = loss(compared)
         .is_some_and(|loss| loss >= effect || (loss >= effect / 2.0 && gone + loss >= effect));
     match compared.verdict {
@@ -177,19 +179,19 @@ fn fate(compared: Result<&Comparison, &Unfit>, gone: f64) -> Fate {
             undecided: !is_clear(&compared.pairs, effect),
         },
         Verdict::Slower => Fate::Goes(format!(
-            "makes less difference than is worth knowing, {}",
+            "difference below the effect size of {}",
             format_share(effect)
         )),
         Verdict::Undecided => {
-            Fate::Goes("no difference beside the others could be shown".to_owned())
+            Fate::Goes("no difference could be shown with the other changes".to_owned())
         }
-        Verdict::NoDifference => Fate::Goes("makes no difference beside the others".to_owned()),
-        Verdict::Faster => Fate::Goes("makes it worse beside the others".to_owned()),
+        Verdict::NoDifference => Fate::Goes("no difference with the other changes".to_owned()),
+        Verdict::Faster => Fate::Goes("worse with the other changes".to_owned()),
     }
 }
 
-/// What is lost without a change, as a share; below zero it is better without. Where a run came to nothing there is no
-/// ratio: then it is a share of the larger side.
+/// Returns the loss without a change as a fraction; negative if it is better without. If a run has
+/// a value of zero there is no ratio: then it is a fraction of the larger side.
 fn loss(compared: &Comparison) -> Option<f64> {
     let share = match compared.ratio {
         Some(ratio) => ratio.median - 1.0,
@@ -209,7 +211,7 @@ fn join(values: &[&String]) -> String {
     values.join(", ")
 }
 
-/// Each change has to show that it matters; the ones that were dropped are gone for the next.
+/// Verifies each change in turn; dropped changes are left out of the following comparisons.
 fn minimal(
     args: &TuneArgs,
     seed: u64,
@@ -225,16 +227,16 @@ fn minimal(
     if !changed.is_empty() {
         let most = most_runs(args);
         output.progress(&format!(
-            "the search is over; now {} in pairs: {most} runs at most for each, and {most} for the proof of all \
+            "search finished; now {} in pairs: at most {most} runs for each, and {most} for the proof of all changes \
              (--max-pairs {})",
             match changed.len() {
-                1 => "1 change has to show that it matters,".to_owned(),
-                n => format!("each of {n} changes has to show that it matters,"),
+                1 => "1 change is verified".to_owned(),
+                n => format!("{n} changes are verified"),
             },
             most_pairs(args)
         ));
     }
-    // What those that were dropped lose together; gains by noise make up for losses by noise, and for no more.
+    // Total loss of the dropped changes. Gains by noise offset losses by noise, but nothing more.
     let mut gone = 0.0_f64;
     for (number, &place) in changed.iter().enumerate() {
         let mut without = winner.clone();
@@ -242,7 +244,7 @@ fn minimal(
         let knob = bench.turner.knobs[place].clone();
         let value = knob.values[winner[place]].clone();
         output.progress(&format!(
-            "does it matter? {} of {}: all changes (A) against all but {}={value} (B), in pairs:",
+            "verification {} of {}: all changes (A) against all but {}={value} (B), in pairs:",
             number + 1,
             changed.len(),
             knob.name
@@ -281,24 +283,25 @@ fn minimal(
     Ok(winner)
 }
 
-/// Pairs that a question takes at most.
+/// Returns the maximum number of pairs of a comparison.
 fn most_pairs(args: &TuneArgs) -> usize {
     args.until.max_pairs.unwrap_or(MOST_PAIRS)
 }
 
-/// How many pairs a question is asked in.
+/// Returns the number of pairs of a comparison.
 pub fn amount(args: &TuneArgs) -> Amount {
     Amount::UntilDecided {
         limit: most_pairs(args),
     }
 }
 
-/// Runs that a question takes at most.
+/// Returns the maximum number of runs of a comparison.
 pub fn most_runs(args: &TuneArgs) -> usize {
     most_pairs(args).saturating_mul(2)
 }
 
-/// Two settings in turn; the inner `Err` when one of them fails or, where that counts, takes more than it may.
+/// Compares two settings in interleaved pairs; the inner error is a setting that fails or, if
+/// `limited`, takes too much memory.
 fn pairs(
     args: &TuneArgs,
     seed: u64,
@@ -316,7 +319,7 @@ fn pairs(
     let amount = amount(args);
     let order = Interleave::new(amount, args.until.effect, seed);
     let mut turns = Turns {
-        // Which change matters is told by the first pairs where it is clear; the proof of all has its p-value.
+        // For a single change, the first clear pairs suffice; the proof of all has a p-value.
         order: match limited {
             true => order.until_clear(),
             false => order,
@@ -328,14 +331,14 @@ fn pairs(
     let half = |_, side: usize| -> Result<f64, Ended> {
         let mut seen = bench.borrow_mut().measure(points[side], None)?;
         if seen.value.is_none() {
-            // One run that failed among many says nothing of a setting.
+            // A single failure among many runs may be chance.
             seen = bench.borrow_mut().measure(points[side], None)?;
         }
         if let Some(mut record) = seen.record {
             record.label = Some(["A", "B"][side].to_owned());
             runs.borrow_mut().push(record);
         }
-        // The start may take more than is allowed: it is there to be compared with.
+        // The start may exceed the memory limit: it is only the baseline.
         if let Some(value) = seen.value.filter(|_| !limited || seen.refused.is_none()) {
             return Ok(value);
         }
@@ -347,7 +350,7 @@ fn pairs(
         Err(Ended::Over(Failure::failed(Problem::new(
             why,
             labels[side].clone(),
-            "see what limits it",
+            "check what limits it",
         ))))
     };
     let ended = turns.run(half, |number, pair| {
@@ -409,19 +412,19 @@ mod tests {
 
     #[test]
     fn a_change_goes_only_where_it_does_not_matter() {
-        // Without the change over with it: each pair.
+        // Ratios of each pair: without the change over with it.
         for (better, ratios, stays, undecided) in [
-            // Thirty times slower in seven pairs: no rank test can be sure of it, and nobody needs one.
+            // Thirty times slower in seven pairs: too few for a rank test, but clear.
             (Better::Higher, &[0.03; 7][..], true, false),
             (Better::Lower, &[1.8; 4][..], true, false),
             (Better::Lower, &[1.8; 3][..], true, true),
             (Better::Higher, &[0.9; 12][..], true, false),
-            // Sure, and of no size.
+            // Significant but small.
             (Better::Higher, &[0.997; 12][..], false, false),
             (Better::Higher, &[1.0; 12][..], false, false),
             (Better::Higher, &[1.3; 12][..], false, false),
             (Better::Lower, &[0.7; 12][..], false, false),
-            // Wild, its middle within what is worth knowing; and beyond.
+            // Noisy, with a median within the effect size; then beyond it.
             (
                 Better::Higher,
                 &[0.6, 1.5, 0.98, 1.02, 0.7, 1.4, 0.99, 1.0][..],
@@ -434,7 +437,7 @@ mod tests {
                 true,
                 true,
             ),
-            // Nothing moves in every second run without it.
+            // Each second run without the change moves no data.
             (
                 Better::Higher,
                 &[0.0, 0.9, 0.0, 1.0, 0.0, 1.1, 0.0, 0.95][..],
@@ -455,7 +458,7 @@ mod tests {
                 Fate::Goes(why) => {
                     assert!(!stays, "{ratios:?}: {why}: {compared:?}");
                     let worse = compared.verdict == Verdict::Faster;
-                    assert_eq!(why.contains("makes it worse"), worse, "{ratios:?}: {why}");
+                    assert_eq!(why.contains("worse"), worse, "{ratios:?}: {why}");
                 }
             }
         }
@@ -492,7 +495,7 @@ mod tests {
 
     #[test]
     fn small_changes_do_not_go_one_after_the_other_until_much_is_lost() {
-        // Decided to be small, and too wild to be decided, both 3 % in the middle.
+        // A significant and an undecided small loss, both with a median of 3 %.
         let sure = [0.97; 12];
         let wild = [0.9, 1.05, 0.97, 0.97, 0.88, 1.02, 0.99, 0.96];
         for ratios in [&sure[..], &wild[..]] {
@@ -502,7 +505,7 @@ mod tests {
                 assert_eq!(is_kept, stays, "{gone}: {ratios:?}: {compared:?}");
             }
         }
-        // What makes no difference goes whatever went before.
+        // A change without a difference is dropped, whatever was dropped before.
         let compared = compared(
             Better::Higher,
             &[0.99, 1.01, 1.0, 1.0, 0.99, 1.0, 1.01, 1.0],

@@ -1,4 +1,4 @@
-//! The first measurement and what it points at, what can be had at all, and the search.
+//! First measurement and its findings, check of possible values, and the search.
 
 use linerate_metric::event::Problem;
 use linerate_metric::figure;
@@ -16,17 +16,17 @@ use crate::failure::Failure;
 use crate::knobs::is_default;
 use crate::output::Output;
 
-/// Time of a run that only tells whether a value can be had.
+/// Time of a run that only checks whether a value is possible.
 const CHECK: &str = "100ms";
 
-/// Part of --effect within which settings are as good as each other for the search: what it leaves and what is dropped
-/// after it are to stay within the whole of it together.
+/// Divisor of --effect for the search: settings within that fraction count as equal, so that the
+/// losses of the search and of dropped changes together stay below --effect.
 const WITHIN: f64 = 2.0;
 
-/// Findings that are told; the others point at little.
+/// Maximum number of findings that are printed.
 const TOLD: usize = 5;
 
-/// Measures the start, and tells what its findings point at.
+/// Measures the start, and prints the knobs that its findings point at.
 ///
 /// # Errors
 /// As [`Bench::measure`].
@@ -36,12 +36,12 @@ pub fn first(
     found: &mut Found,
     output: &Output,
 ) -> Result<Seen, Ended> {
-    // Nothing can be compared with a start that cannot be set.
+    // Without a working start there is nothing to compare with.
     if let Err(why) = bench.turner.apply(start)? {
         return Err(Ended::Over(Failure::failed(Problem::new(
             why,
             "the start",
-            "run its command alone to see what it says, or begin its values with one that it takes",
+            "run its command by itself to see its output, or put a working value first",
         ))));
     }
     let mut seen = bench.measure(start, None)?;
@@ -66,7 +66,7 @@ pub fn first(
         ));
     }
     if pointers.is_empty() {
-        output.progress("  no finding: all knobs are tried alike");
+        output.progress("  no finding: the search starts with all knobs");
     }
     found.pointed = pointers
         .into_iter()
@@ -81,11 +81,11 @@ pub fn first(
     Ok(seen)
 }
 
-/// The knobs that a finding points at, and those of the command line, which stand as they were given: `compare`
-/// tries them.
+/// Returns the knobs that a finding points at, and those that the command line fixes, which
+/// `compare` can try.
 fn pointed_at(pointer: &point::Pointer, turned: &[&str], words: &[String]) -> String {
     let mut said = match pointer.knobs.is_empty() {
-        true => "no knob that can be turned here".to_owned(),
+        true => "no knob that can be set here".to_owned(),
         false => pointer.knobs.join(", "),
     };
     let given: Vec<&str> = (point::of_cause(&pointer.cause).iter().copied())
@@ -93,12 +93,15 @@ fn pointed_at(pointer: &point::Pointer, turned: &[&str], words: &[String]) -> St
         .filter(|knob| set_of(knob).is_some_and(|set| says(words, &set)))
         .collect();
     if !given.is_empty() {
-        said.push_str(&format!("; as it was given stays {}", given.join(", ")));
+        said.push_str(&format!(
+            "; fixed by the command line: {}",
+            given.join(", ")
+        ));
     }
     said
 }
 
-/// Puts the knobs that findings point at before the others.
+/// Moves the knobs that findings point at to the front.
 fn order(bench: &mut Bench<'_>, found: &Found, output: &Output) {
     let pointers: Vec<_> = (found.pointed.iter())
         .map(|pointed| point::Pointer {
@@ -116,7 +119,7 @@ fn order(bench: &mut Bench<'_>, found: &Found, output: &Output) {
     }
 }
 
-/// Tells of a run, and keeps it.
+/// Reports a run and stores its trial.
 fn note(
     bench: &Bench<'_>,
     point: &Point,
@@ -143,14 +146,14 @@ fn note(
     output.progress(&format!("{what}: {}: {said}", bench.said(point)));
 }
 
-/// Values that cannot be had here are known before the search: a short run each, or for settings of hosts
-/// an attempt to set them.
+/// Finds impossible values before the search: by a short run each, or for settings of hosts by an
+/// attempt to set them.
 ///
 /// # Errors
 /// As [`Bench::measure`].
 pub fn check(bench: &mut Bench<'_>, found: &mut Found, output: &Output) -> Result<(), Ended> {
     found.stage = Stage::Check;
-    bench.purpose = "can it be had";
+    bench.purpose = "check";
     let start: Point = vec![0; bench.turner.knobs.len()];
     let mut refused: Vec<(usize, usize, String)> = Vec::new();
     let uncertain: Vec<usize> = (0..start.len())
@@ -163,7 +166,7 @@ pub fn check(bench: &mut Bench<'_>, found: &mut Found, output: &Output) -> Resul
         .sum();
     if runs > 0 {
         output.progress(&format!(
-            "checking what can be had: {runs} runs of {CHECK} each"
+            "checking which values are possible: {runs} runs of {CHECK} each"
         ));
     }
     for knob in uncertain {
@@ -184,14 +187,14 @@ pub fn check(bench: &mut Bench<'_>, found: &mut Found, output: &Output) -> Resul
             };
             refused.extend(why.map(|why| (knob, value, why)));
         }
-        // What could not be set by half stands at neither.
+        // A value may have been applied only in part.
         bench.turner.apply(&start)?.ok();
     }
     let mut not_to_be_had: Vec<Vain> = Vec::new();
     for (knob, value, why) in refused.into_iter().rev() {
         let knob = &mut bench.turner.knobs[knob];
         let value = knob.values.remove(value);
-        // Values that are refused for one reason are one line.
+        // Values with the same reason share one line.
         match (not_to_be_had.iter_mut()).find(|vain| vain.knob == knob.name && vain.why == why) {
             Some(vain) => vain.value = format!("{value}, {}", vain.value),
             None => not_to_be_had.push(Vain {
@@ -203,12 +206,12 @@ pub fn check(bench: &mut Bench<'_>, found: &mut Found, output: &Output) -> Resul
     }
     for vain in &not_to_be_had {
         output.progress(&format!(
-            "not to be had: {}={}: {}",
+            "not possible: {}={}: {}",
             vain.knob, vain.value, vain.why
         ));
     }
     found.vain.extend(not_to_be_had);
-    // What is an option of the start stays one where nothing else can be had in its place.
+    // An option of the start stays one of the command, even if no other value is possible.
     let is_said = |knob: &Knob| {
         let of_command = matches!(knob.set, Set::Option(_) | Set::StackKey(_));
         of_command && knob.values.iter().any(|value| !is_default(value))
@@ -217,10 +220,10 @@ pub fn check(bench: &mut Bench<'_>, found: &mut Found, output: &Output) -> Resul
     Ok(())
 }
 
-/// Searches; gives the best setting, or `None` where none has the figure.
+/// Runs the search; returns the best setting, or `None` if no run has the figure.
 ///
 /// # Errors
-/// As [`Bench::measure`]; what was seen until then is kept.
+/// As [`Bench::measure`]; earlier trials are kept.
 pub fn search(
     args: &TuneArgs,
     seed: u64,
@@ -247,7 +250,7 @@ pub fn search(
     let mut search = Search::new(dials, args.runs, seed)
         .beginning_with(&before)
         .worth((args.until.effect / WITHIN).ln_1p());
-    // The first measurement is the first run of the start.
+    // The first measurement counts as the first run of the start.
     let mut first = Some(first);
     let mut ended = Ok(());
     while let Some(point) = search.propose() {
@@ -273,7 +276,7 @@ pub fn search(
                 seen
             }
         };
-        // One in which nothing moved has no ratio to any other.
+        // A value of zero has no ratio to others.
         match seen.value.filter(|value| *value > 0.0) {
             Some(value) => {
                 let score = seen.refused.is_none().then(|| bench.score(value));
@@ -302,7 +305,7 @@ pub fn search(
     ended.map(|()| best)
 }
 
-/// Tells that a value is not tried any more, and why.
+/// Reports that a value is not tried any more.
 fn give_up(
     bench: &Bench<'_>,
     (knob, value): (usize, usize),
@@ -313,13 +316,13 @@ fn give_up(
     let knob = &bench.turner.knobs[knob];
     let why = refused.unwrap_or_else(|| format!("no {}", bench.figure.name));
     output.progress(&format!(
-        "given up: {}={}: it failed {FAILURES} times and never gave a result: {why}",
+        "excluded: {}={}: it failed {FAILURES} times without a result: {why}",
         knob.name, knob.values[value]
     ));
     found.vain.push(Vain {
         knob: knob.name.clone(),
         value: knob.values[value].clone(),
-        why: format!("given up after {FAILURES} failures: {why}"),
+        why: format!("excluded after {FAILURES} failures: {why}"),
     });
 }
 
@@ -334,13 +337,13 @@ mod tests {
                 "shared-core",
                 &["wait"][..],
                 "throughput h --cpu 0/0",
-                "wait; as it was given stays cpu",
+                "wait; fixed by the command line: cpu",
             ),
             (
                 "shared-core",
                 &[],
                 "throughput h --cpu=0/0 --wait spin",
-                "no knob that can be turned here; as it was given stays cpu, wait",
+                "no knob that can be set here; fixed by the command line: cpu, wait",
             ),
             (
                 "shared-core",
@@ -348,25 +351,25 @@ mod tests {
                 "throughput h -u",
                 "cpu, wait",
             ),
-            // Knobs that are called otherwise than their options.
+            // Knobs whose names differ from their options.
             (
                 "small-writes",
                 &["batch"],
                 "throughput h --length 64",
-                "batch; as it was given stays write-size",
+                "batch; fixed by the command line: write-size",
             ),
             (
                 "delayed-ack",
                 &["stack-psh"],
                 "throughput h --set tcp.nagle=on;tcp.send_buffer=1K",
-                "stack-psh; as it was given stays stack-sndbuf",
+                "stack-psh; fixed by the command line: stack-sndbuf",
             ),
-            // What an option of sockets says is a key of our stack, too.
+            // Socket options also set keys of our stack.
             (
                 "delayed-ack",
                 &["stack-psh"],
                 "throughput h --dev tap:t0 --ip 10.0.0.2/24 -w 64K",
-                "stack-psh; as it was given stays stack-sndbuf",
+                "stack-psh; fixed by the command line: stack-sndbuf",
             ),
         ] {
             let pointer = point::Pointer {

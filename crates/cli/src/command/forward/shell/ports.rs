@@ -1,4 +1,4 @@
-//! Words about ports: which one is meant, how it comes, changes and goes.
+//! Shell commands on ports.
 
 use linerate_measure::MeasureError;
 use linerate_measure::forward::PortUrl;
@@ -8,7 +8,7 @@ use crate::command::forward::max_packet_mtu;
 use crate::nic::Nic;
 
 impl Shell<'_> {
-    /// That there is no such port, and which there are.
+    /// Returns the error for an unknown port, with a list of the ports.
     pub(super) fn no_port(&self, text: &str) -> String {
         let there: Vec<_> = self
             .forwarder
@@ -16,13 +16,10 @@ impl Shell<'_> {
             .iter()
             .map(u32::to_string)
             .collect();
-        format!(
-            "there is no port {text}: there is {}, or all",
-            there.join(", ")
-        )
+        format!("no port {text}: choose from {}, or all", there.join(", "))
     }
 
-    /// The port that is named; none for all.
+    /// Parses a port number; `None` for `all`.
     pub(super) fn port(&self, text: &str) -> Result<Option<u32>, String> {
         match text {
             "all" => Ok(None),
@@ -30,19 +27,19 @@ impl Shell<'_> {
         }
     }
 
-    /// The port that is named, where all of them cannot be meant.
+    /// Parses the number of a single port.
     pub(super) fn one_port(&self, text: &str) -> Result<u32, String> {
         let there = self.forwarder.numbers();
         let port = text.parse::<u32>().ok();
         let port = port.filter(|port| there.contains(port));
         port.ok_or_else(|| match text {
-            "all" => "name one port: this is not for all at once".to_owned(),
+            "all" => "name a single port".to_owned(),
             _ => self.no_port(text),
         })
     }
 
-    /// What came of a word that may need a larger memory, and which other ports were opened again for it, whether it
-    /// came to pass or not.
+    /// Appends to a result the other ports that were reopened, because the change needed larger
+    /// memory.
     fn with_reopened(&mut self, done: Result<String, MeasureError>) -> Result<Reply, String> {
         let reopened = self.reopened();
         match done {
@@ -51,7 +48,7 @@ impl Shell<'_> {
         }
     }
 
-    /// Which other ports had to be opened again; empty where none had to.
+    /// Returns a note on other ports that were reopened, or an empty text.
     fn reopened(&mut self) -> String {
         let ports: Vec<_> = (self.forwarder.take_reopened().iter())
             .map(u32::to_string)
@@ -59,7 +56,7 @@ impl Shell<'_> {
         match ports.is_empty() {
             true => String::new(),
             false => format!(
-                "\nopened again, for a larger memory (files begin anew): {}",
+                "\nreopened for larger memory (files start over): {}",
                 ports.join(", ")
             ),
         }
@@ -93,9 +90,9 @@ impl Shell<'_> {
             .parse()
             .map_err(|error: linerate_measure::forward::PortError| error.to_string())?;
         let url = url.taken(super::super::onward(&self.settings, true));
-        // Refused before its device is changed: that may be one that is polled.
+        // Rejected before the device is changed, which a running port may be polling.
         self.forwarder.not_running().map_err(words)?;
-        // As for those that were named at the start: what it asks of its device is set, or it is not attached.
+        // As at the start: if the requested device settings fail, the port is not attached.
         let nic = Nic::for_port(&url, self.stop, self.output).map_err(|failure| {
             let problem = failure.problem;
             format!("{problem}; {}", problem.next_step)
@@ -114,14 +111,14 @@ impl Shell<'_> {
     pub fn port_detach(&mut self, text: &str) -> Result<Reply, String> {
         let port = self.one_port(text)?;
         if self.settings.ports == [port] && self.forwarder.numbers() != [port] {
-            // An empty list stands for all ports, which nobody asked for.
+            // An empty list would mean all ports.
             return Err(format!(
-                "port {port} is the only one that takes part: list others first (`set portlist`)"
+                "port {port} is the only one that forwards: list others first (`set portlist`)"
             ));
         }
         self.forwarder.detach(port).map_err(words)?;
         self.nics.release(port);
-        // What was said of it is not meant for the next one of its number.
+        // Its settings must not apply to a later port with the same number.
         let others = self.settings.ports.clone();
         for settings in [&mut self.settings, &mut self.defaults] {
             if settings.ports == [port] {
@@ -138,7 +135,7 @@ impl Shell<'_> {
         )))
     }
 
-    /// `port config all rxq N` and its like.
+    /// Runs `port config all rxq N` and similar commands.
     pub fn port_config(&mut self, port: &str, what: &str, value: &str) -> Result<Reply, String> {
         let (key, value) = match what {
             "rxq" | "txq" => ("queues", value.to_owned()),
@@ -158,7 +155,7 @@ impl Shell<'_> {
             key => format!("{key} {value}"),
         };
         Ok(Reply::Said(format!(
-            "{whose}: {told}, from `port start` on"
+            "{whose}: {told}, effective at `port start`"
         )))
     }
 
@@ -175,13 +172,13 @@ impl Shell<'_> {
             lines.push(match has_switch {
                 true => format!("port {port}: promiscuous mode {word}"),
                 false => {
-                    format!("port {port}: nothing filters by address there, all frames come in")
+                    format!("port {port}: no address filter, receives all frames")
                 }
             });
         }
         if !on && switched == 0 {
             return Err(format!(
-                "{}; kernel interfaces do that (packet:, xdp:)",
+                "{}; only kernel interfaces have one (packet:, xdp:)",
                 lines.join("; ")
             ));
         }

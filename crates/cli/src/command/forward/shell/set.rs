@@ -1,4 +1,4 @@
-//! Words that change settings.
+//! Shell commands that change settings.
 
 use linerate_measure::forward::{Peer, QueueRate, Retry, Settings, Verbose};
 use linerate_metric::plan::Cpus;
@@ -9,7 +9,7 @@ use crate::command::forward::commands::number;
 use crate::command::forward::ports_there;
 
 impl Shell<'_> {
-    /// Changes settings, and says what they are now; a run that lasts keeps its own.
+    /// Changes settings and returns their description; a running forwarder keeps its own.
     pub fn set(
         &mut self,
         change: impl FnOnce(&mut Settings),
@@ -18,7 +18,7 @@ impl Shell<'_> {
         change(&mut self.settings);
         let told = told(&self.settings);
         Ok(Reply::Said(match self.forwarder.is_running() {
-            true => format!("{told} (from the next start on)"),
+            true => format!("{told} (from the next start)"),
             false => told,
         }))
     }
@@ -54,9 +54,7 @@ impl Shell<'_> {
         let (delay_us, times) = (number(delay)?, number(times)?);
         self.set(
             |settings| settings.retry = Some(Retry { times, delay_us }),
-            |_| {
-                format!("frames that find a full ring are tried {times} times, {delay_us} us apart")
-            },
+            |_| format!("retry of frames at a full ring: {times} times, {delay_us} us apart"),
         )
     }
 
@@ -97,11 +95,11 @@ impl Shell<'_> {
     }
 
     fn set_cpus(&mut self, cpus: Vec<u32>) -> Result<Reply, String> {
-        // What the kernel does not tell shows at the start.
+        // If the kernel does not report the usable processors, the start will check them.
         let usable = linerate_host::sys::cpu::usable().unwrap_or_else(|_| cpus.clone());
         if let Some(cpu) = cpus.iter().find(|cpu| !usable.contains(cpu)) {
             return Err(format!(
-                "processor {cpu}: this process may not run there; choose among {}",
+                "processor {cpu}: not available to this process; choose from {}",
                 Cpus(usable.clone())
             ));
         }
@@ -119,7 +117,7 @@ impl Shell<'_> {
 
     pub fn set_nbport(&mut self, text: &str) -> Result<Reply, String> {
         let count: u32 = number(text)?;
-        // A list of ports that are not there would be as long as the number says.
+        // Checked here, because the list would be as long as the number.
         let numbers = self.forwarder.numbers();
         if count as usize > numbers.len() {
             return Err(format!("there {}", ports_there(numbers.len())));
@@ -130,7 +128,7 @@ impl Shell<'_> {
     pub fn set_portlist(&mut self, text: &str) -> Result<Reply, String> {
         let Cpus(ports) = Cpus::in_order(text).map_err(|error| match text.parse::<Cpus>() {
             Ok(_) => error,
-            Err(_) => format!("`{text}` is no list of ports: write 0,1"),
+            Err(_) => format!("`{text}` is not a list of ports: write 0,1"),
         })?;
         self.set_ports(ports)
     }
@@ -171,12 +169,12 @@ impl Shell<'_> {
         let most = most.iter().filter_map(|port| port.frame_bytes).min();
         if let Some(most) = most.filter(|&most| u32::from(bytes) > most) {
             return Err(format!(
-                "frames of {bytes} bytes are longer than ports send ({most}): give URLs a larger mtu="
+                "frames of {bytes} bytes are longer than the ports' maximum ({most}): give URLs a larger mtu="
             ));
         }
         self.set(
             |settings| settings.frame.bytes = bytes,
-            |settings| format!("frames made here: {} bytes", settings.frame.bytes),
+            |settings| format!("generated frames: {} bytes", settings.frame.bytes),
         )
     }
 
@@ -196,7 +194,7 @@ impl Shell<'_> {
         let peer: Peer = format!("{port},{address}").parse()?;
         self.set(
             |settings| settings.peers.push(peer),
-            |_| format!("behind port {} is {}", peer.port, peer.address),
+            |_| format!("peer of port {}: {}", peer.port, peer.address),
         )
     }
 
@@ -204,7 +202,7 @@ impl Shell<'_> {
         let clones = number(text)?;
         self.set(
             |settings| settings.flow_clones = clones,
-            |_| format!("flowgen sends {clones} copies behind each frame"),
+            |_| format!("flowgen sends {clones} copies after each frame"),
         )
     }
 
@@ -233,15 +231,15 @@ impl Shell<'_> {
         let queue: u32 = number(queue)?;
         let megabits: u64 = number(rate)?;
         let queues = self.forwarder.queues_shown(port).len();
-        // A rate of a queue that is no longer there can be taken back.
+        // The limit of a queue that no longer exists can be removed.
         if megabits > 0 && self.forwarder.is_started(port) && queue as usize >= queues {
             return Err(match queues {
-                1 => format!("port {port} has queue 0 alone"),
+                1 => format!("port {port} has only queue 0"),
                 _ => format!("port {port} has queues 0 to {}", queues.saturating_sub(1)),
             });
         }
         let Some(l2_bps) = megabits.checked_mul(1_000_000) else {
-            return Err(format!("`{rate}` Mbit/s is more than anything sends"));
+            return Err(format!("`{rate}` Mbit/s is out of range"));
         };
         self.set(
             |settings| {
@@ -256,28 +254,29 @@ impl Shell<'_> {
                 }
             },
             |_| match megabits {
-                0 => format!("port {port} queue {queue}: as fast as it goes"),
+                0 => format!("port {port} queue {queue}: no rate limit"),
                 _ => format!(
-                    "port {port} queue {queue}: {megabits} Mbit/s of frames, without check sequence, \
+                    "port {port} queue {queue}: {megabits} Mbit/s of frames, without FCS, \
                      preamble and gap"
                 ),
             },
         )
     }
 
-    /// As the mode does it; the words of testpmd are for NICs that do it themselves.
+    /// Checks and reports where checksums are computed: always in software, while testpmd's command
+    /// is for NICs that can do it.
     pub fn csum_set(&mut self, layer: &str, place: &str, port: &str) -> Result<Reply, String> {
         let port = self.one_port(port)?;
         match place {
             "hw" => Err(format!(
-                "port {port} has nothing that sums for us: `csum set {layer} sw {port}`, and mode csum sums \
+                "port {port} cannot compute checksums: use `csum set {layer} sw {port}`; mode csum computes them \
                  in software"
             )),
             _ if matches!(layer, "sctp" | "outer-ip" | "outer-udp") => Err(format!(
-                "mode csum sums ip, udp and tcp: {layer} stays as it came"
+                "mode csum computes ip, udp and tcp: {layer} is not changed"
             )),
             _ => Ok(Reply::Said(format!(
-                "port {port}: {layer} is summed in software, as always in mode csum"
+                "port {port}: {layer} is computed in software, as always in mode csum"
             ))),
         }
     }
@@ -286,8 +285,8 @@ impl Shell<'_> {
         self.one_port(port)?;
         Ok(Reply::Said(
             "Parse tunnel is off\nIP checksum offload is sw\nUDP checksum offload is sw\nTCP checksum \
-             offload is sw\nSCTP checksum is left as it came\nOuter-Ip and Outer-Udp checksums are left as \
-             they came"
+             offload is sw\nSCTP checksum is not changed\nOuter-Ip and Outer-Udp checksums are not \
+             changed"
                 .to_owned(),
         ))
     }
@@ -304,11 +303,11 @@ impl Shell<'_> {
         let defaults = self.defaults.clone();
         self.set(
             |settings| *settings = defaults,
-            |_| "settings are as they were when the shell began".to_owned(),
+            |_| "settings are reset to those at the start of the shell".to_owned(),
         )
     }
 
-    /// Switches something on or off.
+    /// Switches a setting on or off.
     pub fn switch(
         &mut self,
         what: &str,

@@ -1,4 +1,4 @@
-//! Words that show.
+//! Shell commands that show state.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use super::{Reply, Shell, words};
 use crate::command::forward::commands::number;
 use crate::command::forward::{queue_figures, rates};
 
-/// What ports have moved at some time.
+/// Counters of the ports at a time.
 pub(super) struct Shown {
     at: Instant,
     ports: Vec<ForwardPort>,
@@ -29,7 +29,7 @@ impl Shell<'_> {
         Ok(facts)
     }
 
-    /// Every counter of a port by its name.
+    /// Returns all counters of a port by name.
     fn counters(&self, port: &ForwardPort) -> Vec<(String, u64)> {
         let queues = self.forwarder.queues_shown(port.port);
         let queues: Vec<_> = queues
@@ -39,7 +39,7 @@ impl Shell<'_> {
         extended_statistics(port, &queues)
     }
 
-    /// What ports have moved by now.
+    /// Reads the counters of all ports.
     pub(super) fn look(&mut self) -> Shown {
         self.forwarder.refresh();
         let ports = self.forwarder.port_facts();
@@ -64,7 +64,7 @@ impl Shell<'_> {
                 let seconds = now.at.duration_since(shown.at).as_secs_f64();
                 (shown, seconds)
             });
-            let moved = since.and_then(|(shown, seconds)| {
+            let port_rates = since.and_then(|(shown, seconds)| {
                 let earlier = shown
                     .ports
                     .iter()
@@ -83,7 +83,7 @@ impl Shell<'_> {
             let beside = displayed(&self.displayed, counters, earlier);
             blocks.push(port_statistics(
                 port,
-                Some(moved.unwrap_or_default()),
+                Some(port_rates.unwrap_or_default()),
                 &beside,
             ));
         }
@@ -98,7 +98,7 @@ impl Shell<'_> {
                 "###### NIC extended statistics for port {}",
                 port.port
             ));
-            // Causes that never struck would only hide the others.
+            // Causes with a count of zero would hide the others.
             let counters = self.counters(&port).into_iter();
             let counters =
                 counters.filter(|(name, count)| *count > 0 || !name.contains("_dropped_"));
@@ -130,8 +130,8 @@ impl Shell<'_> {
         let queues = self.forwarder.queues_shown(number_of_port);
         let Some(moved) = queues.get(at as usize) else {
             return Err(match queues.len() {
-                0 => format!("port {port} is stopped: say `port start {port}`"),
-                1 => format!("port {port} has queue 0 alone"),
+                0 => format!("port {port} is stopped: use `port start {port}`"),
+                1 => format!("port {port} has only queue 0"),
                 count => format!("port {port} has queues 0 to {}", count - 1),
             });
         };
@@ -141,7 +141,7 @@ impl Shell<'_> {
         };
         let facts = self.facts(port)?;
         let facts = facts.first().ok_or_else(|| self.no_port(port))?;
-        // Of a run that lasts settings may have changed since.
+        // Settings may have changed since the start of the current run.
         let settings = self
             .started
             .as_ref()
@@ -152,7 +152,7 @@ impl Shell<'_> {
             _ => (place.tx_port, place.tx_queue) == (number_of_port, at),
         });
         let polled_by = match place {
-            None => "nobody with these settings".to_owned(),
+            None => "no core with these settings".to_owned(),
             Some(place) => {
                 let cpu = place.cpu;
                 let cpu = cpu.map_or(String::new(), |cpu| format!(" (processor {cpu})"));
@@ -168,7 +168,8 @@ impl Shell<'_> {
         Ok(Reply::Said(queue_info(facts, way, at, &moved, &polled_by)))
     }
 
-    /// What streams, ports, and all of them moved: of the run that lasts, else of the last one.
+    /// Returns the statistics of streams, ports and their sum: of the current run, else of the last
+    /// one.
     pub fn fwd_stats(&mut self) -> Result<Reply, String> {
         self.forwarder.refresh();
         let text = match &self.last {
@@ -202,13 +203,13 @@ impl Shell<'_> {
             }
             "cores" => {
                 let cpus = match &settings.cpus[..] {
-                    [] => "the last ones that are free".to_owned(),
+                    [] => "the last free ones".to_owned(),
                     cpus => Cpus(cpus.to_vec()).to_string(),
                 };
                 format!("forwarding cores: {} (processors: {cpus})", settings.cores)
             }
             "txpkts" => format!(
-                "frames made here: {} bytes, {} flows (txonly), {} flows (flowgen), {} copies (flowgen)",
+                "generated frames: {} bytes, {} flows (txonly), {} flows (flowgen), {} copies (flowgen)",
                 settings.frame.bytes,
                 settings.transmit_flows,
                 settings.generated_flows,
@@ -233,7 +234,7 @@ impl Shell<'_> {
                         }
                     ),
                     format!(
-                        "  topology: {}, retry: {retry}, idle: {}, flush before a start: {}",
+                        "  topology: {}, retry: {retry}, idle: {}, flush before start: {}",
                         settings.topology,
                         settings.idle,
                         if settings.flush { "on" } else { "off" }
@@ -252,7 +253,7 @@ impl Shell<'_> {
                 }
                 lines.extend(settings.rates.iter().map(|rate| {
                     format!(
-                        "  port {} queue {}: {} Mbit/s at most",
+                        "  port {} queue {}: at most {} Mbit/s",
                         rate.port,
                         rate.queue,
                         rate.l2_bps / 1_000_000
