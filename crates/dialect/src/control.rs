@@ -1,5 +1,5 @@
-//! Our own control protocol: how two `linerate` ends agree on a run, start it together and tell
-//! each other what they counted.
+//! linerate's own control protocol: two ends agree on a run, start it together and exchange their
+//! results.
 //!
 //! # On the wire
 //!
@@ -12,47 +12,47 @@
 //! ```
 //!
 //! Numbers are big-endian. A length above [`HELLO_LIMIT_BYTES`] is an error until the peer's HELLO
-//! was accepted, one above [`FRAME_LIMIT_BYTES`] always; memory grows with what has arrived, never
-//! with what a length announces, and what a body unpacks to is bounded too (see `body.rs`). With
-//! security 1 a handshake follows and the frames are inside Noise messages (see `seal.rs`): the
-//! first nine bytes stay what they are, so a server always knows whom it talks to.
+//! was accepted; a length above [`FRAME_LIMIT_BYTES`] is always one. Memory grows with the bytes
+//! that have arrived, never with an announced length, and the unpacked size of a body is bounded
+//! too (see `body.rs`). With security 1 a handshake follows, and the frames are inside Noise
+//! messages (see `noise.rs`). The first nine bytes are the same in both cases, so a server can
+//! always classify the connection.
 //!
 //! # State by state
 //!
-//! 1. **Opening.** The client sends its opening and HELLO at once. The server says nothing until it
-//!    has read both; then it answers with its own. Anything else is an error and ends the
-//!    connection. Where one end has a key and the other none, a server answers with its own
-//!    opening and closes; where the keys differ, a message of length 0 follows it.
-//! 2. **Settled.** Both compute the same version: the highest that both ranges have. Without one,
-//!    each end has the other's range and says which side to update. From here on the server may
-//!    send REFUSE instead of what was expected, and closes after it.
-//! 3. **Asking**, if the client likes: CLOCK_QUESTION is answered by CLOCK_ANSWER ([`clock`]),
-//!    SETTINGS (about the far end) by SETTINGS_ANSWER, which today refuses each by its name.
-//! 4. **Proposed.** The client sends PROPOSE. The server settles what was left open and sends
-//!    ACCEPT with one token for each flow, or REFUSE.
-//! 5. **Attaching.** The client opens the flows, each with its token ([`flow`]); on UDP it repeats
-//!    that until the answer comes, and the server answers each time, until START. When every flow
-//!    has arrived the server sends ATTACHED.
-//! 6. **Running.** The client sends START with what it settled for itself, and both ends begin.
-//!    Either end sends INTERVAL for each direction that it counts. Whoever sends a direction says
-//!    with SENT what it sent in all, so that the receiver knows when it has everything. STOP ends
-//!    the run early, from either end.
-//! 7. **Done.** Each end sends OUTCOME when it has all of its own; with more flows than
-//!    [`FLOWS_A_FRAME`] it sends FIGURES with the others before, and SENT, too, comes in several
-//!    frames. Where round trips were stamped, the answering end sends its STAMPS before. The client
-//!    may ask for the time once more. It then sends BYE and closes: one connection carries one run.
+//! 1. **Opening.** The client sends its opening and HELLO at once. The server sends nothing until
+//!    it has read both; then it sends its own. Anything else is an error and ends the connection.
+//!    If only one end has a key, a server sends its own opening and closes; if the keys differ, a
+//!    message of length 0 follows the opening.
+//! 2. **Version.** Both ends compute the same version: the highest one in both ranges. Without one,
+//!    each end has the range of the other and reports which side to update. From here on the server
+//!    may send REJECT instead of the expected frame, and closes after it.
+//! 3. **Queries**, optional: CLOCK_REQUEST is answered by CLOCK_REPLY ([`clock`]), SETTINGS (for
+//!    the server's host) by SETTINGS_REPLY.
+//! 4. **Proposal.** The client sends PROPOSE. The server chooses what the plan leaves open and
+//!    sends ACCEPT with one token for each flow, or REJECT.
+//! 5. **Attaching.** The client opens the flows, each with its token ([`flow`]). On UDP it repeats
+//! the opening until the reply arrives, and the server replies each time, until START. When every
+//!    flow has arrived, the server sends ATTACHED.
+//! 6. **Running.** The client sends START with its own settings, and both ends begin. Each end
+//!    sends INTERVAL for each direction that it counts. The sender of a direction sends its totals
+//!    with SENT, so that the receiver can detect the end of the data. STOP from either end ends the
+//!    run early.
+//! 7. **Results.** Each end sends RESULTS when its own figures are complete. With more flows than
+//!    [`FLOWS_A_FRAME`] it sends FIGURES with the others first, and SENT is split in the same way.
+//! If round trips were timestamped, the responding end sends its TIMESTAMPS first. The client may
+//!    repeat the clock exchange. It then sends BYE and closes: one connection carries one run.
 //!
 //! An end that has sent nothing for a while sends HEARTBEAT, so that silence means a lost peer; it
-//! prolongs no state. How long a while is, and what to do about a frame that comes in the wrong
-//! state after HELLO, is the session's business; [`Connection`] sees to steps 1 and 2 and to the framing.
+//! extends no deadline of a state. The session defines that interval and handles a frame that
+//! arrives in the wrong state after HELLO; [`Connection`] implements steps 1 and 2 and the framing.
 //!
-//! # How it grows
+//! # Compatibility
 //!
-//! Frames of unknown types and unknown fields are skipped; fields added later have a default;
-//! nothing is renamed or given another meaning. A new value of an old field (a new way of waiting)
-//! is something that an older reader cannot take: HELLO's `features` announce it, and it is sent
-//! only to those who announced it.
-//! The version counts what cannot be done this way.
+//! Frames of unknown types and unknown fields are skipped; fields added later have a default; no
+//! field is renamed or given another meaning on the wire. An older reader cannot parse a new value
+//! of an old field (such as a new wait mode): it is announced in HELLO's `features` and sent only
+//! to peers that announce it. The version number covers changes that are not possible in this way.
 
 pub mod clock;
 pub mod flow;
@@ -81,11 +81,11 @@ pub use token::{TOKEN_BYTES, Token};
 
 /// Longest frame that is read before the peer's HELLO was accepted: type and body, in bytes.
 ///
-/// A HELLO is about 100 bytes; whoever sends more is nobody we know yet.
+/// A HELLO is about 100 bytes; an unidentified peer has no reason to send much more.
 pub const HELLO_LIMIT_BYTES: usize = 4 << 10;
 
-/// Longest frame ever: type and body, in bytes.
+/// Longest frame: type and body, in bytes.
 ///
-/// The longest real one is an OUTCOME: a full histogram is 28,000 buckets of at most 19 bytes,
-/// 0.5 MiB, and a flow is at most 3 KiB.
+/// The longest real one is RESULTS: a full histogram is 28,000 buckets of at most 19 bytes, 0.5
+/// MiB, and a flow is at most 3 KiB.
 pub const FRAME_LIMIT_BYTES: usize = 16 << 20;

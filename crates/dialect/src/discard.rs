@@ -1,17 +1,17 @@
-//! Discard, RFC 863: whatever comes is thrown away and nothing is answered.
+//! Discard, RFC 863: the server discards all data and sends nothing.
 //!
-//! Its server is a [`Sink`](crate::plain::Sink) like that of [`plain`](crate::plain) payload; only a port can tell the
-//! two apart. A client sends what it likes, and ends a TCP stream by closing it. A stock server
-//! (inetutils' inetd) closes its side as soon as the client's writing half is closed, and sends
-//! nothing, ever: what arrived there stays unknown unless its console tells.
+//! The server is a [`Sink`](crate::plain::Sink), as for [`plain`](crate::plain) payload; only the
+//! port distinguishes the two. A client sends any payload and ends a TCP stream by closing it. The
+//! server of inetutils' inetd closes its side as soon as the client has shut down its sending side.
+//! It sends no counts, so the number of received bytes is unknown unless its console shows it.
 
 use crate::sniff::{Carrier, Dialect, Verdict};
 
 /// The port of RFC 863, TCP and UDP.
 pub const PORT: u16 = 9;
 
-/// Discard, as the table of dialects has it. Its bytes can be any, so it is never recognised: a
-/// port is told to speak it.
+/// Entry of the protocol table. Discard has no prefix of its own, so it is never detected: a port
+/// is assigned to it by an option.
 pub const DIALECT: Dialect = Dialect {
     name: "discard",
     recognise: |_: Carrier, _: &[u8]| Verdict::No,
