@@ -1,10 +1,10 @@
-//! The body of a frame: named MessagePack that is weighed before it is unpacked.
+//! Body of a frame: a MessagePack map with named fields, checked before it is unpacked.
 //!
-//! MessagePack is compact: a flow without figures is 26 bytes on the wire and 1 KiB in memory, and a
-//! value that a flattened structure has to buffer is one byte against 32, so that 16 MiB could
-//! unpack to 1 GiB. A first pass without allocation therefore counts values and maps and finds out
-//! whether announced lengths are really there; only what passes is unpacked. That bounds a frame to
-//! [`FRAME_LIMIT_BYTES`](super::FRAME_LIMIT_BYTES) of text, [`MAP_LIMIT`] structures and
+//! MessagePack is compact. A flow without figures is 26 bytes on the wire and 1 KiB in memory, and
+//! a value that a flattened structure has to buffer is one byte against 32, so that 16 MiB could
+//! unpack to 1 GiB. A first pass without allocation therefore counts values and maps and checks
+//! that the announced lengths are present. Only a body that passes is unpacked. This bounds a frame
+//! to [`FRAME_LIMIT_BYTES`](super::FRAME_LIMIT_BYTES) of text, [`MAP_LIMIT`] structures and
 //! [`VALUE_LIMIT`] plain values: below 160 MiB in the worst case, and far below in any real one.
 
 use std::cell::Cell;
@@ -17,29 +17,30 @@ use serde::de::{self, Deserialize, DeserializeSeed, Deserializer, MapAccess, Seq
 use super::error::BodyError;
 use super::frame::FlowFigures;
 
-/// Values in one body, map keys included: twelve full histograms of 28,000 buckets fit.
+/// Maximum number of values in one body, map keys included: twelve full histograms of 28,000
+/// buckets fit.
 pub const VALUE_LIMIT: usize = 1 << 20;
 
-/// Maps in one body, which is structures: a flow of an OUTCOME has at most seven, so that
-/// [`FLOWS_A_FRAME`] of them fit; one that is granted has one, so that 16,000 do.
+/// Maximum number of maps, that is structures, in one body. A flow of RESULTS has at most seven, so
+/// [`FLOWS_A_FRAME`] of them fit; a granted flow has one, so 16,000 of them fit.
 pub const MAP_LIMIT: usize = 1 << 14;
 
-/// Flows whose figures are sent in one frame at most.
+/// Maximum number of flows whose figures are sent in one frame.
 pub const FLOWS_A_FRAME: usize = 2_000;
 
 const _: () = assert!(7 * FLOWS_A_FRAME < MAP_LIMIT);
 
-/// Levels of nesting in one body; ours have eight.
+/// Maximum levels of nesting in one body; our frames have eight.
 pub const DEPTH_LIMIT: usize = 32;
 
-// A vector that grows holds its elements twice for a moment.
+// A growing vector briefly holds its elements twice.
 const _: () = assert!(2 * MAP_LIMIT * size_of::<FlowFigures>() <= 64 << 20);
 
 /// Appends a body.
 pub(super) fn encode<T: Serialize>(body: &T, out: &mut Vec<u8>) -> Result<(), BodyError> {
     let start = out.len();
     rmp_serde::encode::write_named(out, body)?;
-    // What the peer would refuse is found here, where the message can say whose fault it is.
+    // Checks our own body with the peer's limits, so that the error names the right end.
     weigh(&out[start..])
 }
 
@@ -51,7 +52,7 @@ pub(super) fn decode<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, Bod
     Ok(T::deserialize(&mut deserializer)?)
 }
 
-/// Walks through a body without keeping anything of it.
+/// Checks the limits of a body without storing its values.
 fn weigh(body: &[u8]) -> Result<(), BodyError> {
     // fixmap, map16, map32. Structures would also be read from arrays, without names.
     if !matches!(body.first(), Some(0x80..=0x8f | 0xde | 0xdf)) {
@@ -61,7 +62,7 @@ fn weigh(body: &[u8]) -> Result<(), BodyError> {
     let mut deserializer = rmp_serde::Deserializer::new(Cursor::new(body));
     deserializer.set_max_depth(DEPTH_LIMIT);
     let walked = weight.deserialize(&mut deserializer);
-    // The limits come first: they are why the walk ended, whatever its own error says.
+    // The limits come first: exceeding one also makes the deserializer return an error.
     if weight.values.get() > VALUE_LIMIT {
         return Err(BodyError::TooManyValues);
     }
@@ -76,7 +77,7 @@ fn weigh(body: &[u8]) -> Result<(), BodyError> {
     }
 }
 
-/// What was met so far.
+/// Number of values and maps so far.
 #[derive(Default)]
 struct Weight {
     values: Cell<usize>,
@@ -140,7 +141,7 @@ impl<'de> Visitor<'de> for &Weight {
         self.value()
     }
 
-    /// An extension type: of no use to us, but a later field may have one.
+    /// Accepts an extension type: unused today, but a later field may have one.
     fn visit_newtype_struct<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
         deserializer.deserialize_any(self)
     }
@@ -166,12 +167,12 @@ mod tests {
     use serde::de::IgnoredAny;
     use std::collections::BTreeMap;
 
-    /// `{"x": ...}` with the rest written by hand.
+    /// Returns `{"x": ...}` with the given encoded value.
     fn around(rest: &[u8]) -> Vec<u8> {
         [&[0x81, 0xa1, b'x'], rest].concat()
     }
 
-    /// An array of so many values of one byte.
+    /// Returns an array of `length` values of one byte.
     fn array(length: u32, element: u8) -> Vec<u8> {
         let mut bytes = vec![0xdd];
         bytes.extend(length.to_be_bytes());

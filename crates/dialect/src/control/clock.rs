@@ -1,48 +1,49 @@
-//! How far the far end's clock is ahead of ours, from questions and answers on the control
-//! connection.
+//! Offset between the clocks of the two ends, from requests and replies on the control connection.
 //!
-//! The near clock says t1 when the question leaves and t4 when the answer arrives, the far clock t2
-//! when the question arrives and t3 when the answer leaves (RFC 5905 section 8):
+//! The local clock gives t1 when the request leaves and t4 when the reply arrives; the remote clock
+//! gives t2 when the request arrives and t3 when the reply leaves (RFC 5905 section 8):
 //!
 //! ```text
 //! rtt    = (t4 - t1) - (t3 - t2)
-//! offset = ((t2 - t1) + (t3 - t4)) / 2        far clock = near clock + offset
-//! error <= rtt / 2                            whatever the path did, one way or the other
+//! offset = ((t2 - t1) + (t3 - t4)) / 2        remote clock = local clock + offset
+//! error <= rtt / 2                            however asymmetric the path is
 //! ```
 //!
-//! The bound holds because neither way can have taken less than nothing. Queues only ever add to a
-//! round trip, so the sample with the least `rtt` has the tightest bound, and it alone is used. The
-//! clocks' drift since that sample is not in the bound: ask again at the end of a long run.
+//! The bound holds because no direction can take less than zero time. Queues only increase a round
+//! trip, so the sample with the smallest `rtt` has the tightest bound, and it alone is used. The
+//! drift of the clocks after that sample is not in the bound: repeat the exchange at the end of a
+//! long run.
 
-/// One question and its answer.
+/// Timestamps of one request and its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// Near clock when the question left, in ns.
+    /// Local clock when the request left, in ns.
     pub t1_ns: u64,
-    /// Far clock when the question arrived, in ns.
+    /// Remote clock when the request arrived, in ns.
     pub t2_ns: u64,
-    /// Far clock when the answer left, in ns.
+    /// Remote clock when the reply left, in ns.
     pub t3_ns: u64,
-    /// Near clock when the answer arrived, in ns.
+    /// Local clock when the reply arrived, in ns.
     pub t4_ns: u64,
 }
 
-/// Where the far clock stands, seen from the near one.
+/// Offset of the remote clock from the local one, with its error bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offset {
-    /// To be added to a near time to get the far one, in ns.
+    /// Offset in ns: remote time minus local time.
     pub offset_ns: i64,
-    /// The true offset is no further away than this, in ns, when the sample was taken.
+    /// Upper bound of the error in ns, at the time of the sample.
     pub error_ns: u64,
-    /// The round trip that both come from, in ns, without the far end's time to answer.
+    /// Round-trip time of the sample in ns, without the remote end's processing time.
     pub rtt_ns: u64,
 }
 
 impl Offset {
-    /// The offset by the sample with the least round trip.
+    /// Returns the offset of the sample with the smallest round trip.
     ///
-    /// What no path can make is left out (an answer before its question, a far end that took
-    /// longer than the whole round trip: somebody set a clock meanwhile); `None` when none is left.
+    /// Samples that no path can produce are ignored, such as a reply before its request, or a
+    /// remote processing time above the round trip: a clock was set meanwhile. `None` if no sample
+    /// is left.
     #[must_use]
     pub fn from_samples(samples: &[Sample]) -> Option<Self> {
         samples
@@ -55,7 +56,7 @@ impl Offset {
         let near_ns = sample.t4_ns.checked_sub(sample.t1_ns)?;
         let far_ns = sample.t3_ns.checked_sub(sample.t2_ns)?;
         let rtt_ns = near_ns.checked_sub(far_ns)?;
-        // The two clocks may have begun at any time: 64 bits do not hold the sum.
+        // The two clocks may have any epoch: 64 bits do not hold the sum.
         let there = i128::from(sample.t2_ns) - i128::from(sample.t1_ns);
         let back = i128::from(sample.t3_ns) - i128::from(sample.t4_ns);
         Some(Self {
@@ -103,18 +104,21 @@ mod tests {
     #[test]
     fn a_clock_that_was_set_tells_nothing() {
         for (case, why) in [
-            (sample(10, 5, 5, 9), "the answer came before the question"),
+            (
+                sample(10, 5, 5, 9),
+                "the reply arrived before the request left",
+            ),
             (
                 sample(0, 9, 5, 9),
-                "the far end answered before it was asked",
+                "the remote end replied before the request arrived",
             ),
             (
                 sample(0, 0, 10, 9),
-                "the answer took longer than the round trip",
+                "the processing time is above the round trip",
             ),
             (
                 sample(0, u64::MAX, u64::MAX, 1),
-                "beyond what the offset can say",
+                "the offset does not fit into 64 bits",
             ),
         ] {
             assert_eq!(Offset::from_samples(&[case]), None, "{why}");

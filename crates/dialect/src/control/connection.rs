@@ -1,4 +1,4 @@
-//! One end of a control connection: bytes in, frames out, and the other way round.
+//! Codec of one end of a control connection: bytes in, frames out, and the reverse.
 
 use super::error::ControlError;
 use super::frame::Frame;
@@ -8,23 +8,23 @@ use super::seal::{self, Proof, Seal, Step};
 use super::{FRAME_LIMIT_BYTES, HELLO_LIMIT_BYTES};
 use crate::queue::Queue;
 
-/// Bytes that may be handed to [`Connection::receive`] beyond a frame that is not whole yet: the
-/// largest read that a caller should make.
+/// Bytes that may be passed to [`Connection::receive`] beyond an incomplete frame: the largest read
+/// that a caller should make.
 pub const READ_AHEAD_BYTES: usize = 64 << 10;
 
-/// Bytes that may wait for the peer before [`Connection::send`] takes no more.
+/// Bytes that may wait for the peer before [`Connection::send`] fails.
 pub const BACKLOG_LIMIT_BYTES: usize = FRAME_LIMIT_BYTES;
 
-/// Opening: magic and security.
+/// Bytes of the opening: magic number and security.
 const OPENING_BYTES: usize = CONTROL_MAGIC.len() + 1;
 
-/// The length in front of a frame.
+/// Bytes of the length in front of a frame.
 const LENGTH_BYTES: usize = 4;
 
-/// The type in front of a body.
+/// Bytes of the type in front of a body.
 const KIND_BYTES: usize = 2;
 
-/// One end of a control connection.
+/// Sans-I/O codec of one end of a control connection.
 ///
 /// ```
 /// use linerate_dialect::control::{Connection, Frame, Hello};
@@ -44,18 +44,18 @@ const KIND_BYTES: usize = 2;
 /// # }
 /// ```
 ///
-/// Read at most [`READ_AHEAD_BYTES`] at a time, and take every frame before reading on: then what
-/// is buffered stays below one frame and one read.
+/// Read at most [`READ_AHEAD_BYTES`] at a time, and take every frame before the next read: then the
+/// buffered bytes stay below one frame and one read.
 #[derive(Debug)]
 pub struct Connection {
     hello: Hello,
     connects: bool,
     proof: Option<Proof>,
-    /// Made when the other end turns out to have a key too.
+    /// Created when both ends have a key.
     seal: Option<Seal>,
-    /// What arrived and was not opened yet; without a seal all goes to `incoming` at once.
+    /// Received bytes that are not decrypted yet; without encryption all go to `incoming`.
     sealed: Queue,
-    /// This end's HELLO, until it has said it.
+    /// HELLO of this end, until it is sent.
     greeting: Option<Vec<u8>>,
     reading: Reading,
     peer: Option<Hello>,
@@ -63,11 +63,11 @@ pub struct Connection {
     incoming: Queue,
     outgoing: Queue,
     skipped: u64,
-    /// Longest frame that is taken now.
+    /// Longest incoming frame that the caller allows.
     most_bytes: usize,
 }
 
-/// What the next bytes are.
+/// Expected kind of the next bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
     Opening,
@@ -78,10 +78,10 @@ enum Reading {
 }
 
 impl Connection {
-    /// The end that connects: its opening and HELLO are to be sent at once.
+    /// Creates the client: its opening and HELLO are queued at once.
     ///
     /// # Errors
-    /// [`ControlError::Outsized`] when the greeting is too long for any peer.
+    /// [`ControlError::Outsized`] if HELLO is too long.
     pub fn client(hello: Hello) -> Result<Self, ControlError> {
         let mut connection = Self::new(hello, None, true)?;
         connection.open(Security::Plain);
@@ -89,10 +89,10 @@ impl Connection {
         Ok(connection)
     }
 
-    /// The end that connects, and that speaks to nobody who does not prove to have its key.
+    /// Creates a client that requires the server to prove that it has the key.
     ///
     /// # Errors
-    /// [`ControlError::Outsized`] when the greeting is too long for any peer.
+    /// [`ControlError::Outsized`] if HELLO is too long.
     pub fn proving_client(hello: Hello, proof: Proof) -> Result<Self, ControlError> {
         let mut connection = Self::new(hello, None, true)?;
         connection.open(Security::Noise);
@@ -102,18 +102,18 @@ impl Connection {
         Ok(connection)
     }
 
-    /// The end that was connected to: it says nothing before it has read the client's HELLO.
+    /// Creates the server: it sends nothing before it has read the client's HELLO.
     ///
     /// # Errors
-    /// [`ControlError::Outsized`] when the greeting is too long for any peer.
+    /// [`ControlError::Outsized`] if HELLO is too long.
     pub fn server(hello: Hello) -> Result<Self, ControlError> {
         Self::new(hello, None, false)
     }
 
-    /// The end that was connected to, and that speaks to nobody who does not prove to have its key.
+    /// Creates a server that requires the client to prove that it has the key.
     ///
     /// # Errors
-    /// [`ControlError::Outsized`] when the greeting is too long for any peer.
+    /// [`ControlError::Outsized`] if HELLO is too long.
     pub fn proving_server(hello: Hello, proof: Proof) -> Result<Self, ControlError> {
         Self::new(hello, Some(proof), false)
     }
@@ -138,11 +138,11 @@ impl Connection {
         })
     }
 
-    /// Takes what arrived, in pieces of any size up to [`READ_AHEAD_BYTES`].
+    /// Appends received bytes, at most [`READ_AHEAD_BYTES`] per call.
     ///
     /// # Errors
-    /// [`ControlError::ReadAhead`] when frames that were there before were not taken out,
-    /// [`ControlError::Failed`] after any error.
+    /// [`ControlError::ReadAhead`] if earlier frames were not taken out, [`ControlError::Failed`]
+    /// after any error.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<(), ControlError> {
         if self.reading == Reading::Nothing {
             return Err(ControlError::Failed);
@@ -162,10 +162,11 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes out the next whole frame; `None` until more has arrived. The peer's HELLO comes first.
+    /// Takes out the next complete frame; `None` until more has arrived. The peer's HELLO is the
+    /// first.
     ///
     /// # Errors
-    /// Whatever the peer did wrong; nothing can be read after that.
+    /// Any protocol error of the peer; nothing can be read after it.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, ControlError> {
         if self.reading == Reading::Nothing {
             return Err(ControlError::Failed);
@@ -186,7 +187,8 @@ impl Connection {
             };
             let length = u32::from_be_bytes(length);
             let limit = self.taken_limit();
-            // Checked before the frame is there: nobody waits for what will not be taken.
+            // Checked before the frame has arrived, so that no read waits for a frame that will be
+            // rejected.
             let size = match usize::try_from(length) {
                 Ok(size) if size <= limit => size,
                 _ => return Err(ControlError::TooLong { length, limit }),
@@ -218,7 +220,7 @@ impl Connection {
         }
     }
 
-    /// Whether the opening is complete; what cannot become one is an error at its first wrong byte.
+    /// Returns whether the opening is complete; fails at the first wrong byte.
     fn read_opening(&mut self) -> Result<bool, ControlError> {
         let arrived = match self.seal {
             Some(_) => &mut self.sealed,
@@ -241,14 +243,14 @@ impl Connection {
         };
         if let (false, Some(proof)) = (self.connects, &self.proof) {
             self.seal = Some(Seal::server(proof, &opening(Security::Noise)));
-            // What came behind the opening is sealed.
+            // The bytes after the opening are encrypted.
             std::mem::swap(&mut self.incoming, &mut self.sealed);
         }
         Ok(true)
     }
 
-    /// One end has a key and the other has none: a server says which it has, so that the client
-    /// knows what to do.
+    /// Handles a key at only one end: a server sends its own opening, so that the client can report
+    /// which side lacks the key.
     fn part(&mut self, theirs: Security) -> ControlError {
         match (self.connects, theirs) {
             (true, Security::Noise) => ControlError::KeyDemanded,
@@ -264,7 +266,7 @@ impl Connection {
         }
     }
 
-    /// Opens what has arrived; whether the handshake is over.
+    /// Decrypts the received bytes and returns whether the handshake is complete.
     fn unseal(&mut self) -> Result<bool, ControlError> {
         let Some(seal) = &mut self.seal else {
             return Ok(true);
@@ -275,7 +277,7 @@ impl Connection {
         if shook && !self.connects {
             self.open(Security::Noise);
             if matches!(step, Err(ControlError::KeyDiffers)) {
-                // A message of length 0 is none: it says that the key is another one.
+                // A message of length 0 signals that the keys differ.
                 answer = vec![0; seal::LENGTH_BYTES];
             }
         }
@@ -294,7 +296,7 @@ impl Connection {
         if self.reading != Reading::Hello {
             return Err(ControlError::HelloAgain);
         }
-        // Also when no version is shared: the client then knows why, and whom to update.
+        // Also sent if no version is shared: the client can then report which side to update.
         if !self.connects {
             if self.seal.is_none() {
                 self.open(Security::Plain);
@@ -322,7 +324,7 @@ impl Connection {
         }
     }
 
-    /// Queues whole frames.
+    /// Queues complete frames.
     fn say(&mut self, frames: &[u8]) {
         match &mut self.seal {
             Some(seal) => seal.seal(frames, self.outgoing.tail()),
@@ -330,13 +332,14 @@ impl Connection {
         }
     }
 
-    /// Queues a frame for the peer. Before the peer's HELLO has come only REFUSE and BYE may follow
-    /// this end's own.
+    /// Queues a frame for the peer. Until the peer's HELLO has arrived, only REJECT and BYE may
+    /// follow this end's HELLO.
     ///
     /// # Errors
-    /// [`ControlError::TooEarly`], [`ControlError::HelloAgain`], and [`ControlError::Outsized`] or
-    /// [`ControlError::Unsendable`] for what the peer would refuse; [`ControlError::Backlog`] when
-    /// it takes nothing any more. None of them leaves half a frame behind.
+    /// [`ControlError::TooEarly`], [`ControlError::HelloAgain`]; [`ControlError::Outsized`] or
+    /// [`ControlError::Unsendable`] for a frame that the peer would reject;
+    /// [`ControlError::Backlog`] if the peer does not read. No error leaves a partial frame in the
+    /// queue.
     pub fn send(&mut self, frame: &Frame) -> Result<(), ControlError> {
         let ending = matches!(frame, Frame::Refuse(_) | Frame::Bye(_));
         if self.greeting.is_some() || (self.peer.is_none() && !ending) {
@@ -360,39 +363,39 @@ impl Connection {
         Ok(())
     }
 
-    /// What is to be written to the peer next.
+    /// Returns the bytes to write next.
     #[must_use]
     pub fn outgoing(&self) -> &[u8] {
         self.outgoing.bytes()
     }
 
-    /// So many bytes of [`Connection::outgoing`] were written.
+    /// Removes bytes of [`Connection::outgoing`] that were written.
     ///
     /// # Panics
-    /// When there were fewer.
+    /// If there were fewer.
     pub fn sent(&mut self, bytes: usize) {
         self.outgoing.pop(bytes);
     }
 
-    /// The peer's HELLO, once it was accepted.
+    /// Returns the peer's HELLO, once it was accepted.
     #[must_use]
     pub fn peer(&self) -> Option<&Hello> {
         self.peer.as_ref()
     }
 
-    /// The version of the protocol that both ends speak, once that is settled.
+    /// Returns the protocol version of the connection, once both HELLOs were exchanged.
     #[must_use]
     pub fn version(&self) -> Option<u16> {
         self.version
     }
 
-    /// Frames of unknown types that were skipped.
+    /// Returns the number of skipped frames of unknown types.
     #[must_use]
     pub fn skipped(&self) -> u64 {
         self.skipped
     }
 
-    /// Longest frame that either end takes in this state.
+    /// Returns the longest frame of either end in this state.
     fn limit(&self) -> usize {
         if self.peer.is_some() {
             FRAME_LIMIT_BYTES
@@ -401,13 +404,13 @@ impl Connection {
         }
     }
 
-    /// Takes no frame above this size (type and body, in bytes) until it is told otherwise: whoever
-    /// has not been granted anything yet has nothing long to say.
+    /// Limits incoming frames to `bytes` (type and body) until the next call: a client without a
+    /// granted test has no long frame to send.
     pub fn take_at_most(&mut self, bytes: usize) {
         self.most_bytes = bytes.min(FRAME_LIMIT_BYTES);
     }
 
-    /// Longest frame that this end takes now.
+    /// Returns the longest frame that this end accepts now.
     fn taken_limit(&self) -> usize {
         self.limit().min(self.most_bytes)
     }
@@ -427,10 +430,10 @@ fn opening(security: Security) -> [u8; OPENING_BYTES] {
     bytes
 }
 
-/// Type of the one frame that the connection itself must tell from all others.
+/// Type of HELLO, which the codec itself must recognise.
 const HELLO_KIND: u16 = 1;
 
-/// Appends a frame, or nothing.
+/// Appends a frame; appends nothing on an error.
 fn encode(frame: &Frame, limit: usize, out: &mut Vec<u8>) -> Result<(), ControlError> {
     let start = out.len();
     out.extend([0; LENGTH_BYTES]);

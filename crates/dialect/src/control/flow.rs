@@ -1,33 +1,33 @@
-//! The first bytes of a data flow, and the header of our UDP payloads.
+//! First bytes of a data flow, and header of linerate's UDP payloads.
 //!
 //! ```text
 //! opening, client to server     01 'l' 'r' c0 ff 'd' 'a' 't' | token, 16 bytes
-//! answer, server to client      01 'l' 'r' c0 ff 'a' 'n' 's' | token, 16 bytes     (UDP only)
+//! reply, server to client       01 'l' 'r' c0 ff 'a' 'n' 's' | token, 16 bytes     (UDP only)
 //! UDP payload, 16 bytes or more u64 sequence | u64 send time in ns | filler        (big-endian)
 //! ```
 //!
-//! On TCP the opening is the first 24 bytes of the connection, is not answered and is not counted
-//! as payload. On UDP it is a datagram of its own. The client repeats it until the answer comes;
-//! the server answers every copy. The answer is no larger than the opening, so nobody can use the
-//! server to multiply traffic. A late copy cannot be taken for payload: the magic as a sequence
-//! number would be 10^17.
+//! On TCP the opening is the first 24 bytes of the connection; it has no reply and does not count
+//! as payload. On UDP it is a datagram of its own. The client repeats it until the reply arrives;
+//! the server replies to every copy. The reply is no larger than the opening, so the server is no
+//! amplifier. A late copy cannot be mistaken for payload: the magic number as a sequence number
+//! would be 10^17.
 
 use super::magic::{ANSWER_MAGIC, DATA_MAGIC};
 use super::token::{TOKEN_BYTES, Token};
 
-/// Bytes of an opening, and of its answer.
+/// Bytes of an opening and of its reply.
 pub const OPENING_BYTES: usize = 24;
 
 const _: () = assert!(DATA_MAGIC.len() + TOKEN_BYTES == OPENING_BYTES);
 const _: () = assert!(ANSWER_MAGIC.len() == DATA_MAGIC.len());
 
-/// What the client says first on a data flow.
+/// Returns the first bytes that the client sends on a data flow.
 #[must_use]
 pub fn opening(token: Token) -> [u8; OPENING_BYTES] {
     with_magic(DATA_MAGIC, token)
 }
 
-/// What the server answers to the opening of a UDP flow.
+/// Returns the server's reply to the opening of a UDP flow.
 #[must_use]
 pub fn answer(token: Token) -> [u8; OPENING_BYTES] {
     with_magic(ANSWER_MAGIC, token)
@@ -40,13 +40,14 @@ fn with_magic(magic: [u8; 8], token: Token) -> [u8; OPENING_BYTES] {
     bytes
 }
 
-/// The token of an opening: exactly [`OPENING_BYTES`] bytes, a datagram or the start of a stream.
+/// Returns the token of an opening of exactly [`OPENING_BYTES`] bytes: a datagram or the start of a
+/// stream.
 #[must_use]
 pub fn read_opening(bytes: &[u8]) -> Option<Token> {
     after_magic(DATA_MAGIC, bytes)
 }
 
-/// The token of an answer: a datagram of exactly [`OPENING_BYTES`] bytes.
+/// Returns the token of a reply: a datagram of exactly [`OPENING_BYTES`] bytes.
 #[must_use]
 pub fn read_answer(bytes: &[u8]) -> Option<Token> {
     after_magic(ANSWER_MAGIC, bytes)
@@ -56,19 +57,19 @@ fn after_magic(magic: [u8; 8], bytes: &[u8]) -> Option<Token> {
     bytes.strip_prefix(&magic)?.try_into().ok().map(Token)
 }
 
-/// Bytes of a [`Header`]; a payload that is smaller has none and is only counted.
+/// Bytes of a [`Header`]; a smaller payload has none and is only counted.
 pub const HEADER_BYTES: usize = 16;
 
-/// The beginning of a UDP payload of ours.
+/// Header of a UDP payload of linerate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Number of the datagram within its flow and direction, from 0.
     pub sequence: u64,
-    /// When it was handed to the kernel, in nanoseconds of the sender's monotonic clock.
+    /// Time when it was passed to the kernel, in nanoseconds of the sender's monotonic clock.
     pub sent_ns: u64,
 }
 
-/// Writes the header over the first [`HEADER_BYTES`] of a payload; a smaller one stays as it is.
+/// Writes the header over the first [`HEADER_BYTES`] of a payload; a smaller one is unchanged.
 #[inline]
 pub fn write_header(payload: &mut [u8], sequence: u64, sent_ns: u64) {
     if let Some(header) = payload.first_chunk_mut::<HEADER_BYTES>() {
@@ -77,7 +78,7 @@ pub fn write_header(payload: &mut [u8], sequence: u64, sent_ns: u64) {
     }
 }
 
-/// Reads the header of a payload; `None` when it is too small to have one.
+/// Reads the header of a payload; `None` if it is too small.
 #[inline]
 #[must_use]
 pub fn read_header(payload: &[u8]) -> Option<Header> {

@@ -1,4 +1,4 @@
-//! Every frame: its type on the wire, and what it says.
+//! Frames of the control protocol: type on the wire and contents.
 
 use std::collections::BTreeMap;
 
@@ -17,17 +17,17 @@ use super::error::BodyError;
 use super::hello::Hello;
 use super::token::Token;
 
-/// The table of frames: type on the wire, name for people, structure.
+/// Table of frames: type on the wire, name, structure.
 macro_rules! frames {
     ($($(#[$doc:meta])* $kind:literal $name:literal $variant:ident($body:ty),)+) => {
-        /// One message on a control connection.
+        /// Message on a control connection.
         #[derive(Clone, Debug, PartialEq)]
         pub enum Frame {
             $($(#[$doc])* $variant($body),)+
         }
 
         impl Frame {
-            /// Its type on the wire.
+            /// Returns the type on the wire.
             #[must_use]
             pub fn kind(&self) -> u16 {
                 match self {
@@ -35,7 +35,7 @@ macro_rules! frames {
                 }
             }
 
-            /// Its name, as the protocol's description and errors have it.
+            /// Returns the name, as in the protocol description and in errors.
             #[must_use]
             pub fn name(&self) -> &'static str {
                 match self {
@@ -43,15 +43,15 @@ macro_rules! frames {
                 }
             }
 
-            /// Appends its body.
+            /// Appends the body.
             pub(super) fn encode_body(&self, out: &mut Vec<u8>) -> Result<(), BodyError> {
                 match self {
                     $(Self::$variant(body) => body::encode(body, out),)+
                 }
             }
 
-            /// Reads the body of a frame; `Ok(None)` for a type that this version does not know,
-            /// and the frame's name beside an error.
+            /// Reads the body of a frame; `Ok(None)` for an unknown type. An error comes with the
+            /// frame's name.
             pub(super) fn decode(
                 kind: u16,
                 body: &[u8],
@@ -68,45 +68,46 @@ macro_rules! frames {
 }
 
 frames! {
-    /// Both ends, first: who they are.
+    /// First frame of both ends: versions and features.
     1 "HELLO" Hello(Hello),
-    /// Server: it cannot or will not do what was asked.
-    2 "REFUSE" Refuse(Refuse),
-    /// Client: what it wants to run.
+    /// Server: it cannot run the test, or will not.
+    2 "REJECT" Refuse(Refuse),
+    /// Client: the requested run.
     3 "PROPOSE" Propose(Box<Propose>),
-    /// Server: it will, and how.
+    /// Server: the run is accepted; its plan and flows.
     4 "ACCEPT" Accept(Box<Accept>),
     /// Server: every flow has arrived.
     5 "ATTACHED" Attached(Attached),
     /// Client: the run begins.
     6 "START" Start(Start),
-    /// Either end: an interval of a direction it counts is over.
+    /// Either end: figures of an interval of a direction that it counts.
     7 "INTERVAL" Interval(Box<IntervalEnded>),
-    /// The sender of a direction: what it sent in all.
+    /// Sender of a direction: its totals.
     8 "SENT" Sent(Sent),
-    /// Either end: the run ends before its time.
+    /// Either end: the run ends early.
     9 "STOP" Stop(Stop),
-    /// Either end: all it found.
-    10 "OUTCOME" Outcome(Box<Outcome>),
-    /// Client: settings that it wants at the far end, for as long as this conversation lasts.
+    /// Either end: its results.
+    10 "RESULTS" Outcome(Box<Outcome>),
+    /// Client: settings that it requests for the server's host, for the lifetime of the connection.
     11 "SETTINGS" Settings(Settings),
-    /// Server: what became of them.
-    12 "SETTINGS_ANSWER" SettingsAnswer(SettingsAnswer),
-    /// Either end: what time is it there?
-    13 "CLOCK_QUESTION" ClockQuestion(ClockQuestion),
-    /// The other end: this.
-    14 "CLOCK_ANSWER" ClockAnswer(ClockAnswer),
-    /// Either end: still there.
+    /// Server: result of each requested setting.
+    12 "SETTINGS_REPLY" SettingsAnswer(SettingsAnswer),
+    /// Either end: requests the time of the other end.
+    13 "CLOCK_REQUEST" ClockQuestion(ClockQuestion),
+    /// Other end: the requested time.
+    14 "CLOCK_REPLY" ClockAnswer(ClockAnswer),
+    /// Either end: still connected.
     15 "HEARTBEAT" Heartbeat(Heartbeat),
-    /// Either end: nothing more will come.
+    /// Either end: no more frames follow.
     16 "BYE" Bye(Bye),
-    /// Either end, before OUTCOME: flows that it does not hold.
+    /// Either end, before RESULTS: flows that do not fit into it.
     17 "FIGURES" Figures(Figures),
-    /// The server: what it noted of round trips or calls, before its OUTCOME.
-    20 "STAMPS" Stamps(Box<Stamps>),
+    /// Server, before RESULTS: timestamps of round trips or calls.
+    20 "TIMESTAMPS" Stamps(Box<Stamps>),
 }
 
-/// Makes `connection.send(&Stop { .. }.into())` read well, boxed or not.
+/// Implements `From` for each body, so that `connection.send(&Stop { .. }.into())` works, boxed or
+/// not.
 macro_rules! into_frame {
     ($($variant:ident($body:ident))+) => {
         $(impl From<$body> for Frame {
@@ -124,260 +125,262 @@ into_frame! {
     Heartbeat(Heartbeat) Bye(Bye) Figures(Figures) Stamps(Stamps)
 }
 
-/// The server cannot or will not.
+/// Rejection of a run by the server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refuse {
-    /// What the client is to tell its user.
+    /// Error that the client reports to its user.
     pub problem: Problem,
-    /// The exit code that fits it.
+    /// Exit code for the client.
     pub exit_code: u8,
-    /// Whether asking again later may help.
+    /// True if a later attempt may succeed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub may_pass: bool,
 }
 
-/// What the client wants to run.
+/// Run that the client requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Propose {
-    /// Every option; what is absent is the server's to settle at its end.
+    /// Complete set of options; the server chooses those of its end that are absent.
     pub plan: Plan,
-    /// The client's host.
+    /// Facts about the client's host.
     #[serde(default)]
     pub host: Host,
 }
 
-/// The server will run it.
+/// Acceptance of a run by the server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Accept {
-    /// The plan with what the far end settled.
+    /// Plan with the values that the server chose.
     pub plan: Plan,
-    /// How the server's threads will wait.
+    /// Wait mode of the server's threads.
     pub wait: Wait,
-    /// On which processors they will run; empty: any.
+    /// Processors of the server's threads; empty: any.
     #[serde(default)]
     pub cpus: Cpus,
-    /// One grant for each flow, in the order in which they are to be opened.
+    /// Grants, one per flow, in the order in which the client must open them.
     pub flows: Vec<FlowGrant>,
-    /// What the server could not do as asked, or finds to speak against the figures to come.
+    /// Parts of the plan that the server cannot follow, and other doubts about the figures.
     #[serde(default)]
     pub doubts: Vec<Doubt>,
-    /// Why its threads will wait like that, when nobody asked for it.
+    /// Reason for the wait mode if the server chose it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub because: Option<String>,
-    /// Threads that will move the flows of a direction there; absent: not told.
+    /// Number of server threads that move the flows of a direction; absent: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,
 }
 
-/// Leave to open one flow.
+/// Permission to open one flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowGrant {
     /// Number of the flow, from 1, unique within the run.
     pub id: u32,
-    /// Which way its payload goes.
+    /// Direction of its payload.
     pub direction: Direction,
-    /// What it opens with.
+    /// Token that the flow opens with.
     pub token: Token,
-    /// The port of the socket that was opened for it alone; absent: the server's own port.
+    /// Port of the socket that was opened for this flow alone; absent: the port of the server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
 }
 
-/// Every flow has arrived.
+/// Message that every flow has arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attached {}
 
-/// The run begins.
+/// Start of the run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {
-    /// How the client's threads wait; absent: not told.
+    /// Wait mode of the client's threads; absent: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait: Option<Wait>,
-    /// On which processors they run, empty for any; absent: not told.
+    /// Processors of the client's threads, empty for any; absent: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<Cpus>,
-    /// How many of them move the flows of a direction; absent: not told.
+    /// Number of client threads that move the flows of a direction; absent: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,
 }
 
-/// An interval of a direction is over.
+/// Figures of one interval of a direction.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct IntervalEnded {
-    /// What its sender counted in it. Times count from its sender's start.
+    /// Counters of the interval. Times are relative to the start at the sending end.
     pub interval: Interval,
 }
 
-/// What the sender of a direction sent in all.
+/// Totals of the sender of a direction.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sent {
-    /// Its flows.
+    /// Totals of each flow.
     pub flows: Vec<FlowTotal>,
 }
 
-/// What one flow sent in all, omitted time included.
+/// Totals that one flow sent, including the omitted time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowTotal {
     /// Number of the flow.
     pub id: u32,
-    /// Payload bytes that the kernel took.
+    /// Payload bytes that the kernel accepted.
     pub bytes: u64,
-    /// UDP: datagrams that the kernel took. TCP: absent, its packets are the kernel's own.
+    /// UDP: datagrams that the kernel accepted. TCP: absent, the kernel forms its packets.
     #[serde(default)]
     pub packets: Option<u64>,
 }
 
-/// The run ends before its time.
+/// Early end of the run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stop {
-    /// Why, for people.
+    /// Reason as text.
     #[serde(default)]
     pub why: String,
 }
 
-/// All that one end found.
+/// Results of one end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Which end this is.
+    /// Role of this end.
     pub role: Role,
-    /// Its host.
+    /// Facts about its host.
     #[serde(default)]
     pub host: Host,
-    /// What its measuring threads cost; absent when the kernel did not tell.
+    /// CPU cost of its measuring threads; absent if the kernel does not report it.
     #[serde(default)]
     pub cpu: Option<CpuCost>,
-    /// What its flows took in memory; absent when nobody looked.
+    /// Memory of its flows; absent if not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryCost>,
-    /// Its flows, with what this end knows of each.
+    /// Figures of its flows.
     #[serde(default)]
     pub streams: Vec<FlowFigures>,
-    /// Full distributions by name.
+    /// Complete histograms by name.
     #[serde(default)]
     pub histograms: BTreeMap<String, HistogramData>,
-    /// Where this end saw packets lost.
+    /// Packet losses that this end counted.
     #[serde(default)]
     pub losses: Vec<Loss>,
-    /// The counters of this end's host, before and after.
+    /// Counters of this end's host, before and after the run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub counters: Vec<PlaceCounter>,
-    /// What verifying costs there; absent when nobody asked.
+    /// Cost of payload verification at this end; absent if not requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verification: Option<Verification>,
-    /// What its system calls took; empty when nobody asked.
+    /// Durations of its system calls; empty if not requested.
     #[serde(default, skip_serializing_if = "Calls::is_empty")]
     pub calls: Calls,
-    /// What they were timed with.
+    /// Clock that timed the system calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_clock: Option<CallClock>,
-    /// Its answers above the limit.
+    /// Responses above the latency limit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slow: Vec<SlowAnswer>,
-    /// What speaks against its figures.
+    /// Doubts about its figures.
     #[serde(default)]
     pub doubts: Vec<Doubt>,
-    /// Whether it was ended before its time.
+    /// True if it was stopped early.
     #[serde(default)]
     pub interrupted: bool,
-    /// Time that it counted, omitted time left out, in nanoseconds.
+    /// Duration of the counting in nanoseconds, without the omitted time.
     pub duration_ns: u64,
 }
 
-/// Some of an end's flows: with more of them than one frame may hold, OUTCOME has the last ones, and
-/// frames of this type before it have all others. Up to [`FLOWS_A_FRAME`](super::FLOWS_A_FRAME) there is none, as an
-/// earlier version expects it.
+/// Some of the flows of an end that has more than one frame may hold. RESULTS has the last ones,
+/// and frames of this type before it have the others. Up to [`FLOWS_A_FRAME`](super::FLOWS_A_FRAME)
+/// flows no such frame is sent, for compatibility with earlier versions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
-    /// With what this end knows of each.
+    /// Figures of each flow.
     pub flows: Vec<FlowFigures>,
 }
 
-/// A flow and its direction.
+/// Figures of a flow at one end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FlowFigures {
-    /// Which way its payload went.
+    /// Direction of its payload.
     pub direction: Direction,
-    /// Its figures; those that only the other end can know are absent.
+    /// Figures of the flow; those that only the other end can measure are absent.
     pub stream: Stream,
 }
 
-/// Settings that the client wants at the far end.
+/// Settings that the client requests for the server's host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Values by the settings' names.
+    /// Values by setting name.
     pub wanted: BTreeMap<String, String>,
 }
 
-/// What became of the settings.
+/// Results of the requested settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SettingsAnswer {
-    /// Those that were made, with the values that they really have now.
+    /// Applied settings with their effective values.
     #[serde(default)]
     pub granted: BTreeMap<String, String>,
-    /// Those that were not, each with the reason.
+    /// Rejected settings, each with the reason.
     #[serde(default)]
     pub refused: BTreeMap<String, String>,
 }
 
-/// What time is it there?
+/// Request for the time of the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockQuestion {
-    /// The asking end's monotonic clock when it asked, in ns.
+    /// Monotonic clock of the requesting end when it sent the request, in ns.
     pub t1_ns: u64,
 }
 
-/// The answer to a [`ClockQuestion`]: with its time of arrival it makes a
+/// Reply to a [`ClockQuestion`]: with its time of arrival it makes a
 /// [`Sample`](super::clock::Sample).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockAnswer {
-    /// The question's own time.
+    /// Time in the request, unchanged.
     pub t1_ns: u64,
-    /// The answering end's monotonic clock when the question arrived, in ns.
+    /// Monotonic clock of the responding end when the request arrived, in ns.
     pub t2_ns: u64,
-    /// The answering end's monotonic clock when it answered, in ns.
+    /// Monotonic clock of the responding end when it sent the reply, in ns.
     pub t3_ns: u64,
 }
 
-/// Still there.
+/// Sign of life without content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heartbeat {}
 
-/// Nothing more will come.
+/// End of the connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bye {}
 
-/// What the answering end noted of round trips; a long list comes in several of these.
+/// Timestamps of round trips at the responding end; a long list is split into several frames.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamps {
     /// Number of the flow.
     pub flow: u32,
-    /// Trips, ascending in number: the number, and times of the answering end's monotonic clock in
-    /// ns, 0 where not known: arrived, thread to be woken, thread running, received, handed over,
-    /// in the queueing discipline, in the driver, send call returned.
+    /// Round trips, ascending by number. Each entry is the number, then times of the responding
+    /// end's monotonic clock in ns, 0 if unknown: arrived, thread to be woken, thread running,
+    /// received, passed to the kernel, in the queueing discipline, in the driver, send call
+    /// returned.
     #[serde(default)]
     pub trips: Vec<[u64; 9]>,
-    /// Receive work of its processors: from, to (both in ns), processor.
+    /// Receive work of its processors: start, end (both in ns), processor.
     #[serde(default)]
     pub work: Vec<[u64; 3]>,
-    /// Its system calls: from, to (both in ns), which call and what it found (the call's place in
-    /// the table of calls times three, plus 0 ready, 1 waited, 2 empty), thread.
+    /// System calls of the responding end: start, end (both in ns), call and result (index of the
+    /// call in the table of calls times three, plus 0 ready, 1 waited, 2 empty), thread.
     #[serde(default)]
     pub calls: Vec<[u64; 4]>,
-    /// What it could not note, and why.
+    /// Data that it could not record, with the reasons.
     #[serde(default)]
     pub notes: Vec<String>,
-    /// What its network device stamped in place of its kernel, in the first frame of a flow.
+    /// Timestamps that its network device took in place of its kernel, in the first frame of a
+    /// flow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<DeviceStamps>,
 }
 
-/// What a network device stamped by its own clock.
+/// Hardware timestamps of a network device, by its own clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceStamps {
-    /// When packets left.
+    /// True if departures are timestamped.
     pub departures: bool,
-    /// When they arrived.
+    /// True if arrivals are timestamped.
     pub arrivals: bool,
-    /// How far these times may be off, in ns.
+    /// Upper bound of the error of these times, in ns.
     pub error_ns: u64,
 }

@@ -1,34 +1,34 @@
-//! Who the ends are and which protocol they share.
+//! HELLO: versions and features of an end.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Oldest version of the protocol that this crate speaks.
+/// Oldest protocol version that this crate implements.
 pub const PROTOCOL_MIN: u16 = 1;
 
-/// Newest version of the protocol that this crate speaks.
+/// Newest protocol version that this crate implements.
 pub const PROTOCOL_MAX: u16 = 1;
 
-/// What protects the frames, as the byte after the magic says; every other byte is reserved and
-/// refused.
+/// Protection of the frames, as announced by the byte after the magic number; all other byte values
+/// are reserved and rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Security {
-    /// Nothing: frames follow in clear.
+    /// No protection: frames follow in clear text.
     Plain = 0,
-    /// A key that both ends have: a handshake follows, then frames inside Noise messages.
+    /// Pre-shared key: a handshake follows, then frames inside Noise messages.
     Noise = 1,
 }
 
 impl Security {
-    /// Its byte on the wire.
+    /// Returns the byte on the wire.
     #[must_use]
     pub fn to_byte(self) -> u8 {
         self as u8
     }
 
-    /// The security of a byte; `None` for those that are reserved.
+    /// Returns the security of a byte; `None` for a reserved one.
     #[must_use]
     pub fn from_byte(byte: u8) -> Option<Self> {
         [Self::Plain, Self::Noise]
@@ -37,17 +37,17 @@ impl Security {
     }
 }
 
-/// A range of protocol versions, both ends included.
+/// Inclusive range of protocol versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Versions {
-    /// Oldest.
+    /// Oldest version.
     pub min: u16,
-    /// Newest.
+    /// Newest version.
     pub max: u16,
 }
 
 impl Versions {
-    /// The highest version that both ranges have.
+    /// Returns the highest version in both ranges.
     #[must_use]
     pub fn common(self, other: Self) -> Option<u16> {
         let highest = self.max.min(other.max);
@@ -68,24 +68,24 @@ impl fmt::Display for Versions {
 /// First frame in both directions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// Oldest version of the protocol that the sender speaks.
+    /// Oldest protocol version that the sender implements.
     pub protocol_min: u16,
-    /// Newest version of the protocol that the sender speaks.
+    /// Newest protocol version that the sender implements.
     pub protocol_max: u16,
-    /// What the sender is, for people: `linerate 0.1.0`.
+    /// Name and version of the sender's program, as text: `linerate 0.1.0`.
     #[serde(default)]
     pub agent: String,
-    /// What the sender can do beyond its versions, by kebab-case names; unknown ones are ignored.
+    /// Features of the sender beyond its versions, as kebab-case names; unknown ones are ignored.
     #[serde(default)]
     pub features: Vec<String>,
-    /// The sender's [`Host::boot_id`](linerate_metric::facts::Host::boot_id): equal at both ends
-    /// when they share a kernel, and so their cores.
+    /// Sender's [`Host::boot_id`](linerate_metric::facts::Host::boot_id): equal at both ends if
+    /// they share a kernel, and so their cores.
     #[serde(default)]
     pub boot_id: Option<String>,
 }
 
 impl Hello {
-    /// A greeting with this crate's versions and no features.
+    /// Creates a HELLO with this crate's versions and no features.
     #[must_use]
     pub fn new(agent: impl Into<String>) -> Self {
         Self {
@@ -97,7 +97,7 @@ impl Hello {
         }
     }
 
-    /// The versions that its sender speaks.
+    /// Returns the range of versions that the sender implements.
     #[must_use]
     pub fn versions(&self) -> Versions {
         Versions {

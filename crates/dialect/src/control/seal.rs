@@ -1,14 +1,14 @@
-//! What protects a control connection when both ends have the same key.
+//! Encryption and authentication of a control connection whose ends have the same key.
 //!
-//! The Noise protocol with the pattern NNpsk0: both ends prove that they have the key without
-//! showing it, with fresh Diffie-Hellman keys, so that what was recorded cannot be played again and
-//! stays closed when the key gets out later. The [opening](super::magic) is its prologue: nobody on
-//! the way can turn a protected connection into a plain one.
+//! Uses the Noise protocol with the pattern NNpsk0. Both ends prove that they have the key without
+//! revealing it. Fresh Diffie-Hellman keys prevent replay, and keep recorded traffic secret if the
+//! key leaks later. The [opening](super::magic) is the prologue, so a protected connection cannot
+//! be downgraded to a plain one on the path.
 //!
 //! ```text
 //! client    opening | length u16 | first message, 48 B
-//! server    opening | length u16 | second message, 48 B      or length 0: the key is another one
-//! both      length u16 | frames, sealed: at most 65,535 B, 16 B of them the proof
+//! server    opening | length u16 | second message, 48 B      or length 0: the keys differ
+//! both      length u16 | frames, encrypted: at most 65,535 B, 16 B of them the tag
 //! ```
 
 use std::fmt;
@@ -23,54 +23,54 @@ use crate::queue::Queue;
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 
-/// Bytes of a key, and of what an end draws for one connection.
+/// Bytes of a key, and of the random number of one end for one connection.
 pub const KEY_BYTES: usize = 32;
 
-/// Fewest bytes of a secret. Whoever records the first message of a connection can try secrets on
-/// it at leisure, so it has to be one that nobody can guess.
+/// Minimum length of a secret in bytes. The first message of a recorded connection allows offline
+/// guessing, so the secret must not be guessable.
 pub const SECRET_MIN_BYTES: usize = 16;
 
-/// Most bytes of a secret: more is some other file.
+/// Maximum length of a secret in bytes: a longer file is no secret.
 pub const SECRET_MAX_BYTES: usize = 4 << 10;
 
 /// Bytes of the length in front of a message.
 pub(super) const LENGTH_BYTES: usize = 2;
 
-/// Longest message, without its length.
+/// Longest message in bytes, without its length.
 pub(super) const MESSAGE_BYTES: usize = 65_535;
 
-/// What proves a message.
+/// Bytes of the authentication tag of a message.
 const PROOF_BYTES: usize = 16;
 
-/// Length of either message of the handshake.
+/// Length of each message of the handshake.
 const HANDSHAKE_BYTES: usize = 32 + PROOF_BYTES;
 
-/// A secret that two ends share.
+/// Pre-shared key of two ends.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key([u8; KEY_BYTES]);
 
-/// Why a secret is none.
+/// Reason why a secret is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// It could be guessed.
+    /// The secret could be guessed.
     #[error(
         "the secret has {bytes} B, and fewer than {SECRET_MIN_BYTES} can be guessed: make one with `head -c 32 /dev/urandom | base64`"
     )]
     TooShort {
-        /// Its length without white space around it.
+        /// Length without surrounding white space.
         bytes: usize,
     },
-    /// It is something else.
-    #[error("the secret has more than {SECRET_MAX_BYTES} B: that is some other file")]
+    /// The file is no secret.
+    #[error("the secret has more than {SECRET_MAX_BYTES} B: give the file with the secret")]
     TooLong,
 }
 
 impl Key {
-    /// The key of a secret; white space around it does not count, so that a line of a file is the
-    /// same as a variable.
+    /// Derives the key from a secret. Surrounding white space is ignored, so a line of a file gives
+    /// the same key as an environment variable.
     ///
     /// # Errors
-    /// When it is shorter than [`SECRET_MIN_BYTES`] or longer than [`SECRET_MAX_BYTES`].
+    /// If it is shorter than [`SECRET_MIN_BYTES`] or longer than [`SECRET_MAX_BYTES`].
     pub fn new(secret: &[u8]) -> Result<Self, KeyError> {
         let secret = secret.trim_ascii();
         if secret.len() < SECRET_MIN_BYTES {
@@ -92,18 +92,18 @@ impl Key {
 }
 
 impl fmt::Debug for Key {
-    /// Says nothing of it.
+    /// Hides the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key(..)")
     }
 }
 
-/// What one end proves itself with on one connection.
+/// Credentials of one end for one connection.
 #[derive(Clone)]
 pub struct Proof {
-    /// What both ends know.
+    /// Key of both ends.
     pub key: Key,
-    /// Drawn for this connection from the system's random number generator.
+    /// Random bytes for this connection, from the system's random number generator.
     pub random: [u8; KEY_BYTES],
 }
 
@@ -113,7 +113,7 @@ impl fmt::Debug for Proof {
     }
 }
 
-/// One end of the protection.
+/// Noise state of one end.
 pub(super) struct Seal {
     state: State,
 }
@@ -127,26 +127,26 @@ enum State {
 impl fmt::Debug for Seal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.state {
-            State::Shaking(_) => "Seal(shaking hands)",
-            State::Sealed(_) => "Seal(sealed)",
-            State::Broken => "Seal(broken)",
+            State::Shaking(_) => "Seal(handshake)",
+            State::Sealed(_) => "Seal(transport)",
+            State::Broken => "Seal(failed)",
         })
     }
 }
 
-/// What came of the messages that were there.
+/// Progress of the handshake after the received messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The handshake is not over.
+    /// The handshake is not complete.
     Waiting,
-    /// It was over with these messages.
+    /// The handshake was completed by these messages.
     Settled,
-    /// It was over before.
+    /// The handshake was complete before.
     Open,
 }
 
 impl Seal {
-    /// The end that connects; its first message is appended to `out`.
+    /// Creates the connecting end; its first message is appended to `out`.
     pub(super) fn client(proof: &Proof, prologue: &[u8], out: &mut Vec<u8>) -> Self {
         let mut shaking = builder(proof, prologue, |builder| builder.build_initiator());
         shake(&mut shaking, out).expect("a first message needs nothing of the peer");
@@ -155,7 +155,7 @@ impl Seal {
         }
     }
 
-    /// The end that was connected to.
+    /// Creates the accepting end.
     pub(super) fn server(proof: &Proof, prologue: &[u8]) -> Self {
         let shaking = builder(proof, prologue, |builder| builder.build_responder());
         Self {
@@ -163,12 +163,12 @@ impl Seal {
         }
     }
 
-    /// Opens all whole messages in `sealed` and appends their frames to `plain`; what the handshake
-    /// has to say goes to `out`.
+    /// Decrypts all complete messages in `sealed` and appends their frames to `plain`; replies of
+    /// the handshake are appended to `out`.
     ///
     /// # Errors
-    /// [`ControlError::KeyDiffers`] when the handshake fails, [`ControlError::Tampered`] for a
-    /// message that is not the peer's, or not the next one.
+    /// [`ControlError::KeyDiffers`] if the handshake fails, [`ControlError::Tampered`] for a
+    /// message that is not from the peer, or not the next one.
     pub(super) fn open(
         &mut self,
         sealed: &mut Queue,
@@ -183,8 +183,8 @@ impl Seal {
         while let Some((&length, rest)) = sealed.bytes().split_first_chunk() {
             let length = usize::from(u16::from_be_bytes(length));
             if matches!(self.state, State::Shaking(_)) && length != HANDSHAKE_BYTES {
-                // No message has another length: the peer's key is another one, and it says so
-                // with a length of 0.
+                // No handshake message has another length: the keys differ, which a server reports
+                // with length 0.
                 return Err(self.fail(ControlError::KeyDiffers));
             }
             let Some(message) = rest.get(..length) else {
@@ -219,7 +219,7 @@ impl Seal {
         Ok(step)
     }
 
-    /// From the handshake to the messages.
+    /// Switches from the handshake to encrypted messages.
     fn seal_up(&mut self) -> Result<(), ControlError> {
         let State::Shaking(shaking) = std::mem::replace(&mut self.state, State::Broken) else {
             return Err(ControlError::Failed);
@@ -229,13 +229,13 @@ impl Seal {
         Ok(())
     }
 
-    /// Appends frames to `out`, sealed.
+    /// Appends frames to `out`, encrypted.
     ///
     /// # Panics
-    /// Before the handshake is over.
+    /// If the handshake is not complete.
     pub(super) fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) {
         let State::Sealed(state) = &mut self.state else {
-            panic!("nothing is said before the handshake");
+            panic!("frames are sent only after the handshake");
         };
         for piece in plain.chunks(MESSAGE_BYTES - PROOF_BYTES) {
             put_message(out, piece.len() + PROOF_BYTES, |room| {
@@ -251,7 +251,7 @@ impl Seal {
     }
 }
 
-/// Says the next message of the handshake.
+/// Writes the next message of the handshake.
 fn shake(shaking: &mut HandshakeState, out: &mut Vec<u8>) -> Result<(), snow::Error> {
     put_message(out, HANDSHAKE_BYTES, |room| {
         shaking.write_message(&[], room)
@@ -287,12 +287,12 @@ fn builder<'a>(
         .expect("the pattern needs a key and a prologue, and has both")
 }
 
-/// Noise with random bytes that were drawn by the caller: this crate draws none.
+/// Source of the random bytes that the caller passed in: this crate generates none.
 struct Given([u8; KEY_BYTES]);
 
 impl Random for Given {
     fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), snow::Error> {
-        // An end draws one key of its own, once; anything else would repeat what must not be.
+        // One end generates one ephemeral key; a second request would reuse its bytes.
         if bytes.len() != KEY_BYTES {
             return Err(snow::Error::Rng);
         }

@@ -1,4 +1,4 @@
-//! The secret that ties a data flow to its control connection.
+//! Secret that ties a data flow to its control connection.
 
 use std::fmt;
 
@@ -11,16 +11,17 @@ pub const TOKEN_BYTES: usize = 16;
 /// 16 random bytes that the server announces on the control connection and the client repeats when
 /// it opens a data flow.
 ///
-/// They protect against strangers: whoever does not read the control connection can neither place a
-/// flow into somebody's test nor make the server send UDP to an address of his choice. They do not
-/// protect against someone on the path, who sees them in clear. A token is used for one flow of one
-/// run and must come from the system's random number generator. Comparing tokens takes a time that
-/// depends on them; over a network that gives nothing away that 16 random bytes could not afford.
+/// They protect against off-path attackers: only a reader of the control connection can place a
+/// flow into a test or make the server send UDP to an address. They do not protect against an
+/// attacker on the path, where they are visible in clear text. A token is used for one flow of one
+/// run and must come from the system's random number generator. The comparison is not
+/// constant-time; over a network its timing reveals nothing useful about 16 random bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub [u8; TOKEN_BYTES]);
 
 impl fmt::Debug for Token {
-    /// The first two bytes tell tokens apart in a log without giving them away.
+    /// Shows only the first two bytes: enough to distinguish tokens in a log without revealing
+    /// them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Token({:02x}{:02x}..)", self.0[0], self.0[1])
     }
@@ -49,7 +50,7 @@ impl<'de> Deserialize<'de> for Token {
                 Ok(Token(bytes))
             }
 
-            // Formats without a type for bytes (JSON in tests and logs) have them as numbers.
+            // Formats without a byte type (JSON in tests and logs) encode them as numbers.
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Token, A::Error> {
                 let mut bytes = [0; TOKEN_BYTES];
                 for (position, byte) in bytes.iter_mut().enumerate() {
