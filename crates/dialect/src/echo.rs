@@ -1,8 +1,8 @@
-//! Echo, RFC 862: the same bytes back.
+//! Echo, RFC 862: returns the received bytes.
 //!
-//! Over TCP until the client closes its writing half and everything is returned; over UDP one
-//! datagram for each. The server side is [`Stream`] for TCP and nothing but [`answers_to`] for UDP:
-//! the datagram itself is the answer. A client has only to compare what comes back.
+//! Over TCP until the client shuts down its sending side and everything is returned; over UDP one
+//! datagram for each. The server side is [`Stream`] for TCP and [`answers_to`] for UDP, where the
+//! received datagram itself is the reply. A client compares the returned bytes with those it sent.
 
 use crate::queue::Queue;
 use crate::sniff::{Carrier, Dialect, Verdict};
@@ -10,32 +10,32 @@ use crate::sniff::{Carrier, Dialect, Verdict};
 /// The port of RFC 862, TCP and UDP.
 pub const PORT: u16 = 7;
 
-/// Ports whose services answer whatever they get: echo, daytime, quote of the day, chargen, time.
-/// An answer to one of them may be answered again, for ever.
+/// Ports of services that reply to any data: echo, daytime, quote of the day, chargen, time.
+/// A reply to one of them can cause another reply, for ever.
 pub const ANSWERING_PORTS: [u16; 5] = [7, 13, 17, 19, 37];
 
-/// Echo, as the table of dialects has it. Its bytes can be any, so it is never recognised: a port
-/// is told to speak it.
+/// Entry of the protocol table. Echo has no prefix of its own, so it is never detected: a port is
+/// assigned to it by an option.
 pub const DIALECT: Dialect = Dialect {
     name: "echo",
     recognise: |_: Carrier, _: &[u8]| Verdict::No,
 };
 
-/// Whether a datagram from `source_port` may be answered by echo, chargen and the like.
+/// Returns whether a datagram from `source_port` may be answered by echo, chargen and the like.
 ///
-/// Not when what sits there might answer the answer: the ports of [`ANSWERING_PORTS`], and those
-/// that this server itself listens on, because the sender may be another server like it, or this
-/// one with a forged address. Port 0 stands for "no answer wanted" (RFC 768).
+/// False for ports whose service may reply to the reply: [`ANSWERING_PORTS`] and the ports of this
+/// server. The sender may be another server of this kind, or this server with a forged source
+/// address. Source port 0 means that no reply is expected (RFC 768).
 #[must_use]
 pub fn answers_to(source_port: u16, own_ports: &[u16]) -> bool {
     source_port != 0 && !ANSWERING_PORTS.contains(&source_port) && !own_ports.contains(&source_port)
 }
 
-/// Bytes of a TCP connection that wait to be returned before no more are taken: a client that does
-/// not read costs no more than this.
+/// Bytes of a TCP connection that may wait to be returned; limits the memory for a client that does
+/// not read.
 pub const BACKLOG_LIMIT_BYTES: usize = 256 << 10;
 
-/// The server's end of a TCP connection.
+/// Server side of a TCP connection.
 ///
 /// ```
 /// use linerate_dialect::echo::Stream;
@@ -56,8 +56,8 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Takes what arrived, and says how much of it: the rest is to be given again once something
-    /// was sent, and nothing is to be read meanwhile.
+    /// Appends received bytes and returns how many were accepted. Pass the rest again after some
+    /// bytes were sent, and read nothing from the connection meanwhile.
     #[must_use]
     pub fn receive(&mut self, bytes: &[u8]) -> usize {
         let taken = bytes.len().min(BACKLOG_LIMIT_BYTES - self.waiting.len());
@@ -66,33 +66,33 @@ impl Stream {
         taken
     }
 
-    /// The client closed its writing half.
+    /// Records that the client shut down its sending side.
     pub fn finish(&mut self) {
         self.finished = true;
     }
 
-    /// What is to be written next.
+    /// Returns the bytes to write next.
     #[must_use]
     pub fn outgoing(&self) -> &[u8] {
         self.waiting.bytes()
     }
 
-    /// So many bytes of [`Stream::outgoing`] were written.
+    /// Removes bytes of [`Stream::outgoing`] that were written.
     ///
     /// # Panics
-    /// When there were fewer.
+    /// If there were fewer.
     pub fn sent(&mut self, bytes: usize) {
         self.waiting.pop(bytes);
         self.returned += bytes as u64;
     }
 
-    /// Whether everything was returned and nothing more will come: the connection is to be closed.
+    /// Returns whether everything was returned after the client's end: close the connection.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.finished && self.waiting.is_empty()
     }
 
-    /// Bytes that were taken, and bytes that were returned.
+    /// Returns the numbers of bytes received and returned.
     #[must_use]
     pub fn totals(&self) -> (u64, u64) {
         (self.received, self.returned)

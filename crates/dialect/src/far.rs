@@ -1,48 +1,48 @@
-//! What the far end said of a run, in the same words for every dialect.
+//! Report of the remote end on a run, in one form for all protocols.
 //!
-//! Each dialect has a pure function from what its machine ended with to a [`FarReport`]. What the far
-//! end did not say, or what its dialect cannot say, is `None`, never zero.
+//! Each protocol converts the data that its remote end sent into a [`FarReport`]. A figure that the
+//! remote end did not send, or that its protocol lacks, is `None`, never zero.
 
 use linerate_metric::plan::Direction;
 
-/// All that the far end said of a run.
+/// Figures that the remote end reported for a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FarReport {
-    /// One for each flow it counted; a dialect that tells totals only has one for each direction.
+    /// Entries per flow; one per direction if the protocol reports only totals.
     pub flows: Vec<FarFlow>,
-    /// Its own report for people, when it sent one.
+    /// Report of the remote end as text, if it sent one.
     pub text: Option<String>,
-    /// It ended the test while payload was on its way to it: that it did not count, and it is not lost.
+    /// True if the remote end stopped while payload was on its way to it; that payload is not lost.
     pub stopped_first: bool,
 }
 
-/// What the far end said of one flow, or of all flows of one direction together.
+/// Figures of one flow, or of all flows of one direction, as the remote end reported them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FarFlow {
-    /// The flow's number in its dialect, from 1; `None` for a total.
+    /// Number of the flow in its protocol, from 1; `None` for a total.
     pub id: Option<u32>,
-    /// Which way payload went, seen from the near end: with [`Direction::Send`] the far end counted
-    /// what arrived there, with [`Direction::Receive`] what it sent.
+    /// Direction of the payload, seen from this end: with [`Direction::Send`] the remote end
+    /// counted what it received, with [`Direction::Receive`] what it sent.
     pub direction: Direction,
-    /// Its figures.
+    /// Counters of the remote end.
     pub figures: FarFigures,
 }
 
-/// Figures as the far end counted them.
+/// Counters of the remote end for one flow or direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FarFigures {
-    /// Payload bytes that arrived there, or that it sent.
+    /// Payload bytes that the remote end received or sent.
     pub bytes: Option<u64>,
-    /// Datagrams that arrived there, or that it sent.
+    /// Datagrams that the remote end received or sent.
     pub packets: Option<u64>,
-    /// Datagrams that it missed.
+    /// Datagrams that the remote end did not receive.
     pub lost: Option<u64>,
-    /// Datagrams that came to it after one with a higher number.
+    /// Datagrams that arrived after one with a higher number.
     pub out_of_order: Option<u64>,
     /// Smoothed variation of the transit time (RFC 3550 section 6.4.1), in nanoseconds.
     pub ipdv_ns: Option<f64>,
-    /// Segments that its kernel sent again.
+    /// Segments that the remote kernel retransmitted.
     pub retransmits: Option<u64>,
-    /// How long it counted, in nanoseconds.
+    /// Duration of the counting at the remote end, in nanoseconds.
     pub duration_ns: Option<u64>,
 }

@@ -1,29 +1,31 @@
-//! Whether an address that proved nothing may be sent to.
+//! Anti-amplification limit for datagrams to unvalidated addresses.
 //!
-//! Whoever answers datagrams can be used against others: the sender's address may be forged, and the
-//! answer goes to whom it names. So a server asks the [`Guard`] before each datagram to an address
-//! that has not shown that it receives there:
+//! A server that answers datagrams can be misused for reflection: the source address may be forged,
+//! and the reply goes to the forged address. A server therefore calls the [`Guard`] before each
+//! datagram to an address that is not validated (RFC 9000 section 8):
 //!
-//! 1. **Never more than came.** Each address has what it sent as credit, in bytes, and what is sent to
-//!    it is taken from it. Nothing lifts this but proof. Credit is kept up to [`CREDIT_LIMIT_BYTES`],
-//!    so that a long flow that came cannot be followed by a flood that leaves.
-//! 2. **Neighbours only.** The address must be in a network that the host is directly connected to (no
-//!    router on the way forwards a forged neighbour), or in one that was allowed by name.
-//! 3. **At a rate.** Bytes a second to one address, and to all addresses together.
+//! 1. **Never more bytes than received.** Each address has the bytes that it sent as credit, and
+//!    replies consume the credit. No option lifts this rule, only validation does. Credit is kept
+//!    up to [`CREDIT_LIMIT_BYTES`], so that a long received flow cannot be followed by a flood of
+//!    replies.
+//! 2. **Neighbours only.** The address must be in a directly connected network (no router forwards
+//!    a forged address of such a network to this host), or in one that an option allows.
+//! 3. **Rate limits.** Bytes per second to one address, and to all addresses together.
 //!
-//! A flow of datagrams, which is far more than was asked with, is for addresses that proved themselves, and for
-//! those that were allowed one by one: whoever names an address answers for it, and for nobody else. A network
-//! that is allowed is answered and sent no flow, or the server would be an amplifier for all of it.
+//! A flow of datagrams is far larger than its request. It is sent only to validated addresses, and
+//! to addresses that an option allows one by one. A client in an allowed network gets replies but
+//! no flow; otherwise the server would be an amplifier for the whole network.
 //!
-//! An address proves itself by returning something that only it can know: the end of a TCP
-//! handshake, a token. Proof holds for [`PROOF_NS`] from the last time; whoever serves a connection
-//! says so when it begins and when it ends. Datagrams do not prolong it: they may be forged.
+//! An address is validated when it returns a value that only it can have received: the end of a TCP
+//! handshake, or a token. The validation expires [`PROOF_NS`] after the last one. The server
+//! reports it when a connection begins and when it ends. Datagrams do not extend it: they may be
+//! forged.
 //!
-//! Memory is bounded: [`ADDRESSES`] unproved addresses and as many proved ones, the longest silent
-//! leaves first. Forgetting is safe: an address that is not known has no credit. Forged addresses
-//! cannot push out proved ones, which are kept apart.
+//! Memory is bounded: [`ADDRESSES`] unvalidated addresses and as many validated ones; the one that
+//! was silent for the longest time is evicted first. Eviction is safe: an unknown address has no
+//! credit. Forged addresses cannot evict validated ones, which are in a table of their own.
 //!
-//! Times are nanoseconds of one clock that does not go back; no clock is read here.
+//! Times are nanoseconds of one monotonic clock, which the caller reads.
 
 mod network;
 mod recent;
@@ -34,42 +36,43 @@ pub use network::{Network, NetworkError};
 
 use recent::Recent;
 
-/// Credit that an address keeps at most: enough for the largest answer any dialect gives at once
-/// (a burst of 16 datagrams of 64 KiB).
+/// Maximum credit of an address: enough for the largest reply of any protocol (a burst of 16
+/// datagrams of 64 KiB).
 pub const CREDIT_LIMIT_BYTES: u64 = 1 << 20;
 
-/// Addresses of each kind that are remembered: 16,384 take about 1.5 MiB.
+/// Maximum number of addresses in each table: 16,384 take about 1.5 MiB.
 pub const ADDRESSES: usize = 16_384;
 
-/// Time after which an address has to prove itself again, in nanoseconds.
+/// Time after which a validation expires, in nanoseconds.
 pub const PROOF_NS: u64 = 60_000_000_000;
 
-/// Depth of the rates, as time: what may leave at once is what the rate gives in this time.
+/// Depth of the rate limits as a time: the burst is the amount that the rate allows in this time.
 pub const RATE_DEPTH_NS: u64 = 100_000_000;
 
-/// How long a [`Leave`] holds, in nanoseconds: after it proof and networks are looked at again.
+/// Lifetime of a [`Leave`] in nanoseconds; after it the guard checks validation and networks again.
 pub const LEAVE_NS: u64 = 10_000_000;
 
-/// What a [`Leave`] takes of the rates beforehand, as time. A tenth of the time that it holds: those that are
-/// not used up keep little from others.
+/// Share of the rate limits that a [`Leave`] reserves, as a time. It is a tenth of the lifetime, so
+/// that unused credit takes little from other addresses.
 const LEAVE_RATE_NS: u64 = LEAVE_NS / 10;
 
-/// What is allowed. All of it is data from outside: the host knows its networks, options the rest.
+/// Rules of the [`Guard`]: networks of the host and limits from options.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// Networks that the host is directly connected to, loopback included.
+    /// Networks that the host is directly connected to, including loopback.
     pub neighbours: Vec<Network>,
-    /// Networks that [`OPTION_NETWORK`] allows besides.
+    /// Further networks, allowed by [`OPTION_NETWORK`].
     pub allowed: Vec<Network>,
-    /// Bytes a second to one unproved address.
+    /// Bytes per second to one unvalidated address.
     pub address_bytes_per_second: u64,
-    /// Bytes a second to all unproved addresses together.
+    /// Bytes per second to all unvalidated addresses together.
     pub total_bytes_per_second: u64,
 }
 
 impl Default for Rules {
-    /// Loopback only. One address gets 1 Gb/s at most (125 MB/s), which an honest round-trip test over
-    /// datagrams of 64 B reaches at 2 million a second; all together twice as much.
+    /// Returns rules that allow loopback only. The limit per address is 1 Gb/s (125 MB/s), which a
+    /// round-trip test with datagrams of 64 B reaches at 2 million per second; the total is twice
+    /// that.
     fn default() -> Self {
         Self {
             neighbours: Network::loopback().to_vec(),
@@ -80,63 +83,63 @@ impl Default for Rules {
     }
 }
 
-/// The option that allows networks beyond those directly connected.
+/// Option that allows networks other than the directly connected ones.
 pub const OPTION_NETWORK: &str = "--allow";
 
-/// The option that sets the rates.
+/// Option that sets the rate limits.
 pub const OPTION_RATE: &str = "--max-rate";
 
-/// Why nothing is sent to an address.
+/// Reason why nothing may be sent to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// It is reached through a router.
+    /// The address is reached through a router.
     #[error(
-        "{address} is in no directly connected network and its address may be forged: {OPTION_NETWORK} {address} answers it all the same"
+        "{address} is not in a directly connected network and its address may be forged: allow it with {OPTION_NETWORK} {address}"
     )]
     NotNeighbour {
-        /// Whom.
+        /// Address of the client.
         address: IpAddr,
     },
-    /// It sent less than it would get. No option lifts this.
+    /// The address sent fewer bytes than it would receive. No option lifts this.
     #[error(
-        "{address} would get {wanted} B for {credit} B that it sent, and its address may be forged: it has to prove itself first (a test over TCP, or our own client, does)"
+        "{address} would receive {wanted} B for {credit} B that it sent, and its address may be forged: validate it first with a test over TCP, or use linerate's own client"
     )]
     MoreThanReceived {
-        /// Whom.
+        /// Address of the client.
         address: IpAddr,
-        /// Size of the answer.
+        /// Size of the reply in bytes.
         wanted: u64,
-        /// What is left of what it sent.
+        /// Remaining credit in bytes.
         credit: u64,
     },
-    /// It asks for a flow, and has shown nothing of itself but datagrams.
+    /// The address requests a flow and is not validated.
     #[error(
-        "{address} asks to be sent a flow of datagrams, and its address may be forged: {OPTION_NETWORK} {address}, which names that address alone, sends it all the same, or it has to prove itself first (a test over TCP, or our own client, does)"
+        "{address} requests a flow of datagrams, and its address may be forged: allow this single address with {OPTION_NETWORK} {address}, or validate it first with a test over TCP or with linerate's own client"
     )]
     Unproved {
-        /// Whom.
+        /// Address of the client.
         address: IpAddr,
     },
-    /// It gets as much as it may.
+    /// The rate limit of the address is reached.
     #[error(
-        "{address} asks for more answers a second than one address may have: see {OPTION_RATE}"
+        "{address} requests more replies per second than one address may receive: raise {OPTION_RATE}"
     )]
     AddressRate {
-        /// Whom.
+        /// Address of the client.
         address: IpAddr,
     },
-    /// All together get as much as they may.
+    /// The rate limit of all addresses together is reached.
     #[error(
-        "all addresses together ask for more answers a second than they may have, {address} too: see {OPTION_RATE}"
+        "all addresses together, {address} among them, request more replies per second than allowed: raise {OPTION_RATE}"
     )]
     TotalRate {
-        /// Whom.
+        /// Address of the client.
         address: IpAddr,
     },
 }
 
 impl Refusal {
-    /// The option that would have allowed it; `None` where only proof does.
+    /// Returns the option that would allow it; `None` if only validation does.
     #[must_use]
     pub fn option(&self) -> Option<&'static str> {
         match self {
@@ -147,14 +150,14 @@ impl Refusal {
     }
 }
 
-/// What is known of an unproved address.
+/// Credit and rate limit of an unvalidated address.
 #[derive(Clone, Copy, Debug)]
 struct Stranger {
     credit_bytes: u64,
     rate: Bucket,
 }
 
-/// Decides, and remembers whom it decided about.
+/// Decides whether datagrams may be sent to unvalidated addresses, and counts their credit.
 ///
 /// ```
 /// use linerate_dialect::guard::{Guard, Refusal, Rules};
@@ -171,19 +174,19 @@ struct Stranger {
 pub struct Guard {
     rules: Rules,
     strangers: Recent<Stranger>,
-    /// When each proved address proved itself last.
+    /// Time of the last validation of each validated address.
     proved: Recent<u64>,
     total: Bucket,
 }
 
 impl Guard {
-    /// Takes all its memory now.
+    /// Creates a guard for [`ADDRESSES`] addresses; allocates all its memory.
     #[must_use]
     pub fn new(rules: Rules) -> Self {
         Self::with_addresses(rules, ADDRESSES)
     }
 
-    /// The same for another number of addresses of each kind.
+    /// Creates a guard for another number of addresses of each kind.
     #[must_use]
     pub fn with_addresses(rules: Rules, addresses: usize) -> Self {
         Self {
@@ -194,7 +197,7 @@ impl Guard {
         }
     }
 
-    /// So many bytes of payload came from an address.
+    /// Adds received payload bytes to the credit of an address.
     pub fn received(&mut self, now_ns: u64, from: IpAddr, bytes: u64) {
         let from = from.to_canonical();
         if self.is_proved(now_ns, from) {
@@ -211,14 +214,14 @@ impl Guard {
             .min(CREDIT_LIMIT_BYTES);
     }
 
-    /// An address returned what only it can know.
+    /// Marks an address as validated.
     pub fn prove(&mut self, now_ns: u64, address: IpAddr) {
         let address = address.to_canonical();
         self.strangers.remove(address);
         *self.proved.entry(address, || now_ns) = now_ns;
     }
 
-    /// Whether an address has proved itself, not too long ago.
+    /// Returns whether the validation of an address has not expired.
     pub fn is_proved(&mut self, now_ns: u64, address: IpAddr) -> bool {
         let address = address.to_canonical();
         let Some(&mut proved_ns) = self.proved.touch(address) else {
@@ -231,18 +234,19 @@ impl Guard {
         holds
     }
 
-    /// Whether an address may be sent a flow of datagrams: it has proved itself, or was allowed by itself.
+    /// Returns whether an address may receive a flow of datagrams: it is validated, or an option
+    /// allows exactly this address.
     pub fn may_have_flow(&mut self, now_ns: u64, address: IpAddr) -> bool {
         let mut allowed = self.rules.allowed.iter();
         allowed.any(|network| network.is_one() && network.contains(address))
             || self.is_proved(now_ns, address)
     }
 
-    /// Whether a datagram with so many bytes of payload may be sent to an address; if so, it counts
-    /// as sent.
+    /// Decides whether a datagram with `bytes` of payload may be sent to an address; if so, counts
+    /// it as sent.
     ///
     /// # Errors
-    /// The first rule that forbids it; nothing is taken from any account then.
+    /// The first rule that forbids it; no credit is consumed then.
     pub fn send(&mut self, now_ns: u64, to: IpAddr, bytes: u64) -> Result<(), Refusal> {
         let address = to.to_canonical();
         if self.is_proved(now_ns, address) {
@@ -279,10 +283,11 @@ impl Guard {
         Ok(())
     }
 
-    /// The same for a datagram that answers so many bytes more, with leave for those that follow it.
+    /// Counts `came` received bytes, decides about a reply of `answer` bytes, and reserves credit
+    /// for the datagrams that follow.
     ///
     /// # Errors
-    /// The first rule that forbids it.
+    /// The first rule that forbids the reply.
     pub fn leave(
         &mut self,
         now_ns: u64,
@@ -299,7 +304,7 @@ impl Guard {
             ..Leave::default()
         };
         let Some(stranger) = self.strangers.touch(address) else {
-            // It is proved, and has no account.
+            // A validated address has no credit to count.
             return Ok(Leave {
                 proved: true,
                 ..leave
@@ -317,41 +322,42 @@ impl Guard {
         })
     }
 
-    /// The host's networks have changed.
+    /// Replaces the directly connected networks after a change.
     pub fn set_neighbours(&mut self, neighbours: Vec<Network>) {
         self.rules.neighbours = neighbours;
     }
 
-    /// Whether the address is in a network whose unproved addresses are answered.
+    /// Returns whether unvalidated addresses of the network of this address get replies.
     #[must_use]
     pub fn may_know(&self, address: IpAddr) -> bool {
         let mut networks = self.rules.neighbours.iter().chain(&self.rules.allowed);
         networks.any(|network| network.contains(address))
     }
 
-    /// Addresses that are remembered now: unproved and proved ones.
+    /// Returns the number of unvalidated and of validated addresses in the tables.
     #[must_use]
     pub fn remembered(&self) -> (usize, usize) {
         (self.strangers.len(), self.proved.len())
     }
 }
 
-/// Leave to send to one address for a moment, so that the [`Guard`] need not be asked for each datagram.
+/// Credit to send to one address for a short time without a call of the [`Guard`] per datagram.
 ///
-/// What it may spend was taken from the rates before; never more than came is its own to see to.
+/// The bytes were taken from the rate limits in advance. The rule of never more than received is
+/// checked here.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Leave {
-    /// What came since the guard was asked, and was not answered.
+    /// Bytes received since the last call of the guard and not answered.
     came: u64,
-    /// What may leave.
+    /// Bytes that may still be sent.
     bytes: u64,
     until_ns: u64,
     proved: bool,
 }
 
 impl Leave {
-    /// Whether an answer may be sent to what came, so many bytes more; if not, the guard is to be asked, with
-    /// [`Self::untold`].
+    /// Counts `came` received bytes and returns whether a reply of `answer` bytes may be sent. If
+    /// not, call the guard, and pass it [`Self::untold`].
     #[inline]
     pub fn take(&mut self, now_ns: u64, came: u64, answer: u64) -> bool {
         self.came = self.came.saturating_add(came);
@@ -359,7 +365,7 @@ impl Leave {
             return false;
         }
         if self.proved {
-            // It is answered, and no credit for the time after.
+            // No credit is kept for the time after the validation expires.
             self.came = 0;
             return true;
         }
@@ -371,7 +377,7 @@ impl Leave {
         holds
     }
 
-    /// What the guard has to be told that came.
+    /// Takes the received bytes that the guard has not counted yet.
     pub fn untold(&mut self) -> u64 {
         std::mem::take(&mut self.came)
     }
@@ -380,7 +386,7 @@ impl Leave {
 /// A token bucket in bytes, [`RATE_DEPTH_NS`] deep.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
-    /// Bytes times 10^9, so that no part of a byte is lost between two looks.
+    /// Bytes times 10^9, so that no fraction of a byte is lost between two refills.
     level: u128,
     filled_ns: u64,
 }
@@ -388,7 +394,7 @@ struct Bucket {
 impl Bucket {
     const NANO: u128 = 1_000_000_000;
 
-    /// What it can hold: at least the largest datagram, or a low rate would never let one pass.
+    /// Returns the capacity: at least the largest datagram, or a low rate would never allow one.
     fn depth(rate: u64) -> u128 {
         (u128::from(rate) * u128::from(RATE_DEPTH_NS)).max(65_536 * Self::NANO)
     }
@@ -400,7 +406,7 @@ impl Bucket {
         }
     }
 
-    /// Fills it up to now, and says whether it holds so many bytes. A rate of 0 holds none.
+    /// Refills the bucket and returns whether it holds `bytes`. A rate of 0 holds none.
     fn holds(&mut self, now_ns: u64, rate: u64, bytes: u64) -> bool {
         let passed = now_ns.saturating_sub(self.filled_ns);
         self.filled_ns = self.filled_ns.max(now_ns);
@@ -409,12 +415,11 @@ impl Bucket {
         rate > 0 && self.level >= u128::from(bytes) * Self::NANO
     }
 
-    /// What it held when it was filled last.
+    /// Returns the bytes in the bucket at the last refill.
     fn bytes(&self) -> u64 {
         u64::try_from(self.level / Self::NANO).unwrap_or(u64::MAX)
     }
 
-    /// Takes what it holds.
     fn take(&mut self, bytes: u64) {
         self.level = self.level.saturating_sub(u128::from(bytes) * Self::NANO);
     }
