@@ -1,44 +1,45 @@
-//! Networks in the notation of CIDR.
+//! IP networks in CIDR notation.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// A network: the addresses that share their first bits with this one.
+/// IP network: an address and the length of its prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     address: IpAddr,
     prefix: u8,
 }
 
-/// Why a text names no network.
+/// Reason why a text is not an IP network.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NetworkError {
-    /// No address.
-    #[error("{text:?} is no IP address: write it as 192.0.2.0/24, 2001:db8::/32 or 192.0.2.7")]
+    /// The text has no valid address.
+    #[error("{text:?} is not an IP network: write it as 192.0.2.0/24, 2001:db8::/32 or 192.0.2.7")]
     Address {
-        /// What was written.
+        /// The text.
         text: String,
     },
-    /// No length of a prefix.
-    #[error("{text:?} has no prefix from 0 to {most} behind its slash")]
+    /// The prefix length is missing or out of range.
+    #[error("{text:?} has no prefix length from 0 to {most} after the slash")]
     Prefix {
-        /// What was written.
+        /// The text.
         text: String,
-        /// The longest prefix of this family.
+        /// Longest prefix of this address family, in bits.
         most: u8,
     },
 }
 
 impl Network {
-    /// The network of an address; a prefix longer than the address is the address alone.
+    /// Creates the network of an address; a longer prefix than the address is limited to its
+    /// length.
     #[must_use]
     pub fn new(address: IpAddr, prefix: u8) -> Self {
         let prefix = prefix.min(bits(address));
         Self { address, prefix }
     }
 
-    /// The networks of this host alone.
+    /// Returns the loopback networks of IPv4 and IPv6.
     #[must_use]
     pub fn loopback() -> [Self; 2] {
         [
@@ -47,14 +48,14 @@ impl Network {
         ]
     }
 
-    /// Whether it is one address alone.
+    /// Returns whether the network is a single address.
     #[must_use]
     pub fn is_one(&self) -> bool {
         self.prefix == bits(self.address)
     }
 
-    /// Whether it has this address. IPv4 addresses in the clothes of IPv6 (`::ffff:192.0.2.1`, as a
-    /// socket of both families tells them) count as what they are.
+    /// Returns whether the network contains an address. An IPv4-mapped IPv6 address
+    /// (`::ffff:192.0.2.1`, as dual-stack sockets report it) counts as IPv4.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {

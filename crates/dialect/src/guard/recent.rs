@@ -1,15 +1,15 @@
-//! The addresses heard of most recently, in fixed memory.
+//! Map from addresses to values with LRU eviction, in fixed memory.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// No neighbour in the chain.
+/// Index that marks an end of the list.
 const NONE: u32 = u32::MAX;
 
-/// A map that forgets whom it has not heard of for longest.
+/// Map that evicts the least recently used address.
 ///
-/// The chain is a list inside a slab, so that nothing is allocated after the beginning. The map's
-/// hash is keyed at random: nobody can choose addresses that fall into one place.
+/// The list of use is linked inside a slab, so that nothing is allocated after the start. The hash
+/// of the map has a random key: a peer cannot choose addresses that collide.
 #[derive(Clone, Debug)]
 pub(super) struct Recent<T> {
     places: HashMap<IpAddr, u32>,
@@ -29,7 +29,7 @@ struct Node<T> {
 }
 
 impl<T> Recent<T> {
-    /// Room for so many, at least one.
+    /// Creates a map for `capacity` addresses, at least one.
     pub(super) fn new(capacity: usize) -> Self {
         let capacity = capacity.clamp(1, NONE as usize - 1);
         Self {
@@ -46,7 +46,7 @@ impl<T> Recent<T> {
         self.places.len()
     }
 
-    /// What is known of an address, which is the newest now.
+    /// Returns the value of an address and marks it as the most recently used.
     pub(super) fn touch(&mut self, address: IpAddr) -> Option<&mut T> {
         let place = *self.places.get(&address)?;
         if place != self.newest {
@@ -56,7 +56,8 @@ impl<T> Recent<T> {
         Some(&mut self.slab[place as usize].value)
     }
 
-    /// The same, made when it is not known; the oldest leaves when there is no room.
+    /// Returns the value of an address, inserted if it is absent; evicts the oldest if the map is
+    /// full.
     pub(super) fn entry(&mut self, address: IpAddr, make: impl FnOnce() -> T) -> &mut T {
         if !self.places.contains_key(&address) {
             if self.places.len() == self.capacity {
@@ -81,10 +82,9 @@ impl<T> Recent<T> {
             self.places.insert(address, place);
             self.link(place);
         }
-        self.touch(address).expect("it is there now")
+        self.touch(address).expect("the address was just inserted")
     }
 
-    /// Forgets an address.
     pub(super) fn remove(&mut self, address: IpAddr) {
         if let Some(place) = self.places.remove(&address) {
             self.unlink(place);
@@ -123,7 +123,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     proptest! {
-        /// Against a list with the newest at its end.
+        /// Compares the map with a list whose last entry is the newest.
         #[test]
         fn agrees_with_a_list(
             capacity in 1usize..6,
