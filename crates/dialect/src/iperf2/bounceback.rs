@@ -1,40 +1,40 @@
-//! Questions and answers over TCP (`--bounceback`).
+//! Request and reply over TCP (`--bounceback`).
 //!
 //! ```text
 //!  0 flags 00800000 | 4 size | 8 number | 12 mode u16, TOS u16 | 16 run time, 10 ms
-//! 20 question sent | 28 question received | 36 answer sent     (seconds, microseconds; ff = not yet)
-//! 44 hold, us | 48 round trip | 52 answer received | 60 size of the answer (2.2)
+//! 20 request sent | 28 request received | 36 reply sent     (seconds, microseconds; ff = not set)
+//! 44 hold, us | 48 round trip | 52 reply received | 60 size of the reply (2.2)
 //! ```
 //!
-//! The answer is the question with two times filled in. Times are of the two wall clocks. Messages
-//! may be as small as 20 B; then they end before the times do. A message that says stop is the last
-//! one and no question: a stock server closes. Clients of 2.1 just close instead.
+//! The reply is the request with two times filled in. Times are of the two wall clocks. Messages
+//! may be as small as 20 B; then they end before the times. A message with the stop bit is the last
+//! one and not a request: upstream's server closes after it. Clients of 2.1 close without it.
 
 use super::{Iperf2Error, put, settings::flags, split_ns, wall_ns, word};
 
-/// Bytes that a server needs to know the size of the messages: the least that one has.
+/// Bytes from which a server can read the size of the messages: the smallest message.
 pub const BEGINNING_BYTES: usize = 20;
 
-/// Bytes of the fields.
+/// Bytes of the fields; payload follows.
 const FIELD_BYTES: usize = 64;
 
-/// The largest message.
+/// Largest message in bytes.
 pub const SIZE_LIMIT: u32 = 1 << 20;
 
-/// Longest time that a server waits before it answers, in microseconds: 10 s.
+/// Longest time that a server delays a reply, in microseconds: 10 s.
 const HOLD_LIMIT_US: u32 = 10_000_000;
 
-/// Bits of the mode.
+/// Bits of the mode field.
 mod mode {
     /// The server acknowledges at once.
     pub const QUICK_ACK: u16 = 0x8000;
-    /// The last message.
+    /// This is the last message.
     pub const STOP: u16 = 0x1000;
-    /// The size of the answer is valid.
+    /// The size of the reply is valid.
     pub const ANSWER_SIZE: u16 = 0x0800;
 }
 
-/// Time of a field that nobody filled in.
+/// Value of a time field that is not set.
 const NOT_YET: u32 = u32::MAX;
 
 fn size_of(message: &[u8]) -> Result<usize, Iperf2Error> {
@@ -45,7 +45,7 @@ fn size_of(message: &[u8]) -> Result<usize, Iperf2Error> {
             limit: SIZE_LIMIT,
         });
     }
-    // Within the limit, so that it fits everywhere.
+    // Within the limit, so the conversion is lossless.
     let size = bytes as usize;
     if size < BEGINNING_BYTES {
         return Err(Iperf2Error::MessageTooSmall {
@@ -62,7 +62,7 @@ fn stamp(message: &mut [u8], at: usize, now_wall_ns: u64) {
     put(message, at + 4, microseconds);
 }
 
-/// The end that answers. Its memory is one message, allocated once.
+/// Responding end. Its memory is one message, allocated once.
 #[derive(Debug)]
 pub struct Server {
     message: Vec<u8>,
@@ -72,8 +72,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves a client whose first question begins with at least [`BEGINNING_BYTES`] bytes. They are
-    /// not taken yet.
+    /// Creates the server for a client whose first request begins with `beginning`, at least
+    /// [`BEGINNING_BYTES`] bytes. Pass them to [`Server::receive`] too.
     ///
     /// # Errors
     /// [`Iperf2Error::MessageTooLarge`], [`Iperf2Error::MessageTooSmall`].
@@ -87,8 +87,8 @@ impl Server {
         })
     }
 
-    /// Takes what arrived; how many bytes of it belong to this question. When there are more, the
-    /// answer comes first.
+    /// Appends received bytes and returns how many belong to this request. If there are more, send
+    /// the reply before passing the rest.
     #[inline]
     pub fn receive(&mut self, bytes: &[u8], now_wall_ns: u64) -> usize {
         let some = bytes.len().min(self.message.len() - self.filled);
@@ -100,13 +100,13 @@ impl Server {
         some
     }
 
-    /// Whether a whole question waits for its answer.
+    /// Returns whether a complete request waits for its reply.
     #[must_use]
     pub fn is_due(&self) -> bool {
         self.is_whole() && !self.is_over()
     }
 
-    /// Whether the client has said that it stops: close.
+    /// Returns whether the client has sent the stop message: close the connection.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_whole() && self.mode() & mode::STOP != 0
@@ -116,20 +116,21 @@ impl Server {
         self.filled == self.message.len()
     }
 
-    /// How long to wait before the answer leaves, in nanoseconds.
+    /// Returns the time to wait before the reply, in nanoseconds.
     #[must_use]
     pub fn hold_ns(&self) -> u64 {
         let us = word(&self.message, 44).unwrap_or(0).min(HOLD_LIMIT_US);
         u64::from(us) * 1000
     }
 
-    /// The answer; write all of it, then call [`Server::answered`].
+    /// Returns the reply; write all of it, then call [`Server::answered`].
     #[inline]
     pub fn answer(&mut self, now_wall_ns: u64) -> &[u8] {
         stamp(&mut self.message, 36, now_wall_ns);
         let mode = self.mode();
         let asked = word(&self.message, 60).unwrap_or(0) as usize;
-        // An answer may be smaller than its question, and never larger: no memory for a wish.
+        // A reply may be smaller than its request but never larger: the client must not control
+        // memory.
         self.answer_bytes = if mode & mode::ANSWER_SIZE != 0 && asked >= BEGINNING_BYTES {
             asked.min(self.message.len())
         } else {
@@ -138,26 +139,26 @@ impl Server {
         &self.message[..self.answer_bytes]
     }
 
-    /// The answer was written: the next question may come.
+    /// Records that the reply was written; the next request may arrive.
     #[inline]
     pub fn answered(&mut self) {
         self.filled = 0;
         self.answered += 1;
     }
 
-    /// Whether the client wants its questions acknowledged at once.
+    /// Returns whether the client requests an immediate acknowledgement (TCP quick ACK).
     #[must_use]
     pub fn wants_quick_ack(&self) -> bool {
         self.mode() & mode::QUICK_ACK != 0
     }
 
-    /// Answers that were given.
+    /// Returns the number of replies sent.
     #[must_use]
     pub fn answers(&self) -> u64 {
         self.answered
     }
 
-    /// Bytes of a question.
+    /// Returns the bytes of a request.
     #[must_use]
     pub fn message_bytes(&self) -> usize {
         self.message.len()
@@ -168,19 +169,19 @@ impl Server {
     }
 }
 
-/// What an answer says.
+/// Contents of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Number of the question.
+    /// Number of the request.
     pub number: u32,
-    /// When the question arrived, in nanoseconds of the server's wall clock; `None` where the message
-    /// has no room for it.
+    /// Time when the request arrived, in nanoseconds of the server's wall clock; `None` if the
+    /// message has no room for it.
     pub received_ns: Option<u64>,
-    /// When the answer left.
+    /// Time when the reply left, in nanoseconds of the server's wall clock.
     pub sent_ns: Option<u64>,
 }
 
-/// The end that asks, one question at a time. Its memory is two messages, allocated once.
+/// Requesting end, one request at a time. Its memory is two messages, allocated once.
 #[derive(Debug)]
 pub struct Client {
     question: Vec<u8>,
@@ -190,7 +191,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Asks in messages of `size` bytes; `hold_us` is how long the server is to wait each time.
+    /// Creates a client with messages of `size` bytes; the server delays each reply by `hold_us`.
     ///
     /// # Errors
     /// [`Iperf2Error::MessageTooLarge`], [`Iperf2Error::MessageTooSmall`].
@@ -212,13 +213,13 @@ impl Client {
         })
     }
 
-    /// The next question.
+    /// Returns the next request.
     #[inline]
     pub fn question(&mut self, now_wall_ns: u64) -> &[u8] {
         self.next(mode::QUICK_ACK, now_wall_ns)
     }
 
-    /// The message after the last question: the server does not answer it, and closes.
+    /// Returns the message after the last request: the server sends no reply and closes.
     pub fn stop(&mut self, now_wall_ns: u64) -> &[u8] {
         self.next(mode::QUICK_ACK | mode::STOP, now_wall_ns)
     }
@@ -236,7 +237,7 @@ impl Client {
         &self.question
     }
 
-    /// Takes what arrived; how many bytes of it belong to this answer.
+    /// Appends received bytes and returns how many belong to this reply.
     #[inline]
     pub fn receive(&mut self, bytes: &[u8]) -> usize {
         let some = bytes.len().min(self.answer.len() - self.filled);
@@ -245,10 +246,10 @@ impl Client {
         some
     }
 
-    /// The answer, once all of it is there.
+    /// Returns the reply, once it is complete.
     ///
     /// # Errors
-    /// [`Iperf2Error::NotAnAnswer`] when it is not that of the last question.
+    /// [`Iperf2Error::NotAnAnswer`] if it does not belong to the last request.
     #[inline]
     pub fn answer(&self) -> Result<Option<Answer>, Iperf2Error> {
         if self.filled < self.answer.len() {

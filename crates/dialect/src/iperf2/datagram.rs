@@ -1,35 +1,35 @@
-//! The first bytes of a datagram: its number, and when it was sent.
+//! Header of a UDP datagram: number and send time.
 //!
 //! ```text
 //! 0 sequence low | 4 seconds | 8 microseconds | 12 sequence high (old versions end before it)
 //! ```
 //!
-//! Numbers begin at 1. A negative one is the end; old receivers look at 32 bits, so that both words
-//! carry it. The time is the sender's wall clock.
+//! Numbers begin at 1. A negative number marks the end; both words carry the sign, because old
+//! receivers read only 32 bits. The time is the sender's wall clock.
 
 use super::{put, split_ns, wall_ns, word};
 
-/// Times that an end is said which nobody answers: that of a server's flow, and of a client's that wants no
-/// report.
+/// Number of end datagrams that are sent if no reply is expected: for a flow from a server, and for
+/// a client that requests no report.
 pub const UNANSWERED_ENDS: u32 = 3;
 
-/// Bytes of today's header.
+/// Bytes of the current header.
 pub const HEADER_BYTES: usize = 16;
 
-/// Bytes of the header of old versions: the least that a datagram has.
+/// Bytes of the header of old versions, and of the smallest datagram.
 pub const LEGACY_HEADER_BYTES: usize = 12;
 
-/// The beginning of a datagram.
+/// Header of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Its number, from 1; negative at the end.
+    /// Number, from 1; negative at the end.
     pub sequence: i64,
-    /// When it was sent, in wall-clock nanoseconds of the sender, exact to the microsecond.
+    /// Send time in wall-clock nanoseconds of the sender, with microsecond resolution.
     pub sent_ns: u64,
 }
 
-/// Reads the header of a datagram; `wide` for numbers of 64 bits. `None` when it is too small, or
-/// its time is none.
+/// Reads the header of a datagram; `wide` for 64-bit numbers. `None` if it is too small, or its
+/// time is invalid.
 #[inline]
 #[must_use]
 pub fn read_header(datagram: &[u8], wide: bool) -> Option<Header> {
@@ -47,7 +47,8 @@ pub fn read_header(datagram: &[u8], wide: bool) -> Option<Header> {
     })
 }
 
-/// Writes the header over the beginning of a datagram; with `wide` also the upper half of its number.
+/// Writes the header over the beginning of a datagram; `wide` includes the upper half of its
+/// number.
 #[inline]
 pub fn write_header(datagram: &mut [u8], wide: bool, header: Header) {
     let (seconds, microseconds) = split_ns(header.sent_ns);
@@ -59,9 +60,9 @@ pub fn write_header(datagram: &mut [u8], wide: bool, header: Header) {
     }
 }
 
-/// Numbers (from 1) and stamps a datagram of payload, in both halves of the number always: old servers
-/// take the upper one for payload, and a stock client that listens for a second flow reads 64 bits although
-/// no flag announces them.
+/// Writes number (from 1) and time over a payload datagram, always with the upper half of the
+/// number: old servers read it as payload, and upstream's client that listens for a second flow
+/// reads 64 bits although no flag announces them.
 #[inline]
 pub fn write_number(datagram: &mut [u8], number: u64, now_wall_ns: u64) {
     let header = Header {
@@ -71,8 +72,8 @@ pub fn write_number(datagram: &mut [u8], number: u64, now_wall_ns: u64) {
     write_header(datagram, true, header);
 }
 
-/// Says the end of a flow of so many datagrams. All ends have the same number, so that those which get lost
-/// do not count as lost payload.
+/// Writes the end of a flow of `sent` datagrams. All end datagrams have the same number, so that a
+/// lost one does not count as lost payload.
 pub fn write_end(datagram: &mut [u8], sent: u64, now_wall_ns: u64) {
     let header = Header {
         sequence: -i64::try_from(sent).map_or(i64::MAX, |sent| sent.saturating_add(1)),
@@ -95,7 +96,7 @@ mod tests {
             let header = read_header(&end, wide).unwrap();
             assert_eq!((header.sequence, header.sent_ns), (-12, 1_000_002_000));
         }
-        // What stands in the upper half of an old datagram is payload.
+        // The upper half of an old datagram is payload.
         let old = [&end[..12], b"2345"].concat();
         assert_eq!(read_header(&old, false).unwrap().sequence, -12);
         assert_eq!(read_header(&end[..11], false), None);
@@ -116,7 +117,7 @@ mod tests {
             write_end(&mut datagram, number, 9_000);
             let header = read_header(&datagram, true).unwrap();
             assert_eq!(header.sequence, -sequence.saturating_add(1));
-            // Old receivers look at 32 bits.
+            // Old receivers read 32 bits.
             assert!(number > 1 || read_header(&datagram, false).unwrap().sequence == -2);
         }
     }

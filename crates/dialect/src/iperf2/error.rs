@@ -1,41 +1,41 @@
-//! What can go wrong with an iperf2 peer.
+//! Errors of a test with an iperf2 peer.
 
-/// Why an iperf2 peer cannot be spoken to.
+/// Error of a test with an iperf2 peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Iperf2Error {
-    /// A message of question and answer that is larger than any real one.
-    #[error("the iperf2 client asks for messages of {bytes} B where {limit} B are the limit")]
+    /// A bounceback message is above the size limit.
+    #[error("the iperf2 client requests messages of {bytes} B, above the limit of {limit} B")]
     MessageTooLarge {
-        /// What it asks for.
+        /// Requested size.
         bytes: u32,
-        /// The limit.
+        /// Largest allowed size.
         limit: u32,
     },
-    /// A message that does not hold the fields which every message begins with.
+    /// A bounceback message is smaller than the mandatory fields.
     #[error("messages of {bytes} B are too small: iperf2 needs {least} B")]
     MessageTooSmall {
-        /// The size.
+        /// Size of the message.
         bytes: u32,
-        /// The least.
+        /// Smallest size.
         least: u32,
     },
-    /// An answer that belongs to no question.
+    /// A reply does not belong to the last request.
     #[error(
-        "the iperf2 server answered with something else than the question: check that iperf 2.1.8 or later runs there"
+        "the iperf2 server's reply does not match the request: check that iperf 2.1.8 or later runs there"
     )]
     NotAnAnswer,
-    /// A number that the header has no room for.
-    #[error("iperf2's header has no room for {what}: ask for less, or end the test by time")]
+    /// The header cannot express a value.
+    #[error("iperf2's header cannot express {what}: request less, or end the test by time")]
     Unsendable {
-        /// What it is.
+        /// Description of the value.
         what: &'static str,
     },
-    /// A datagram that is too small for what it has to hold.
-    #[error("datagrams of {bytes} B are too small: {least} B hold the header")]
+    /// A datagram is smaller than its header.
+    #[error("datagrams of {bytes} B are too small: the header needs {least} B")]
     DatagramTooSmall {
-        /// The size.
+        /// Size of the datagram.
         bytes: usize,
-        /// The least.
+        /// Smallest size.
         least: usize,
     },
 }

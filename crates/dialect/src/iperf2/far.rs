@@ -1,4 +1,4 @@
-//! What the other end said of a UDP flow. Over TCP nobody says anything.
+//! Conversion of UDP reports to [`FarReport`]. Over TCP no end reports anything.
 
 use linerate_metric::plan::Direction;
 
@@ -8,16 +8,17 @@ use super::udp_server::UdpServer;
 use crate::far::{FarFigures, FarFlow, FarReport};
 
 impl UdpClient {
-    /// What the server said of this flow: of what arrived there, its report; of what it sent, nothing.
+    /// Returns what the server reported for the flow that it received; nothing for a flow that it
+    /// sent.
     ///
-    /// The end's datagram, which servers count, is taken out again.
+    /// The end datagram, which servers count, is subtracted.
     #[must_use]
     pub fn far_report(&self) -> FarReport {
         let Some(report) = self.report() else {
             return FarReport::default();
         };
-        // A server that did not count the end has one number less. One that is far off has counted
-        // somebody else's.
+        // A server that did not count the end has one number less. With any other difference the
+        // report includes datagrams of another flow.
         let end = u64::from(report.datagrams == self.sent() + 1);
         let arrived = report.datagrams.saturating_sub(report.lost);
         FarReport {
@@ -44,8 +45,10 @@ impl UdpClient {
 }
 
 impl UdpServer {
-    /// What the client said of this flow: by the number of its end, how many datagrams it sent. The
-    /// ends that it repeated because the first was lost are among them: at most what is missing.
+    /// Returns the number of datagrams that the client sent, from the number of its end datagram.
+    ///
+    /// End datagrams that it repeated after a loss are included: the number is too high by at most
+    /// the number of lost datagrams.
     #[must_use]
     pub fn far_report(&self) -> FarReport {
         let sends = matches!(self.way(), Way::Forward | Way::Both);

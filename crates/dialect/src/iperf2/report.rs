@@ -1,14 +1,14 @@
-//! What a server says after a UDP test.
+//! Report that a server sends after a UDP test.
 //!
 //! ```text
 //!  16 flags | 20 bytes high | 24 bytes low | 28 seconds | 32 microseconds | 36 lost | 40 out of order
-//!  44 datagrams | 48 jitter seconds | 52 jitter microseconds                (stock clients need no more)
+//!  44 datagrams | 48 jitter seconds | 52 jitter microseconds          (clients read up to here)
 //!  56 transit times: min, max, sum, mean, m2, vd, each in seconds and microseconds | 104 their count
 //! 108 gaps | 112 their sum | 116 lost high | 120 out of order high | 124 datagrams high
 //! ```
 //!
-//! What is in front of the flags is the datagram's header, which nobody reads. Versions before 2.0.13
-//! have a header of 12 bytes and so everything up to the jitter 4 bytes earlier.
+//! The bytes before the flags are the header of the datagram, which is not read. Versions before
+//! 2.0.13 have a header of 12 bytes, and so all fields up to the jitter 4 bytes earlier.
 
 use super::settings::flags;
 use super::{put, split_ns, wall_ns, word};
@@ -16,21 +16,21 @@ use super::{put, split_ns, wall_ns, word};
 /// Bytes of a report.
 pub const REPORT_BYTES: usize = 128;
 
-/// Bytes of a report that every stock client understands.
+/// Bytes of the shortest report that all clients of upstream accept.
 pub const REPORT_LEAST_BYTES: usize = 56;
 
-/// Which version's offsets a report has.
+/// Offsets of the fields of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layout {
-    /// Of 2.0.13 and later.
+    /// Layout of 2.0.13 and later.
     #[default]
     Today,
-    /// Of 2.0.5 and most boards.
+    /// Layout of 2.0.5 and most embedded boards.
     Legacy,
 }
 
 impl Layout {
-    /// Where the flags are.
+    /// Returns the offset of the flags.
     const fn flags_at(self) -> usize {
         match self {
             Self::Today => 16,
@@ -39,49 +39,49 @@ impl Layout {
     }
 }
 
-/// What a server counted.
+/// Receive counters that a server reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Report {
-    /// Payload bytes that arrived, the end's datagram included.
+    /// Payload bytes received, the end datagram included.
     pub bytes: u64,
-    /// From the first datagram to the last, in nanoseconds.
+    /// Time from the first to the last datagram, in nanoseconds.
     pub duration_ns: u64,
-    /// Datagrams that are missing.
+    /// Lost datagrams.
     pub lost: u64,
-    /// Datagrams that came after one with a higher number.
+    /// Datagrams that arrived after one with a higher number.
     pub out_of_order: u64,
-    /// The highest number that came, the end's datagram included.
+    /// Highest number received, the end datagram included.
     pub datagrams: u64,
-    /// Smoothed variation of the transit time in nanoseconds.
+    /// Smoothed variation of the transit time, in nanoseconds.
     pub ipdv_ns: u64,
-    /// Transit times, where the clocks are known to agree.
+    /// Transit times, if the clocks are synchronised.
     pub transit: Option<Transit>,
 }
 
-/// Times that datagrams were on their way, in nanoseconds.
+/// Statistics of the transit times of datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Transit {
-    /// The shortest.
+    /// Minimum in nanoseconds.
     pub min_ns: u64,
-    /// The longest.
+    /// Maximum in nanoseconds.
     pub max_ns: u64,
-    /// All together.
+    /// Sum in nanoseconds.
     pub sum_ns: u64,
-    /// Their mean.
+    /// Mean in nanoseconds.
     pub mean_ns: u64,
-    /// The sum of the squared differences from the mean, in square microseconds.
+    /// Sum of the squared differences from the mean, in square microseconds.
     pub m2_us2: f64,
-    /// How many.
+    /// Number of transit times.
     pub count: u32,
 }
 
-/// The report has transit times.
+/// Flag: the report has transit times.
 const WITH_TRANSIT: u32 = flags::EXTENSION;
 
-/// Its counts have 64 bits.
+/// Flag: the counts have 64 bits.
 const WIDE_COUNTS: u32 = flags::WIDE;
 
-/// Halves of a count.
+/// Returns the lower half of a count.
 fn low(count: u64) -> u32 {
     count as u32
 }
@@ -91,13 +91,13 @@ fn high(count: u64) -> u32 {
 }
 
 impl Report {
-    /// The time between all arrivals together, as stock servers say it: in whole seconds. It is divided
-    /// by, so it is one at least.
+    /// Returns the sum of the gaps between arrivals in whole seconds, as servers of upstream write
+    /// it. At least 1, because clients divide by it.
     fn whole_seconds(&self) -> u32 {
         u32::try_from(self.duration_ns / 1_000_000_000).map_or(u32::MAX, |seconds| seconds.max(1))
     }
 
-    /// Its datagram.
+    /// Encodes the report.
     #[must_use]
     pub fn write(&self, layout: Layout) -> [u8; REPORT_BYTES] {
         let mut out = [0; REPORT_BYTES];
@@ -111,7 +111,7 @@ impl Report {
             if let Some(transit) = self.transit {
                 flags |= WITH_TRANSIT;
                 transit.write(&mut out);
-                // Clients show transit times only beside the time between arrivals.
+                // Clients show transit times only together with the time between arrivals.
                 put(&mut out, 108, transit.count.saturating_sub(1));
                 put(&mut out, 112, self.whole_seconds());
             }
@@ -135,11 +135,11 @@ impl Report {
         out
     }
 
-    /// Reads a report; `None` for anything else. A stock server that forgot the test sends the end's
-    /// datagram back instead, which has no report's flags.
+    /// Decodes a report; `None` for other datagrams. A server that no longer has the test returns
+    /// the end datagram instead, which lacks the report's flags.
     #[must_use]
     pub fn read(datagram: &[u8]) -> Option<Self> {
-        // Before 2.0.13 the word at 12 is the flags and no version sets another bit there. Today it
+        // Before 2.0.13 the word at 12 is the flags, of which only this bit is set. Today it
         // belongs to the header: zero, or the upper half of a number.
         let layout = match word(datagram, 12)? {
             flags::DUAL => Layout::Legacy,

@@ -1,16 +1,16 @@
-//! The header by which a client says what it wants, in front of its payload.
+//! Header in front of the payload with the settings that a client requests.
 //!
 //! ```text
 //!  0 flags u32 | 4 flows | 8 port | 12 buffer bytes | 16 window, or old rate | 20 amount i32
 //! 24 type | 28 length | 32 upper flags u16, lower flags u16 | 36 version | 40 version
 //! 44 reserved u16, TOS u16 | 48 rate low | 52 rate high << 8 | 56 write prefetch
-//! 60 what the flags announce: [reserved,] start seconds, microseconds, kernel's rate low, high << 8; …
+//! 60 by flags: [reserved,] start seconds, microseconds, kernel's rate low, high << 8; …
 //! ```
 //!
-//! The first line is all that old versions have, and only with `-d` or `-r`. The amount is bytes, or
-//! a negative number of 10 ms; 0 where it did not fit into 32 bits (`-n 4G`). 2.2 has one more word
-//! in front of what the flags announce. Over UDP the header begins after the datagram's own 16 bytes,
-//! whose length its flags count in.
+//! Old versions have only the first line, and only with `-d` or `-r`. The amount is bytes, or a
+//! negative number of 10 ms; 0 if it does not fit into 32 bits (`-n 4G`). 2.2 has one more word
+//! before the fields announced by flags. Over UDP the header begins after the datagram's own 16
+//! bytes, which the length in its flags includes.
 
 pub mod flags;
 
@@ -19,107 +19,107 @@ use super::{Iperf2Error, put, word};
 /// Bytes of the header of old versions.
 pub const BASE_BYTES: usize = 24;
 
-/// Bytes of today's header (2.1).
+/// Bytes of the current header (2.1).
 pub const EXTENDED_BYTES: usize = 60;
 
-/// The longest header that a length can say.
+/// Longest header that the length field can express.
 pub const LENGTH_LIMIT: usize = (flags::LENGTH_MASK >> 1) as usize;
 
-/// A key is at most this long.
+/// Longest key in bytes.
 const KEY_LIMIT: usize = 128;
 
-/// Most bytes that have to be there before a header can be read: header, key and its length.
+/// Maximum number of bytes needed to read a header: header, length of the key, key.
 pub const HEADER_LIMIT_BYTES: usize = LENGTH_LIMIT + 2 + KEY_LIMIT;
 
-/// The bits of the word that say how many flows there are; 2.2 has a number in the others.
+/// Bits of the word with the number of flows; 2.2 has another number in the upper bits.
 const FLOWS_MASK: u32 = 0x000f_ffff;
 
-/// Who sends.
+/// Direction of the payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Way {
-    /// The client.
+    /// Client to server.
     #[default]
     Forward,
-    /// The server (`-R`).
+    /// Server to client (`-R`).
     Reverse,
-    /// Both, on one connection (`--full-duplex`).
+    /// Both directions on one connection (`--full-duplex`).
     Both,
 }
 
-/// When a test ends.
+/// Length of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
-    /// After so many bytes.
+    /// Number of bytes.
     Bytes(u64),
-    /// After so long, in nanoseconds; the wire has 10 ms.
+    /// Time in nanoseconds; the wire has 10 ms resolution.
     Time(u64),
 }
 
-/// A second connection, from the server to the client.
+/// Second connection, from the server to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dual {
-    /// At once (`-d`).
+    /// At the same time (`-d`).
     Now,
-    /// When the client has sent all (`-r`).
+    /// After the client has sent everything (`-r`).
     After,
 }
 
-/// What a client wants.
+/// Settings that a client requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// Who sends on this connection.
+    /// Direction of the payload on this connection.
     pub way: Way,
-    /// A second connection that the client wants: to its address, [`Settings::port`].
+    /// Second connection to the client's address and [`Settings::port`].
     pub dual: Option<Dual>,
-    /// Flows beside each other; each has a header of its own.
+    /// Number of parallel flows; each has a header of its own.
     pub flows: u32,
-    /// The port that the client listens on for a second connection, or just the server's.
+    /// Port on which the client listens for a second connection; otherwise the server's port.
     pub port: u16,
-    /// Bytes of a write, or of a datagram; `None` for the default.
+    /// Bytes of a write or a datagram; `None` for the default.
     pub buffer_bytes: Option<u32>,
     /// Socket buffer in bytes; in old versions over UDP the rate in bits per second.
     pub window: Option<u32>,
-    /// When it ends; `None` where the client alone knows.
+    /// Length of the test; `None` if only the client has the limit.
     pub amount: Option<Amount>,
     /// Payload rate, in bits (or datagrams, [`Settings::rate_is_packets`]) per second.
     pub rate: Option<u64>,
-    /// The rate counts datagrams.
+    /// True if the rate counts datagrams.
     pub rate_is_packets: bool,
     /// TOS byte.
     pub tos: Option<u8>,
-    /// Numbers on datagrams have 64 bits.
+    /// True if datagrams have 64-bit numbers.
     pub wide: bool,
-    /// The client wants to know how long each write or datagram was on its way. Written over UDP only,
-    /// with the start time.
+    /// True if the client requests the delay of each write or datagram. Written over UDP only, with
+    /// the start time.
     pub trip_times: bool,
-    /// A UDP test ends without a report.
+    /// True if a UDP test ends without a report.
     pub no_fin: bool,
-    /// The client wants to know the server's version before it sends.
+    /// True if the client waits for the server's version before it sends.
     pub peer_detect: bool,
-    /// When the client began, in wall-clock nanoseconds; with trip times.
+    /// Start time of the client in wall-clock nanoseconds; with trip times.
     pub start_ns: Option<u64>,
-    /// Version of the client, upper and lower word: 2.1.8 is `(0x0002_0001, 0x0008_0003)`. `None` for
-    /// the old header.
+    /// Version of the client, upper and lower word: 2.1.8 is `(0x0002_0001, 0x0008_0003)`. `None`
+    /// for the old header.
     pub version: Option<(u32, u32)>,
-    /// Bytes of the header, from its flags on; the key is not in it.
+    /// Bytes of the header from its flags on, without the key.
     pub header_bytes: usize,
 }
 
-/// The version that our headers say: what they are the layout of.
+/// Version in the headers that we write: the one whose layout they have.
 pub const VERSION: (u32, u32) = (0x0002_0001, 0x0008_0003);
 
-/// Where the start time is over TCP, from the flags on, in 2.1 as in 2.2; over UDP it is behind the
+/// Offset of the start time over TCP from the flags on, in 2.1 as in 2.2; over UDP it follows the
 /// isochronous settings.
 const START_AT: usize = 64;
 
-/// Bytes of the isochronous settings, which UDP has room for wherever a start time is.
+/// Bytes of the isochronous settings, which are present over UDP whenever a start time is.
 const ISOCHRONOUS_BYTES: usize = 32;
 
 /// Bytes of the start time and the kernel's rate.
 const START_BYTES: usize = 20;
 
 impl Settings {
-    /// What a client of today asks for without options, of a server on this port.
+    /// Returns the settings of a current client without options, for a server on this port.
     #[must_use]
     pub fn client(port: u16) -> Self {
         Self {
@@ -131,7 +131,7 @@ impl Settings {
         }
     }
 
-    /// The same of an old client, for old servers and boards.
+    /// Returns the settings of an old client, for old servers and embedded boards.
     #[must_use]
     pub fn legacy(port: u16) -> Self {
         Self {
@@ -141,14 +141,15 @@ impl Settings {
         }
     }
 
-    /// Whether a server is to tell its version.
+    /// Returns whether the client expects the server's version.
     #[must_use]
     pub fn wants_ack(&self) -> bool {
         self.version.is_some() && (self.peer_detect || self.way == Way::Forward)
     }
 
-    /// Reads a header whose flags are the first word. `before` is what the length in the flags counts
-    /// in addition: 0 over TCP, 16 over UDP. `None` when the bytes are no header, or end too soon.
+    /// Reads a header whose first word is the flags. `before` is the number of bytes before the
+    /// flags that the length in the flags includes: 0 over TCP, 16 over UDP. `None` if the bytes
+    /// are no header, or incomplete.
     #[must_use]
     pub fn read(bytes: &[u8], before: usize) -> Option<Self> {
         let first = word(bytes, 0)?;
@@ -163,7 +164,7 @@ impl Settings {
                 Dual::After
             }),
             flows: at(4)? & FLOWS_MASK,
-            // Anything above is nonsense, and is no port that could be connected to.
+            // A larger value is invalid; 0 is a port to which no connection is made.
             port: u16::try_from(at(8)?).unwrap_or(0),
             buffer_bytes: nonzero(at(12)?),
             window: nonzero(at(16)?),
@@ -189,7 +190,7 @@ impl Settings {
         let is = |flag| upper & flag != 0;
         self.version = Some((at(36)?, at(40)?));
         self.tos = Some((at(44)? & 0xff) as u8).filter(|tos| *tos != 0);
-        // The upper half is shifted by a byte, which stock servers undo.
+        // The upper half is shifted by a byte, which servers of upstream reverse.
         let rate = u64::from(at(48)?) | (u64::from(at(52)?) >> 8) << 32;
         self.rate = (rate != 0).then_some(rate);
         at(56)?;
@@ -206,7 +207,7 @@ impl Settings {
         if self.trip_times {
             let isochronous = if before > 0 { ISOCHRONOUS_BYTES } else { 0 };
             let start = START_AT + isochronous;
-            // A header that announces trip times and ends before them is one all the same.
+            // A header that announces trip times but ends before them is still valid.
             let fits = before > 0 || self.header_bytes >= start + 8;
             self.start_ns = at(start)
                 .zip(at(start + 4))
@@ -217,15 +218,15 @@ impl Settings {
     }
 
     /// Writes the header over the beginning of a payload, as 2.1.8 does. `before` as for
-    /// [`Settings::read`]. What does not fit is left out.
+    /// [`Settings::read`]. Fields that do not fit are left out.
     ///
     /// # Errors
-    /// [`Iperf2Error::Unsendable`] for what a server would have to know and the header cannot say.
+    /// [`Iperf2Error::Unsendable`] for a value that the server needs and the header cannot express.
     pub fn write(&self, payload: &mut [u8], before: usize) -> Result<(), Iperf2Error> {
         let server_sends = self.way != Way::Forward || self.dual.is_some();
         let amount = match self.amount {
             None => 0,
-            // A server that only receives needs no end; stock clients write 0 too.
+            // A server that only receives needs no end; clients of upstream write 0 too.
             Some(Amount::Bytes(bytes)) => match i32::try_from(bytes) {
                 Err(_) if server_sends => {
                     return Err(Iperf2Error::Unsendable {
@@ -270,7 +271,7 @@ impl Settings {
             (8, self.port.into()),
             (12, self.buffer_bytes.unwrap_or(0)),
             (16, self.window.unwrap_or(0)),
-            // Two's complement, as the wire has it.
+            // Two's complement, as on the wire.
             (20, amount as u32),
         ] {
             put(payload, at, value);
@@ -281,13 +282,13 @@ impl Settings {
         Ok(())
     }
 
-    /// Whether the start time is written. Over TCP a stock server would look for times in each write
-    /// of the client, too.
+    /// Returns whether the start time is written. Over TCP a server of upstream would then expect
+    /// timestamps in each write of the client.
     fn tells_start(&self, before: usize) -> bool {
         before > 0 && self.trip_times && self.start_ns.is_some() && self.version.is_some()
     }
 
-    /// Bytes of the header that [`Settings::write`] announces, from the flags on.
+    /// Returns the bytes of the header that [`Settings::write`] announces, from the flags on.
     #[must_use]
     pub fn written_bytes(&self, before: usize) -> usize {
         match self.version {
@@ -297,7 +298,7 @@ impl Settings {
         }
     }
 
-    /// Bytes that a payload needs for all of the header.
+    /// Returns the bytes that a payload needs for the complete header.
     #[must_use]
     pub fn room_bytes(&self, before: usize) -> usize {
         let start = if self.tells_start(before) {
@@ -314,7 +315,7 @@ impl Settings {
             Way::Reverse => flags::REVERSE,
             Way::Both => flags::FULL_DUPLEX,
         };
-        // Stock ends do not report on what went both ways.
+        // Ends of upstream send no report for a test in both directions on one socket.
         if self.no_fin || (before > 0 && self.way == Way::Both) {
             upper |= flags::NO_FIN;
         }
@@ -334,7 +335,8 @@ impl Settings {
             (36, version.0),
             (40, version.1),
             (44, self.tos.unwrap_or(0).into()),
-            // Halves of the rate: the upper one goes shifted, and loses what no link has.
+            // Halves of the rate. The shifted upper half loses its top byte, which no link rate
+            // needs.
             (48, rate as u32),
             (52, ((rate >> 32) as u32) << 8),
             (56, 0),
@@ -352,7 +354,8 @@ impl Settings {
     }
 }
 
-/// Bytes of the header that flags announce, from the flags on; `None` for flags that no version sends.
+/// Returns the bytes of the header that flags announce, from the flags on; `None` for flags that no
+/// version sends.
 #[must_use]
 pub fn header_length(first: u32, before: usize) -> Option<usize> {
     if first & !flags::KNOWN != 0 || first & (flags::DUAL | flags::EXTENSION) == 0 {
@@ -364,7 +367,7 @@ pub fn header_length(first: u32, before: usize) -> Option<usize> {
         BASE_BYTES
     };
     if first & flags::LENGTH == 0 {
-        // Without the bit no length is there, and what would be one is something else.
+        // Without the length bit the length field must be empty.
         return (first & flags::LENGTH_MASK == 0).then_some(least);
     }
     let length = ((first & flags::LENGTH_MASK) >> 1) as usize;

@@ -1,39 +1,40 @@
-//! What tells iperf2 from everything else.
+//! Detection of iperf2.
 //!
-//! Two lines of the table of dialects, because there are two degrees of certainty:
+//! Two entries in the protocol table, because there are two degrees of certainty:
 //!
-//! - [`DIALECT`]: a header. Its flags have bits that are never set, in bytes where text has others, a
-//!   length that fits, and a version or port that can be. Nothing else looks like that, so it may stand
-//!   before the others.
-//! - [`LEGACY_DIALECT`]: numbers and times without a header (UDP), or a header without flags, or digits
-//!   (TCP). Other payload can look like that, so it stands behind all who are more certain. To be wrong
-//!   costs little: over TCP such a connection is plain payload in any case, and over UDP the answer to
-//!   a negative number is all that is ever sent.
+//! - [`DIALECT`]: a header. Its flags have bits that are never set, in bytes where text has others,
+//!   a length that fits, and a plausible version or port. No other protocol looks like this, so the
+//!   entry may come before the others.
+//! - [`LEGACY_DIALECT`]: numbers and times without a header (UDP), or a header without flags, or
+//!   digits
+//! (TCP). Other payload can look like this, so the entry comes after all more certain ones. An
+//! error costs little: over TCP such a connection is treated as plain payload anyway, and over UDP
+//! the only datagram that is ever sent is the reply to a negative number.
 
 use super::datagram::HEADER_BYTES;
 use super::settings::{BASE_BYTES, Settings, flags, header_length};
 use super::{bounceback, word};
 use crate::sniff::{Carrier, Dialect, Verdict};
 
-/// iperf2 with a header: 2.1 and later, 2.0 that wants both directions, bounceback.
+/// iperf2 with a header: 2.1 and later, 2.0 with both directions, bounceback.
 pub const DIALECT: Dialect = Dialect {
     name: "iperf2",
     recognise,
 };
 
-/// iperf2 without: 2.0, boards, `-C`.
+/// iperf2 without a header: 2.0, embedded boards, `-C`.
 pub const LEGACY_DIALECT: Dialect = Dialect {
     name: "iperf2-legacy",
     recognise: recognise_legacy,
 };
 
-/// Flows that a client may say it has.
+/// Maximum number of flows in a plausible header.
 const FLOWS_LIMIT: u32 = 4096;
 
-/// First numbers of an old flow that may get lost: later ones open none.
+/// Highest number that may open an old flow: the first datagrams may get lost.
 const FIRST_NUMBERS: u32 = 1024;
 
-/// Seconds since 1970 that a clock has which was ever set: September 2001.
+/// Lowest plausible time of a clock that was set: September 2001, in seconds since 1970.
 const SET_CLOCK_SECONDS: u32 = 1_000_000_000;
 
 fn recognise(carrier: Carrier, bytes: &[u8]) -> Verdict {
@@ -53,11 +54,13 @@ fn stream(bytes: &[u8]) -> Verdict {
         return Verdict::No;
     }
     if there < 4 {
-        // The next bytes may bring what is missing; of the first two there is enough to tell.
+        // The missing bytes may complete the flags; the first two bytes already exclude most
+        // values.
         let hopeless = match there {
             0 => false,
             1 => flags != 0 && flags & (flags::DUAL | flags::EXTENSION) == 0,
-            // A question has no other flag: with one it was hopeless from its first byte on.
+            // A bounceback request has no other flag; another one is excluded from the first byte
+            // on.
             _ => {
                 flags & (flags::DUAL | flags::EXTENSION) == 0
                     && first[..there] != flags::BOUNCEBACK.to_be_bytes()[..there]
@@ -101,16 +104,16 @@ fn question(bytes: &[u8]) -> Verdict {
 fn is_plausible(settings: &Settings) -> bool {
     (1..=FLOWS_LIMIT).contains(&settings.flows)
         && settings.port != 0
-        // Every version with an extension says that it is 2.
+        // Every version with an extension writes 2 as the major version.
         && settings.version.is_none_or(|(upper, _)| upper >> 16 == 2)
 }
 
-/// The least of [`Settings`] that a datagram has room for.
+/// Returns whether a datagram has a plausible header.
 fn is_datagram(bytes: &[u8]) -> bool {
     let Some(rest) = bytes.get(HEADER_BYTES..) else {
         return false;
     };
-    // In the old header over UDP too little is fixed.
+    // The old header over UDP has too few fixed fields.
     let settings = Settings::read(rest, HEADER_BYTES).filter(|s| s.version.is_some());
     let is_time = word(bytes, 8).is_some_and(|us| us < 1_000_000);
     is_time && settings.is_some_and(|settings| is_plausible(&settings))
@@ -124,7 +127,7 @@ fn recognise_legacy(carrier: Carrier, bytes: &[u8]) -> Verdict {
     }
 }
 
-/// A header without flags, which boards send, or the digits of a client that sends none.
+/// Detects a header without flags, as boards send it, or the digits of a client without a header.
 fn legacy_stream(bytes: &[u8]) -> Verdict {
     const DIGITS: &[u8; BASE_BYTES] = b"012345678901234567890123";
     let zeros = |words: usize| (0..words.min(bytes.len())).all(|at| bytes[at] == 0);

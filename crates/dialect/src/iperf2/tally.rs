@@ -1,14 +1,14 @@
-//! What a receiver of datagrams counts, in iperf2's way.
+//! Receive counters of a UDP flow, as iperf2 counts them.
 
 use super::datagram::Header;
 use super::report::{Report, Transit};
 
-/// Accounts for the datagrams of one flow. No call allocates.
+/// Receive counters of one flow. No call allocates.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tally {
     bytes: u64,
     arrived: u64,
-    /// The highest number that came, and the lowest.
+    /// Highest number received; `lowest` is the lowest one.
     highest: u64,
     lowest: Option<u64>,
     out_of_order: u64,
@@ -19,7 +19,7 @@ pub struct Tally {
     transit: Spread,
 }
 
-/// Mean and spread of the transit times, in microseconds (Welford).
+/// Mean and variance of the transit times, in microseconds (Welford's algorithm).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Spread {
     count: u32,
@@ -45,8 +45,8 @@ impl Spread {
 }
 
 impl Tally {
-    /// Takes a datagram of `bytes` that arrived at `now_ns` of the wall clock. The end's datagram is
-    /// one too, with the number behind its sign.
+    /// Counts a datagram of `bytes` that arrived at `now_ns` of the wall clock. The end datagram
+    /// counts too, with the absolute value of its number.
     #[inline]
     pub fn take(&mut self, header: Header, bytes: usize, now_ns: u64) {
         let number = header.sequence.unsigned_abs();
@@ -58,10 +58,10 @@ impl Tally {
         if number > self.highest {
             self.highest = number;
         } else {
-            // Repeated ones are among these: nobody remembers which came.
+            // Includes duplicates: received numbers are not stored.
             self.out_of_order += 1;
         }
-        // Clocks may be anywhere; only differences of transits are of use without a common one.
+        // Without synchronised clocks only differences of transit times are meaningful.
         let transit = now_ns.wrapping_sub(header.sent_ns) as i64;
         if let Some(last) = self.last_transit_ns.replace(transit) {
             let difference = transit.wrapping_sub(last).unsigned_abs() as f64;
@@ -70,26 +70,27 @@ impl Tally {
         self.transit.take(transit as f64 / 1000.0);
     }
 
-    /// Datagrams that came, repeated ones and the end included.
+    /// Returns the datagrams received, duplicates and the end included.
     #[must_use]
     pub fn arrived(&self) -> u64 {
         self.arrived
     }
 
-    /// Their bytes.
+    /// Returns the bytes received.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Numbers below the highest one that did not come.
+    /// Returns the numbers below the highest received one that did not arrive.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.highest.saturating_sub(self.arrived)
     }
 
-    /// Those among them below the lowest one that came. Stock servers count them too, and may never have been
-    /// sent any: a client goes on that was stopped for longer than its flow was waited for.
+    /// Returns the lost numbers below the lowest received one. Servers of upstream count them too,
+    /// but they may have been sent to an earlier flow: a client may pause for longer than its flow
+    /// is kept here, and then continue.
     #[must_use]
     pub fn before(&self) -> u64 {
         self.lowest
@@ -97,25 +98,27 @@ impl Tally {
             .min(self.lost())
     }
 
-    /// Numbers between the lowest one that came and the highest that did not come.
+    /// Returns the lost numbers between the lowest and the highest received one.
     #[must_use]
     pub fn lost_since_first(&self) -> u64 {
         self.lost() - self.before()
     }
 
-    /// Arrival less stamp of the last datagram, in nanoseconds; `None` before the first.
+    /// Returns arrival time minus send time of the last datagram, in nanoseconds; `None` before the
+    /// first.
     #[inline]
     #[must_use]
     pub fn last_transit_ns(&self) -> Option<i64> {
         self.last_transit_ns
     }
 
-    /// What a server says of it. Transit times are told when the client says that the clocks agree.
+    /// Returns the report of a server; transit times are included if the client reports
+    /// synchronised clocks.
     #[must_use]
     pub fn report(&self, with_transit: bool) -> Report {
         let ns = |us: f64| (us * 1000.0).max(0.0) as u64;
         let spread = &self.transit;
-        // Clocks that do not agree make times that cannot be; then there are none.
+        // Negative transit times prove that the clocks are not synchronised; then there are none.
         let real = with_transit && spread.count > 0 && spread.min_us >= 0.0;
         Report {
             bytes: self.bytes,

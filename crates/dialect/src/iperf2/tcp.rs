@@ -1,26 +1,26 @@
-//! TCP: the header at the server, and at the client.
+//! TCP: header of a connection, server and client side.
 
 use super::settings::{HEADER_LIMIT_BYTES, Settings, VERSION, Way, flags, header_length};
 use super::{Iperf2Error, bounceback, put, split_ns, wall_ns, word};
 
-/// Bytes of the two acknowledgements: version, and version with times.
+/// Sizes of the two acknowledgements: version, and version with times.
 pub const ACK_BYTES: [usize; 2] = [28, 52];
 
-/// Type of an acknowledgement.
+/// Type field of an acknowledgement.
 const ACK_TYPE: u32 = 2;
 
-/// What a client on TCP wants.
+/// Request of a TCP client.
 #[derive(Debug)]
 pub enum TcpJob {
-    /// Nothing was asked: take what comes until its end. An old client, ttcp, anything.
+    /// No header: receive until the connection ends. An old client, ttcp, or other payload.
     Plain,
-    /// This. What was read of the header counts as payload.
+    /// Test with these settings. The header counts as payload.
     Test(Box<Settings>),
-    /// Questions to be answered. The first of them has begun: what was read is in it.
+    /// Bounceback requests. The bytes that were read belong to the first request.
     Bounceback(Box<bounceback::Server>),
 }
 
-/// The beginning of a connection, at the server.
+/// Server side of a connection until its header is complete.
 #[derive(Debug, Default)]
 pub struct TcpServer {
     header: Vec<u8>,
@@ -30,18 +30,19 @@ pub struct TcpServer {
 }
 
 impl TcpServer {
-    /// A connection of which nothing was read.
+    /// Creates the state for a connection from which nothing was read.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes what arrived, and says what the client wants once its header is there; ask until then.
-    /// Returns how many bytes were taken: all until it has said, and then none. What was not taken is
-    /// payload that goes where the job wants it.
+    /// Appends received bytes and returns the client's request once its header is complete; call it
+    /// again until then. Also returns how many bytes were consumed: all before that point, none
+    /// after it. The other bytes are payload for the test.
     ///
     /// # Errors
-    /// [`Iperf2Error::MessageTooLarge`] and [`Iperf2Error::MessageTooSmall`] for questions.
+    /// [`Iperf2Error::MessageTooLarge`] and [`Iperf2Error::MessageTooSmall`] for bounceback
+    /// requests.
     pub fn receive(
         &mut self,
         bytes: &[u8],
@@ -50,7 +51,7 @@ impl TcpServer {
         let mut taken = 0;
         while !self.decided {
             match self.wanted() {
-                // Everything is there.
+                // The header is complete.
                 wanted if self.header.len() >= wanted => {
                     self.decided = true;
                     return self.decide(now_wall_ns).map(|job| (taken, Some(job)));
@@ -69,13 +70,13 @@ impl TcpServer {
         Ok((taken, None))
     }
 
-    /// Bytes of payload that were taken: all of them, except in a bounceback.
+    /// Returns the consumed bytes that are payload: all of them, except in a bounceback test.
     #[must_use]
     pub fn payload_bytes(&self) -> u64 {
         self.header.len() as u64
     }
 
-    /// How many bytes tell what is wanted; grows with what is known.
+    /// Returns the header bytes needed to decide; grows with the fields that are already read.
     fn wanted(&self) -> usize {
         let Some(first) = word(&self.header, 0) else {
             return 4;
@@ -89,7 +90,7 @@ impl TcpServer {
         if first & flags::KEY == 0 {
             return length;
         }
-        // The length ends behind the key's own length.
+        // The length of the header includes the field with the length of the key, but not the key.
         let key = length
             .checked_sub(2)
             .and_then(|at| self.header.get(at..length))
@@ -122,53 +123,53 @@ impl TcpServer {
         Ok(TcpJob::Test(Box::new(settings)))
     }
 
-    /// What is to be written to the client, before any payload.
+    /// Returns the bytes to write to the client before any payload.
     #[must_use]
     pub fn outgoing(&self) -> &[u8] {
         &self.outgoing[self.written..]
     }
 
-    /// So many bytes of it were written.
+    /// Removes bytes of `outgoing` that were written.
     ///
     /// # Panics
-    /// When there were fewer.
+    /// If there were fewer.
     pub fn sent(&mut self, bytes: usize) {
         assert!(
             bytes <= self.outgoing().len(),
-            "more was written than was there"
+            "more bytes were written than queued"
         );
         self.written += bytes;
     }
 }
 
-/// What a server says of itself when it is asked.
+/// Version of a server, sent on request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ack {
-    /// Its version, upper and lower word.
+    /// Upper and lower word of the version.
     pub version: (u32, u32),
-    /// Times, where the client sent its own.
+    /// Times, if the client sent its start time.
     pub times: Option<AckTimes>,
 }
 
-/// Wall-clock times of an [`Ack`], in nanoseconds.
+/// Times of an [`Ack`], in wall-clock nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AckTimes {
-    /// The client's, as it wrote it.
+    /// Start time that the client sent.
     pub client_sent_ns: u64,
-    /// When the header arrived.
+    /// Time when the header arrived.
     pub server_received_ns: u64,
-    /// When the acknowledgement left.
+    /// Time when the acknowledgement left.
     pub server_sent_ns: u64,
 }
 
 impl Ack {
-    /// As it goes over the wire.
+    /// Encodes the acknowledgement.
     #[must_use]
     pub fn write(&self) -> Vec<u8> {
         let bytes = ACK_BYTES[usize::from(self.times.is_some())];
         let mut out = vec![0; bytes];
         put(&mut out, 0, ACK_TYPE);
-        // Both sizes fit.
+        // Both sizes fit into 32 bits.
         put(&mut out, 4, bytes as u32);
         put(&mut out, 12, self.version.0);
         put(&mut out, 16, self.version.1);
@@ -186,7 +187,7 @@ impl Ack {
         out
     }
 
-    /// Reads a whole one.
+    /// Decodes a complete acknowledgement.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<Self> {
         if word(bytes, 0)? != ACK_TYPE || !ACK_BYTES.contains(&bytes.len()) {
@@ -207,7 +208,7 @@ impl Ack {
     }
 }
 
-/// A connection, at the client.
+/// Client side of a connection.
 #[derive(Debug)]
 pub struct TcpClient {
     settings: Settings,
@@ -216,12 +217,12 @@ pub struct TcpClient {
 }
 
 impl TcpClient {
-    /// A connection that was just opened.
+    /// Creates the state for a new connection.
     ///
     /// # Errors
-    /// [`Iperf2Error::Unsendable`] for what the header has no room for.
+    /// [`Iperf2Error::Unsendable`] for a value that the header cannot express.
     pub fn new(settings: Settings) -> Result<Self, Iperf2Error> {
-        // An old client has nothing to say unless it wants both directions.
+        // An old client sends a header only if it requests both directions.
         let silent = settings.version.is_none() && settings.dual.is_none();
         let mut header = vec![0; if silent { 0 } else { settings.written_bytes(0) }];
         settings.write(&mut header, 0)?;
@@ -232,21 +233,21 @@ impl TcpClient {
         })
     }
 
-    /// The first bytes of the connection, which count as payload.
+    /// Returns the first bytes of the connection, which count as payload.
     #[must_use]
     pub fn header(&self) -> &[u8] {
         &self.header
     }
 
-    /// Whether the server's acknowledgement has to be there before payload goes.
+    /// Returns whether payload must wait for the server's acknowledgement.
     #[must_use]
     pub fn waits(&self) -> bool {
         self.settings.peer_detect && self.ack().is_none()
     }
 
-    /// Takes what arrived from the server: how many of the bytes are not payload. Where the server
-    /// does not send payload none of them is, and they must be read all the same: a connection that
-    /// is closed with unread bytes is reset.
+    /// Reads bytes from the server and returns how many of them are not payload. If the server
+    /// sends no payload, all bytes are not payload; read them nevertheless: closing a connection
+    /// with unread bytes resets it.
     pub fn receive(&mut self, bytes: &[u8]) -> usize {
         if !self.settings.wants_ack() {
             return match self.settings.way {
@@ -270,7 +271,7 @@ impl TcpClient {
         }
     }
 
-    /// What the server said of itself, once it is there.
+    /// Returns the server's acknowledgement, once it is complete.
     #[must_use]
     pub fn ack(&self) -> Option<Ack> {
         Ack::read(&self.heard)

@@ -1,25 +1,26 @@
-//! A UDP flow, at the client.
+//! Client side of a UDP flow.
 
 use super::datagram::{self, HEADER_BYTES, LEGACY_HEADER_BYTES, UNANSWERED_ENDS, write_number};
 use super::report::Report;
 use super::settings::{Settings, Way};
 use super::{Iperf2Error, fill_from};
 
-/// What a client has to send next, besides payload.
+/// Next control datagram of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// Send what [`UdpClient::write_request`] makes: the server is to begin.
+    /// Send the datagram of [`UdpClient::write_request`]: it starts the server.
     Request,
-    /// Send what [`UdpClient::write_end`] makes.
+    /// Send the datagram of [`UdpClient::write_end`].
     End,
-    /// Nothing before this time, of the clock that never goes back.
+    /// Send nothing before this time of the monotonic clock.
     At(u64),
-    /// Nothing.
+    /// Do not send anything.
     Nothing,
 }
 
-/// Gaps between the ends, in nanoseconds: 2.1 servers answer at once, and stock clients give up after
-/// 2 s. Ours grow, because a server at the end of a long queue answers late.
+/// Intervals between the end datagrams, in nanoseconds. Servers of 2.1 reply at once, and clients
+/// of upstream give up after 2 s. These intervals grow, because a server behind a long queue
+/// replies late.
 const END_GAPS_NS: [u64; 10] = [
     10_000_000,
     20_000_000,
@@ -33,11 +34,12 @@ const END_GAPS_NS: [u64; 10] = [
     500_000_000,
 ];
 
-/// The same for requests; a stock client asks 100 times with at most 20 ms between.
+/// Interval between requests in nanoseconds, and their number; upstream's client sends 100 with at
+/// most 20 ms between them.
 const REQUEST_GAP_NS: u64 = 20_000_000;
 const REQUESTS: usize = 100;
 
-/// One flow to a server.
+/// UDP flow to a server.
 #[derive(Debug)]
 pub struct UdpClient {
     settings: Settings,
@@ -46,14 +48,15 @@ pub struct UdpClient {
     asked: usize,
     ends: usize,
     ending: bool,
-    /// When the next request or end is due.
+    /// Time of the next request or end datagram.
     due_ns: u64,
     report: Option<Report>,
 }
 
 impl UdpClient {
-    /// A flow of datagrams of `datagram_bytes` each. An old server (`settings.version` is `None`) gets
-    /// 12 bytes of header and zeros where today's versions have flags: digits there would be some.
+    /// Creates a flow of datagrams of `datagram_bytes` each. For an old server (`settings.version`
+    /// is `None`) the header is 12 bytes, followed by zeros where current versions have flags:
+    /// digits there would be read as flags.
     ///
     /// # Errors
     /// [`Iperf2Error::DatagramTooSmall`], [`Iperf2Error::Unsendable`].
@@ -69,7 +72,7 @@ impl UdpClient {
                 least,
             });
         }
-        // Whether the header has room for everything is found out now.
+        // Checks now that the header can express all settings.
         settings.write(&mut [0; 128], HEADER_BYTES)?;
         Ok(Self {
             settings,
@@ -83,24 +86,24 @@ impl UdpClient {
         })
     }
 
-    /// What this end wants.
+    /// Returns the settings of this client.
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// A datagram with everything but its number and time.
+    /// Returns a datagram with all fields except number and time.
     #[must_use]
     pub fn template(&self) -> Vec<u8> {
         let mut datagram = vec![0; self.datagram_bytes];
-        // The word of the flags stays zero for an old server, which takes the rest as it likes.
+        // The flags word stays zero for an old server; it ignores the rest.
         let mut header = LEGACY_HEADER_BYTES + 4 + 4;
         if self.settings.version.is_some() || self.settings.dual.is_some() {
             header = self.settings.room_bytes(HEADER_BYTES);
             if let Some(rest) = datagram.get_mut(HEADER_BYTES..) {
                 self.settings
                     .write(rest, HEADER_BYTES)
-                    .expect("that it can be written was found out before");
+                    .expect("writing the settings was checked in `new`");
             }
         }
         if let Some(payload) = datagram.get_mut(header..) {
@@ -109,26 +112,26 @@ impl UdpClient {
         datagram
     }
 
-    /// So many datagrams of payload were sent: made from the template, numbered from 1
+    /// Sets the number of payload datagrams sent: made from the template, numbered from 1
     /// ([`datagram::write_number`]).
     pub fn count(&mut self, sent: u64) {
         self.sent = sent;
     }
 
-    /// The request for a server's payload: the first datagram, again and again.
+    /// Writes the request for the server's payload: the first datagram, repeated.
     pub fn write_request(&mut self, datagram: &mut [u8], now_wall_ns: u64, now_ns: u64) {
         self.asked += 1;
         self.due_ns = now_ns.saturating_add(REQUEST_GAP_NS);
         write_number(datagram, 1, now_wall_ns);
     }
 
-    /// All payload was sent; the end is due. A client that only asks has none.
+    /// Records that all payload was sent; the end follows. A client that only receives sends none.
     pub fn finish(&mut self, now_ns: u64) {
         self.ending = true;
         self.due_ns = now_ns;
     }
 
-    /// Says the end.
+    /// Writes an end datagram.
     pub fn write_end(&mut self, datagram: &mut [u8], now_wall_ns: u64, now_ns: u64) {
         let gap = END_GAPS_NS.get(self.ends).copied().unwrap_or(0);
         self.ends += 1;
@@ -136,7 +139,7 @@ impl UdpClient {
         datagram::write_end(datagram, self.sent, now_wall_ns);
     }
 
-    /// What is to be sent now, besides payload; requests until whoever reads the payload has some.
+    /// Returns the control datagram to send now. Stop sending requests as soon as payload arrives.
     #[must_use]
     pub fn due(&self, now_ns: u64) -> Due {
         let at = |what| {
@@ -155,7 +158,7 @@ impl UdpClient {
         if !self.ending || self.report.is_some() {
             return Due::Nothing;
         }
-        // Nobody answers an end without a report: it is said a few times.
+        // Without a report no reply comes: the end is repeated a fixed number of times.
         let tries = if self.wants_report() {
             END_GAPS_NS.len()
         } else {
@@ -164,20 +167,21 @@ impl UdpClient {
         if self.ends < tries {
             at(Due::End)
         } else if now_ns < self.due_ns {
-            // The last answer may still come.
+            // The last reply may still arrive.
             Due::At(self.due_ns)
         } else {
             Due::Nothing
         }
     }
 
-    /// Whether the server answers the end.
+    /// Returns whether the server replies to the end with a report.
     #[must_use]
     pub fn wants_report(&self) -> bool {
         self.settings.way == Way::Forward && !self.settings.no_fin
     }
 
-    /// Takes a datagram that the server answered an end with; whether it is its report. The first one counts.
+    /// Reads a datagram from the server and returns whether it is a report. Only the first one
+    /// counts.
     pub fn receive(&mut self, datagram: &[u8]) -> bool {
         let report = Report::read(datagram).filter(|_| self.ending && self.wants_report());
         let is_report = report.is_some();
@@ -185,19 +189,19 @@ impl UdpClient {
         is_report
     }
 
-    /// The server's report, once it is there.
+    /// Returns the server's report, once it has arrived.
     #[must_use]
     pub fn report(&self) -> Option<&Report> {
         self.report.as_ref()
     }
 
-    /// Datagrams of payload that were sent, without the end.
+    /// Returns the number of payload datagrams sent, without the end.
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// Bytes of a datagram.
+    /// Returns the bytes of a datagram.
     #[must_use]
     pub fn datagram_bytes(&self) -> usize {
         self.datagram_bytes

@@ -1,4 +1,4 @@
-//! A UDP flow, at the server.
+//! Server side of a UDP flow.
 
 use super::datagram::{HEADER_BYTES, LEGACY_HEADER_BYTES, read_header};
 use super::report::{Layout, REPORT_BYTES, REPORT_LEAST_BYTES, Report};
@@ -6,36 +6,37 @@ use super::settings::{Settings, Way, flags};
 use super::tally::Tally;
 use super::word;
 
-/// How long a flow is quiet after its end before it can be forgotten, in nanoseconds. A client that
-/// misses the report asks again after 10 ms (2.1) or 250 ms (2.0), and stock servers wait no longer.
+/// Silence after the end of a flow before its state can be removed, in nanoseconds. A client that
+/// misses the report repeats the end after 10 ms (2.1) or 250 ms (2.0), and servers of upstream
+/// wait no longer.
 pub const QUIET_NS: u64 = 400_000_000;
 
-/// What a datagram was.
+/// Classification of a received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// Payload; it is counted.
+    /// Counted payload.
     Payload,
-    /// The client's last word.
+    /// End of the flow, sent by the client.
     End,
-    /// Nothing that belongs here.
+    /// Datagram that does not belong to the flow.
     Stray,
 }
 
-/// One flow: what comes from one address and port.
+/// UDP flow from one address and port.
 #[derive(Debug)]
 pub struct UdpServer {
     settings: Option<Settings>,
     layout: Layout,
     wide: bool,
     tally: Tally,
-    /// The last number of the client, once it has said that it is the last.
+    /// Number in the client's end datagram, once it has arrived.
     ended: Option<u64>,
     report: [u8; REPORT_BYTES],
 }
 
 impl UdpServer {
-    /// Opens a flow with its first datagram, which counts as payload unless it only asks for some.
-    /// `None` for what cannot open one: too small, or the end of a flow that is over.
+    /// Opens a flow with its first datagram, which counts as payload unless it is only a request.
+    /// `None` if it cannot open a flow: it is too small, or the end of an earlier flow.
     #[must_use]
     pub fn open(datagram: &[u8], now_wall_ns: u64) -> Option<Self> {
         let at = |offset| Settings::read(datagram.get(offset..)?, offset);
@@ -51,7 +52,7 @@ impl UdpServer {
         let layout = layout(datagram, settings.as_ref());
         let mut flow = Self {
             layout,
-            // 2.0.5 has the same 4 bytes earlier, when it wants both directions.
+            // 2.0.5 has the header 4 bytes earlier if both directions are requested.
             settings: settings.or_else(|| at(LEGACY_HEADER_BYTES)),
             wide,
             tally: Tally::default(),
@@ -62,28 +63,28 @@ impl UdpServer {
         Some(flow)
     }
 
-    /// What the client wants; `None` for an old one, which can only send.
+    /// Returns the client's settings; `None` for an old client, which can only send.
     #[must_use]
     pub fn settings(&self) -> Option<&Settings> {
         self.settings.as_ref()
     }
 
-    /// Who sends.
+    /// Returns the requested direction.
     #[must_use]
     pub fn way(&self) -> Way {
         self.settings.as_ref().map_or(Way::Forward, |s| s.way)
     }
 
-    /// Takes a datagram of this flow.
+    /// Processes a datagram of this flow.
     #[inline]
     pub fn receive(&mut self, datagram: &[u8], now_wall_ns: u64) -> Heard {
-        // Behind a first datagram with room for what it says, smaller ones may follow (`-l 12`).
+        // The first datagram has room for the settings; later ones may be smaller (`-l 12`).
         let wide = self.wide && datagram.len() >= HEADER_BYTES;
         let Some(header) = read_header(datagram, wide) else {
             return Heard::Stray;
         };
         if self.ended.is_some() {
-            // A late datagram is no payload any more, and a repeated end wants its answer again.
+            // A late datagram no longer counts as payload; a repeated end gets its reply again.
             return if header.sequence < 0 {
                 Heard::End
             } else {
@@ -99,21 +100,21 @@ impl UdpServer {
         }
         self.ended = Some(header.sequence.unsigned_abs());
         if self.way() != Way::Reverse {
-            // Stock servers count the end, and so do their clients.
+            // Servers and clients of upstream count the end datagram too.
             self.tally.take(header, datagram.len(), now_wall_ns);
         }
         self.report = self.report().write(self.layout);
         Heard::End
     }
 
-    /// The flow was quiet for so long that no end will come: what there is, is all.
+    /// Ends the flow without an end datagram, after a long silence.
     pub fn give_up(&mut self) {
         self.ended.get_or_insert(0);
     }
 
-    /// The answer to the end, no larger than `at_most` bytes: the size of what it answers, unless the
-    /// client is known to be where it says. `None` before the end, for a client that wants none, and
-    /// where there is no room for what clients read.
+    /// Returns the reply to the end datagram, of at most `at_most` bytes: the size of that
+    /// datagram, unless the client's address is validated. `None` before the end, for a client that
+    /// requests no report, and if the limit is below the part that clients read.
     #[must_use]
     pub fn answer(&self, at_most: usize) -> Option<&[u8]> {
         self.ended?;
@@ -125,8 +126,8 @@ impl UdpServer {
         (wanted && bytes >= REPORT_LEAST_BYTES).then(|| &self.report[..bytes])
     }
 
-    /// How long the last datagram was on its way, in nanoseconds, from a client that says that the clocks
-    /// agree; below zero if they do not.
+    /// Returns the delay of the last datagram in nanoseconds, if the client reports synchronised
+    /// clocks; negative if they are not.
     #[inline]
     #[must_use]
     pub fn delay_ns(&self) -> Option<i64> {
@@ -134,35 +135,36 @@ impl UdpServer {
         self.tally.last_transit_ns().filter(|_| agrees)
     }
 
-    /// Whether the client has said the end.
+    /// Returns whether the client has sent the end.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.ended.is_some()
     }
 
-    /// What was counted here.
+    /// Returns the receive counters.
     #[must_use]
     pub fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    /// What the client is told; with transit times when it says that the clocks agree.
+    /// Returns the report for the client; with transit times if it reports synchronised clocks.
     #[must_use]
     pub fn report(&self) -> Report {
         let with_transit = self.settings.as_ref().is_some_and(|s| s.trip_times);
         self.tally.report(with_transit)
     }
 
-    /// Datagrams that the client says it sent, without the end; `None` until it has said so, and from
-    /// a client that never does.
+    /// Returns the number of datagrams that the client reports to have sent, without the end;
+    /// `None` until the end, and from a client that sends none.
     #[must_use]
     pub fn client_sent(&self) -> Option<u64> {
         self.ended.and_then(|last| last.checked_sub(1))
     }
 }
 
-/// Where a client looks for the report. One that has digits where today's versions have the upper
-/// half of the number is an old one; one that has zeros there may be either, and today's is likelier.
+/// Returns the report layout that a client expects. An old client has digits where current versions
+/// have the upper half of the number. Zeros there are possible in both; the current layout is more
+/// probable.
 fn layout(datagram: &[u8], settings: Option<&Settings>) -> Layout {
     match (settings, word(datagram, LEGACY_HEADER_BYTES)) {
         (None, Some(0)) | (Some(_), _) | (_, None) => Layout::Today,

@@ -1,31 +1,32 @@
-//! Times in the writes on TCP of a test with `--trip-times`, from the client and to it.
+//! Timestamps in the TCP writes of a test with `--trip-times`, in both directions.
 
 use super::settings::flags;
 use super::{Amount, Settings, Way, put, split_ns, wall_ns, word};
 
-/// Bytes in front of each write that are read here.
+/// Bytes of the header of each write that are read here.
 pub const WRITE_HEADER_BYTES: usize = 52;
 
-/// Where the time of the write is.
+/// Offset of the time of the write.
 const WRITTEN_AT: usize = 20;
 
-/// Where the number of the write is; the first is 1.
+/// Offset of the number of the write; the first is 1.
 const NUMBER_AT: usize = 44;
 
-/// Where its size is, header included.
+/// Offset of the size of the write, header included.
 const SIZE_AT: usize = 48;
 
-/// The largest write that is believed.
+/// Largest plausible write in bytes.
 const MOST_BYTES: u32 = 1 << 30;
 
-/// How long each write of a client was on its way, from the time in front of it to its last byte.
+/// Reader of the one-way delay of each write of a client: from the time in its header to the
+/// arrival of its last byte.
 ///
-/// The writes begin behind the settings. A client whose writes do not look as they should is not
-/// listened to any more: the size in front of each says where the next one is.
+/// The writes begin after the settings. The size in each header gives the position of the next one,
+/// so after an implausible header nothing more is read.
 #[derive(Debug, Default)]
 pub struct WriteTimes {
     header: Vec<u8>,
-    /// Bytes of the write that are still to come, its header taken.
+    /// Remaining bytes of the write, after its header.
     left: u64,
     written_ns: u64,
     number: u32,
@@ -33,7 +34,7 @@ pub struct WriteTimes {
 }
 
 impl WriteTimes {
-    /// For a connection whose settings were just read.
+    /// Creates the reader for a connection whose settings were just read.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -42,8 +43,8 @@ impl WriteTimes {
         }
     }
 
-    /// Takes what arrived, and tells for each write that ended in it how long it was on its way, in
-    /// nanoseconds; below zero when the clocks do not agree.
+    /// Reads received bytes and calls `delay` for each write that ended in them, with its delay in
+    /// nanoseconds; negative if the clocks are not synchronised.
     pub fn receive(&mut self, mut bytes: &[u8], now_wall_ns: u64, mut delay: impl FnMut(i64)) {
         while !bytes.is_empty() && !self.lost {
             if self.header.len() < WRITE_HEADER_BYTES {
@@ -57,7 +58,7 @@ impl WriteTimes {
             } else {
                 let some = self.left.min(bytes.len() as u64);
                 self.left -= some;
-                // No more than the length of a slice.
+                // At most the length of a slice, so the conversion is lossless.
                 bytes = &bytes[some as usize..];
             }
             if self.left == 0 && !self.lost {
@@ -67,13 +68,13 @@ impl WriteTimes {
         }
     }
 
-    /// Whether what came was no write with a time.
+    /// Returns whether an implausible header was found.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.lost
     }
 
-    /// Reads the header of a write; `None` for anything else.
+    /// Reads the header of a write; `None` if it is implausible.
     fn begin(&mut self) -> Option<()> {
         let at = |offset| word(&self.header, offset);
         let (number, size) = (at(NUMBER_AT)?, at(SIZE_AT)?);
@@ -92,16 +93,17 @@ impl WriteTimes {
     }
 }
 
-/// Bytes that a server says in front of its first write: the settings, as it took them, and when it starts.
+/// Bytes that a server sends before its first write: the settings as it read them, and its start
+/// time.
 const REPLY_BYTES: usize = 80;
 
-/// Where the start is in them.
+/// Offset of the start time in these bytes.
 const REPLY_START_AT: usize = 64;
 
-/// Where the start is in front of each write.
+/// Offset of the start time in the header of each write.
 const STARTED_AT: usize = 12;
 
-/// Writes with their times, as a server sends them to a client that asked for trip times.
+/// Writer of timestamps in the writes of a server, for a client that requests trip times.
 #[derive(Clone, Debug)]
 pub struct WriteStamps {
     reply: [u8; REPLY_BYTES],
@@ -109,7 +111,8 @@ pub struct WriteStamps {
 }
 
 impl WriteStamps {
-    /// For a client with these settings; `None` where it wants no times, or its writes have no room for them.
+    /// Creates the writer for a client with these settings; `None` if it requests no timestamps, or
+    /// its writes are too small for them.
     #[must_use]
     pub fn new(settings: &Settings, write_bytes: usize, start_wall_ns: u64) -> Option<Self> {
         let version = settings.version.filter(|_| settings.trip_times)?;
@@ -119,7 +122,7 @@ impl WriteStamps {
         }
         let mut first = flags::EXTENSION | flags::LENGTH | (REPLY_BYTES as u32) << 1;
         let mut upper = flags::TRIP_TIMES;
-        // A client that only receives is told what goes towards it.
+        // A client that only receives expects the settings of the direction towards it.
         if settings.way == Way::Both {
             first |= flags::V2;
             upper |= flags::FULL_DUPLEX;
@@ -144,7 +147,7 @@ impl WriteStamps {
             put(&mut reply, at, value);
             put(&mut header, at, value);
         }
-        // Two's complement, as the wire has it.
+        // Two's complement, as on the wire.
         put(&mut reply, 20, amount as u32);
         put(&mut reply, REPLY_START_AT, seconds);
         put(&mut reply, REPLY_START_AT + 4, microseconds);
@@ -154,7 +157,7 @@ impl WriteStamps {
         Some(Self { reply, header })
     }
 
-    /// What goes before all payload, and is none of it.
+    /// Returns the bytes that precede all payload and do not count as payload.
     #[must_use]
     pub fn reply(&self) -> &[u8] {
         &self.reply
@@ -167,7 +170,7 @@ impl WriteStamps {
         put(&mut self.header, WRITTEN_AT + 4, microseconds);
         put(&mut self.header, NUMBER_AT, number);
         if let Some(room) = write.get_mut(..REPLY_BYTES) {
-            // Stock servers write it over the settings, of which the rest stays.
+            // Servers of upstream write it over the settings, of which the rest remains.
             let (header, rest) = room.split_at_mut(WRITE_HEADER_BYTES);
             header.copy_from_slice(&self.header);
             rest.copy_from_slice(&self.reply[WRITE_HEADER_BYTES..]);
