@@ -1,39 +1,40 @@
-//! iperf2: a header in front of the payload, and a report after UDP.
+//! iperf2: a header in front of the payload, and a report after a UDP test.
 //!
 //! # On the wire (numbers are big-endian)
 //!
 //! ```text
 //! TCP   client to server   header, 24 B (old) or 60 B and more, then payload; the header counts as payload
-//!       server to client   28 B or 52 B that say its version, when the client's flags ask for them
+//!       server to client   28 B or 52 B with its version, if the client's flags request them
 //! UDP   client to server   sequence low u32 | seconds u32 | microseconds u32 | sequence high u32 |
 //!                          the same header in every datagram, or zeros, or digits | filler
-//!       client to server   the end: a negative sequence, repeated until it is answered
+//!       client to server   the end: a negative sequence, repeated until it is acknowledged
 //!       server to client   the report, 128 B
 //! ```
 //!
-//! Old versions (2.0.x, and `-C`) send no header over TCP unless both directions are wanted, and only
-//! the first 12 bytes over UDP: to a server they look like plain payload. [`settings`] has the header
-//! in both layouts, [`datagram`] what is in front of it over UDP.
+//! Old versions (2.0.x, and `-C`) send no header over TCP unless both directions are requested, and
+//! only the first 12 bytes over UDP: to a server they look like plain payload. [`settings`] has the
+//! header in both layouts, [`datagram`] the header of a UDP datagram.
 //!
-//! # What a driver does
+//! # Parts for each kind of test
 //!
 //! | test | server | client |
 //! |---|---|---|
-//! | TCP, either way, or both on one connection | [`TcpServer`] reads the header and says who sends | [`TcpClient`] makes it and reads the version |
-//! | TCP, each write with its time (`--trip-times`) | [`WriteTimes`] says how long each was on its way; [`WriteStamps`] says the same to a client that receives | none |
-//! | TCP, question and answer (`--bounceback`) | [`bounceback::Server`] | [`bounceback::Client`] |
-//! | UDP, either way, or both on one socket | [`UdpServer`] | [`UdpClient`] |
-//! | a second connection back (`-d`, `-r`) | [`Settings::dual`]: connects to the client's port and is then a client that sends no header | the same, listening |
+//! | TCP, one direction, or both on one connection | [`TcpServer`] reads the header and reports the direction | [`TcpClient`] writes it and reads the version |
+//! | TCP with a timestamp in each write (`--trip-times`) | [`WriteTimes`] reports the delay of each write; [`WriteStamps`] writes timestamps for a client that receives | none |
+//! | TCP, request and reply (`--bounceback`) | [`bounceback::Server`] | [`bounceback::Client`] |
+//! | UDP, one direction, or both on one socket | [`UdpServer`] | [`UdpClient`] |
+//! | a second connection back (`-d`, `-r`) | [`Settings::dual`]: connects to the client's port and acts as a client without a header | listens |
 //!
-//! Times are wall-clock nanoseconds since 1970 ([`datagram`] stamps) or nanoseconds of a clock that
-//! never goes back (deadlines); each parameter's name says which.
+//! Times are wall-clock nanoseconds since 1970 (timestamps in a [`datagram`]) or nanoseconds of a
+//! monotonic clock (deadlines), as the name of each parameter shows.
 //!
-//! # Safety of a server
+//! # Security of a server
 //!
-//! Nothing in UDP proves that a client is where it says it is. The report is 128 B and may be cut to
-//! the size of the datagram that it answers, down to 56 B: stock clients read no further. `-R`, both
-//! directions and `-d`/`-r` over UDP make a server send to an address that proved nothing, and `-d`/`-r`
-//! over TCP to a port that proved nothing: whoever opens sockets decides.
+//! UDP does not validate the client's address. The report is 128 B and may be truncated to the size
+//! of the datagram that it answers, down to 56 B: clients of upstream read no further. `-R`, both
+//! directions and `-d`/`-r` over UDP make a server send to an unvalidated address, and `-d`/`-r`
+//! over TCP make it connect to a port that the client chooses. The owner of the sockets must decide
+//! whether to allow it.
 
 pub mod bounceback;
 pub mod datagram;
@@ -59,12 +60,12 @@ pub use udp_client::{Due, UdpClient};
 pub use udp_server::{Heard, QUIET_NS, UdpServer};
 pub use writes::{WRITE_HEADER_BYTES, WriteStamps, WriteTimes};
 
-/// The pattern of payload: the digits, again and again. Old receivers can be told to check it.
+/// Fills a payload with iperf2's pattern, the digits repeated; old receivers can verify it.
 pub fn fill(payload: &mut [u8]) {
     fill_from(payload, 0);
 }
 
-/// The same, as it goes on `start` bytes after a beginning.
+/// Fills a payload with the pattern from its position `start` on.
 pub(crate) fn fill_from(payload: &mut [u8], start: usize) {
     for (byte, digit) in payload
         .iter_mut()
@@ -74,7 +75,7 @@ pub(crate) fn fill_from(payload: &mut [u8], start: usize) {
     }
 }
 
-/// The 32-bit word at an offset; `None` when the bytes end before it.
+/// Reads the 32-bit word at an offset; `None` if the bytes end before it.
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
     bytes
         .get(at..)
@@ -82,19 +83,19 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
         .map(|word| u32::from_be_bytes(*word))
 }
 
-/// Writes a 32-bit word at an offset, where there is room.
+/// Writes a 32-bit word at an offset if it fits.
 fn put(bytes: &mut [u8], at: usize, value: u32) {
     if let Some(room) = bytes.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
         *room = value.to_be_bytes();
     }
 }
 
-/// Seconds and microseconds of the wire as nanoseconds.
+/// Converts seconds and microseconds of the wire to nanoseconds.
 fn wall_ns(seconds: u32, microseconds: u32) -> u64 {
     u64::from(seconds) * 1_000_000_000 + u64::from(microseconds) * 1000
 }
 
-/// Nanoseconds as seconds and microseconds of the wire; the seconds wrap in 2106.
+/// Converts nanoseconds to seconds and microseconds of the wire; the seconds wrap in 2106.
 fn split_ns(ns: u64) -> (u32, u32) {
     let seconds = (ns / 1_000_000_000) as u32;
     (seconds, (ns % 1_000_000_000 / 1000) as u32)

@@ -1,10 +1,11 @@
-//! What a peer says: the wire formats of our own control protocol and of other tools, as codecs.
+//! Wire formats of linerate's own control protocol and of other tools, as sans-I/O codecs.
 //!
 //! Bytes go in and frames come out. Nothing here opens a socket, reads a clock or draws a random
-//! number: whoever does passes the bytes, the times and the tokens.
+//! number: the caller passes the bytes, the times and the tokens.
 //!
-//! A dialect is one file (or one folder) and one line in [`sniff::DIALECTS`].
+//! A protocol is one file (or one folder) and one line in [`sniff::DIALECTS`].
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod far;
 pub mod guard;
