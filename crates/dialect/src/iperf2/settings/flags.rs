@@ -1,30 +1,30 @@
 //! Bits of the header's first word, and of the upper flags in its extension.
 
-/// A test in both directions on two connections.
+/// Test in both directions on two connections.
 pub const DUAL: u32 = 0x8000_0000;
-/// The extension is there.
+/// The header has the extension.
 pub const EXTENSION: u32 = 0x4000_0000;
-/// UDP with settings of its own (trip times, isochronous).
+/// UDP test with settings of its own (trip times, isochronous).
 pub const UDP_TESTS: u32 = 0x2000_0000;
-/// A key is there.
+/// A key follows the header.
 pub const KEY: u32 = 0x1000_0000;
-/// Numbers on datagrams have 64 bits.
+/// Datagrams have 64-bit numbers.
 pub const WIDE: u32 = 0x0800_0000;
-/// Reverse and both directions on one connection are meant.
+/// The upper flags for reverse and both directions on one connection are valid.
 pub const V2: u32 = 0x0400_0000;
-/// The server is to say its version.
+/// The client requests the server's version.
 pub const PEER_DETECT: u32 = 0x0200_0000;
-/// Question and answer.
+/// Request and reply test.
 pub const BOUNCEBACK: u32 = 0x0080_0000;
 /// Small datagrams with the start time.
 pub const SMALL_TRIP_TIMES: u32 = 0x0002_0000;
-/// The length below is valid.
+/// The length field is valid.
 pub const LENGTH: u32 = 0x0001_0000;
-/// Twice the length of the header in bytes.
+/// Bits with twice the length of the header in bytes.
 pub const LENGTH_MASK: u32 = 0x0000_01fe;
-/// With [`DUAL`]: both directions at once.
+/// With [`DUAL`]: both directions at the same time.
 pub const NOW: u32 = 0x0000_0001;
-/// Every bit that a version sets.
+/// Mask of the bits that any version sets.
 pub const KNOWN: u32 = DUAL
     | EXTENSION
     | UDP_TESTS
@@ -40,11 +40,11 @@ pub const KNOWN: u32 = DUAL
 
 /// Upper flags, from here on: a UDP test ends without a report.
 pub const NO_FIN: u16 = 0x0008;
-/// Every datagram's or write's time is to be told.
+/// Datagrams or writes have timestamps.
 pub const TRIP_TIMES: u16 = 0x0010;
-/// The rate is packets a second.
+/// The rate is in packets per second.
 pub const RATE_IS_PACKETS: u16 = 0x0080;
 /// The server sends.
 pub const REVERSE: u16 = 0x0400;
-/// Both send, on one connection.
+/// Both ends send, on one connection.
 pub const FULL_DUPLEX: u16 = 0x0800;
