@@ -1,4 +1,4 @@
-//! The end that connects.
+//! Client side of a control connection.
 
 use super::cookie::Cookie;
 use super::error::{Iperf3Error, Phase};
@@ -9,28 +9,28 @@ use super::results::Results;
 use super::state::State;
 use super::{PARAMS_LIMIT_BYTES, RESULTS_LIMIT_BYTES};
 
-/// What each step of a server may take, in nanoseconds. Stock servers answer at once; one that ends
-/// a run first lets go of its flows.
+/// Timeout of each step of a server, in nanoseconds. Upstream servers reply at once, but one that
+/// ends a run closes its flows first.
 const PATIENCE_NS: u64 = 10_000_000_000;
 
-/// What a server says.
+/// Event from the server.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClientEvent {
     /// Open the flows, in the order of [`Params::flows`].
     OpenFlows,
-    /// Payload flows from now on, in both directions.
+    /// The run has started: payload flows in all directions.
     Started,
-    /// The flows from the server have ended: say what was counted here with [`Client::results`].
+    /// The flows from the server have ended: send the local results with [`Client::results`].
     WantsResults,
-    /// What the server counted.
+    /// Results of the server.
     Results(Box<Results>),
-    /// All is said; close the connection when everything is written.
+    /// The exchange is complete; close the connection when everything is written.
     Finished,
-    /// The server stops before the end, and says no results.
+    /// The server terminated the test and sends no results.
     Terminated,
 }
 
-/// Control connection of one test, at the client. See the module's head for the order of things.
+/// Control connection of one test, client side. The module documentation has the order of messages.
 #[derive(Debug)]
 pub struct Client {
     wire: Wire,
@@ -68,7 +68,7 @@ impl Step {
 }
 
 impl Client {
-    /// A connection that was just opened. Times are nanoseconds of any clock that never goes back.
+    /// Creates the state for a new connection. Times are nanoseconds of any monotonic clock.
     #[must_use]
     pub fn new(cookie: Cookie, params: Params, now_ns: u64) -> Self {
         let mut wire = Wire::default();
@@ -81,17 +81,17 @@ impl Client {
         }
     }
 
-    /// What this end asks for.
+    /// Returns the parameters that this client requests.
     #[must_use]
     pub fn params(&self) -> &Params {
         &self.params
     }
 
-    /// Takes what arrived on the control connection, at most
+    /// Appends bytes received on the control connection, at most
     /// [`READ_AHEAD_BYTES`](super::READ_AHEAD_BYTES) at a time.
     ///
     /// # Errors
-    /// [`Iperf3Error::ReadAhead`] when events were not taken out, [`Iperf3Error::Failed`] after any
+    /// [`Iperf3Error::ReadAhead`] if events were not taken out, [`Iperf3Error::Failed`] after any
     /// error.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<(), Iperf3Error> {
         let limit = match self.step {
@@ -105,10 +105,10 @@ impl Client {
             .map_err(|error| self.fail(error))
     }
 
-    /// What the server said next; `None` until more has arrived.
+    /// Returns the next event; `None` until more has arrived.
     ///
     /// # Errors
-    /// Whatever it did wrong, and its refusals; nothing can be read after that.
+    /// Any protocol error of the server, and its rejections; nothing can be read after it.
     pub fn next_event(&mut self, now_ns: u64) -> Result<Option<ClientEvent>, Iperf3Error> {
         self.read(now_ns).map_err(|error| self.fail(error))
     }
@@ -118,7 +118,8 @@ impl Client {
             match self.step {
                 Step::Failed => return Err(Iperf3Error::Failed),
                 Step::Over => return Ok(None),
-                // Its first byte is a length's, and no text is so long that this byte is not 0.
+                // The first byte is that of a length, and no text is so long that this byte is not
+                // 0.
                 Step::TheirResults if matches!(self.wire.incoming(), [0, ..] | []) => {
                     let results = self.wire.text(RESULTS_LIMIT_BYTES, Results::read)?;
                     return Ok(results.map(|results| {
@@ -142,7 +143,7 @@ impl Client {
         }
     }
 
-    /// The two numbers behind a refusal; `None` until they are there.
+    /// Reads the two numbers of a server error; `None` until they have arrived.
     fn refused(&mut self) -> Result<Option<ClientEvent>, Iperf3Error> {
         let Some([_, code @ .., a, b, c, d]) = self.wire.chunk::<9>() else {
             return Ok(None);
@@ -172,7 +173,7 @@ impl Client {
                 (Step::Flows, Some(ClientEvent::OpenFlows))
             }
             (Some(State::TestStart), Step::Flows) => (Step::Starting, None),
-            // The first of the two bytes only says that flows are being set up.
+            // The first of the two bytes only announces that flows are being set up.
             (Some(State::TestRunning), Step::Flows | Step::Starting) => {
                 (Step::Running, Some(ClientEvent::Started))
             }
@@ -194,8 +195,8 @@ impl Client {
         Ok(event)
     }
 
-    /// Time, bytes or blocks are used up. Flows to the server have ended; those from it go on until
-    /// [`ClientEvent::WantsResults`] and must be read.
+    /// Ends the run: its time, bytes or blocks are used up. Flows to the server have ended; those
+    /// from it continue until [`ClientEvent::WantsResults`] and must be read.
     ///
     /// # Errors
     /// [`Iperf3Error::OutOfTurn`].
@@ -206,7 +207,7 @@ impl Client {
         Ok(())
     }
 
-    /// Says what was counted here. A stock server insists on the numbers of all its flows.
+    /// Sends the local results. An upstream server requires the numbers of all its flows.
     ///
     /// # Errors
     /// [`Iperf3Error::OutOfTurn`].
@@ -217,7 +218,8 @@ impl Client {
         Ok(())
     }
 
-    /// Ends the test before its time, without results. Close after it was written.
+    /// Terminates the test early, without results. Close the connection after the bytes were
+    /// written.
     pub fn terminate(&mut self) {
         if !matches!(self.step, Step::Over | Step::Failed) {
             self.wire.send(&[State::ClientTerminate.to_byte()]);
@@ -225,10 +227,10 @@ impl Client {
         }
     }
 
-    /// The server closed the connection, or it broke.
+    /// Records that the server closed the connection, or that it broke.
     ///
     /// # Errors
-    /// [`Iperf3Error::Vanished`] unless all was said.
+    /// [`Iperf3Error::Vanished`] unless the exchange was complete.
     pub fn closed(&mut self) -> Result<(), Iperf3Error> {
         match self.step {
             Step::Over => Ok(()),
@@ -239,7 +241,7 @@ impl Client {
         }
     }
 
-    /// When the server is late; `None` when there is nothing to wait for.
+    /// Returns the deadline of the server's next step; `None` if none is awaited.
     fn deadline_ns(&self) -> Option<u64> {
         match self.step {
             Step::Running | Step::OurResults | Step::Over | Step::Failed => None,
@@ -247,10 +249,10 @@ impl Client {
         }
     }
 
-    /// Whether the server is still in time.
+    /// Checks the deadline of the server's next step.
     ///
     /// # Errors
-    /// [`Iperf3Error::Overdue`]; what the server is to be told is queued.
+    /// [`Iperf3Error::Overdue`]; the termination for the server is queued.
     pub fn check(&mut self, now_ns: u64) -> Result<(), Iperf3Error> {
         match self.deadline_ns() {
             Some(deadline) if now_ns >= deadline => {
@@ -262,16 +264,16 @@ impl Client {
         }
     }
 
-    /// What is to be written to the server next.
+    /// Returns the bytes to write next.
     #[must_use]
     pub fn outgoing(&self) -> &[u8] {
         self.wire.outgoing()
     }
 
-    /// So many bytes of [`Client::outgoing`] were written.
+    /// Removes bytes of [`Client::outgoing`] that were written.
     ///
     /// # Panics
-    /// When there were fewer.
+    /// If there were fewer.
     pub fn sent(&mut self, bytes: usize) {
         self.wire.sent(bytes);
     }

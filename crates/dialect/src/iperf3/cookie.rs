@@ -1,4 +1,4 @@
-//! What ties data flows to their control connection, and what tells iperf3 from everything else.
+//! Cookie that ties data flows to their control connection, and detection of iperf3.
 
 use std::fmt;
 
@@ -9,29 +9,29 @@ pub const COOKIE_BYTES: usize = 37;
 
 const CHARACTERS: usize = COOKIE_BYTES - 1;
 
-/// The alphabet of today's cookies; those before 3.2 were a host name, a time and random digits.
+/// Alphabet of cookies since 3.2; earlier ones were a host name, a time and random digits.
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 
-/// The name of a test: whoever opens a connection with it brings one of its flows.
+/// Identifier of a test: a connection that opens with it is one of its flows.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cookie([u8; CHARACTERS]);
 
 impl Cookie {
-    /// A cookie as stock clients make them. The numbers must be random: whoever guesses a cookie can
-    /// place a flow into somebody's test.
+    /// Creates a cookie in upstream's format. The bytes must be random: a guessed cookie allows
+    /// placing a flow into the test.
     #[must_use]
     pub fn new(random: [u8; 36]) -> Self {
         Self(random.map(|byte| ALPHABET[usize::from(byte % 32)]))
     }
 
-    /// Reads the first [`COOKIE_BYTES`] of a connection; `None` when they are no cookie.
+    /// Reads the first [`COOKIE_BYTES`] of a connection; `None` if they are no cookie.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let (cookie, rest) = bytes.split_first_chunk::<CHARACTERS>()?;
         (rest == [0] && cookie.iter().all(|&byte| is_of_cookie(byte))).then_some(Self(*cookie))
     }
 
-    /// As it opens a connection.
+    /// Returns the bytes that open a connection.
     #[must_use]
     pub fn to_wire(self) -> [u8; COOKIE_BYTES] {
         let mut wire = [0; COOKIE_BYTES];
@@ -41,7 +41,8 @@ impl Cookie {
 }
 
 impl fmt::Debug for Cookie {
-    /// The first characters tell cookies apart in a log without giving them away.
+    /// Shows only the first characters: enough to distinguish cookies in a log without revealing
+    /// them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -54,7 +55,7 @@ impl fmt::Debug for Cookie {
     }
 }
 
-/// iperf3, as the table of dialects has it.
+/// Entry of iperf3 in the protocol table.
 pub const DIALECT: Dialect = Dialect {
     name: "iperf3",
     recognise,
@@ -68,8 +69,8 @@ fn recognise(carrier: Carrier, bytes: &[u8]) -> Verdict {
     }
 }
 
-/// A stock server takes any 37 bytes for a cookie. On a port that serves everyone only what stock
-/// clients send is one: characters of a host name, and a NUL that no text has there.
+/// Detects a cookie. An upstream server accepts any 37 bytes. On a port for all protocols only the
+/// format of upstream clients counts: characters of a host name, and a NUL, which text never has.
 fn stream(bytes: &[u8]) -> Verdict {
     let characters = &bytes[..bytes.len().min(CHARACTERS)];
     if !characters.iter().all(|&byte| is_of_cookie(byte)) {

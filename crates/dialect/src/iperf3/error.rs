@@ -1,127 +1,127 @@
-//! What can go wrong on an iperf3 control connection.
+//! Errors of an iperf3 control connection.
 
 use std::fmt;
 
 use super::refusal::Refusal;
 use super::{DEPTH_LIMIT, READ_AHEAD_BYTES};
 
-/// Where a control connection is, for people.
+/// Phase of a control connection, for error texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// The server has to ask for the parameters.
+    /// The server has to request the parameters.
     Greeting,
     /// The client has to send its parameters.
     Parameters,
-    /// The server has to agree.
+    /// The server has to accept the test.
     Agreement,
     /// The flows are being opened.
     Flows,
-    /// Payload flows.
+    /// Payload is being transferred.
     Running,
     /// Results are being exchanged.
     Results,
-    /// The client has to say that it is done.
+    /// The client has to confirm the end.
     Farewell,
-    /// All is said.
+    /// The exchange is complete.
     Over,
 }
 
 impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Self::Greeting => "greeting",
+            Self::Greeting => "exchanging the cookie",
             Self::Parameters => "sending the parameters",
-            Self::Agreement => "agreeing",
+            Self::Agreement => "accepting the test",
             Self::Flows => "opening the flows",
-            Self::Running => "moving payload",
+            Self::Running => "transferring payload",
             Self::Results => "exchanging results",
-            Self::Farewell => "saying goodbye",
+            Self::Farewell => "confirming the end",
             Self::Over => "ending",
         })
     }
 }
 
-/// Why an iperf3 control connection cannot go on. After any of these it is to be closed; what is in
+/// Error of an iperf3 control connection. Close the connection after any of these; the bytes in
 /// `outgoing` may still be written.
 #[derive(Debug, thiserror::Error)]
 pub enum Iperf3Error {
-    /// Another test is running there.
-    #[error("the iperf3 server is busy with another test: try again when it is over")]
+    /// Another test is running at the server.
+    #[error("the iperf3 server is busy with another test: try again when it has ended")]
     Busy,
-    /// The server gave up.
+    /// The server rejected or aborted the test.
     #[error(
-        "the iperf3 server refused: {refusal}{}: look at the server's own messages",
+        "the iperf3 server rejected the test: {refusal}{}: see the server's own messages",
         errno_text(*errno)
     )]
     Refused {
-        /// Its reason.
+        /// Error code of the server.
         refusal: Refusal,
-        /// The errno beside it; 0 for none.
+        /// Errno of the server; 0 for none.
         errno: i32,
     },
-    /// A byte that does not belong here.
+    /// An unexpected byte was received.
     #[error(
-        "the peer sent {byte:#04x} while {phase}, where iperf3 says nothing like it: check that iperf3 runs at both ends"
+        "the peer sent the unexpected byte {byte:#04x} while {phase}: check that iperf3 runs at both ends"
     )]
     Unexpected {
         /// The byte.
         byte: u8,
-        /// Where.
+        /// Phase of the connection.
         phase: Phase,
     },
-    /// The peer closed the connection.
+    /// The peer closed the connection early.
     #[error(
-        "the iperf3 peer closed the connection while {phase}: look at its own messages, or whether it was killed"
+        "the iperf3 peer closed the connection while {phase}: see its own messages, or whether it was killed"
     )]
     Vanished {
-        /// Where.
+        /// Phase of the connection.
         phase: Phase,
     },
-    /// The peer did not say in time what it had to.
-    #[error("the iperf3 peer was silent too long while {phase}: it hangs, or the path is down")]
+    /// The peer exceeded the timeout of a step.
+    #[error("the iperf3 peer timed out while {phase}: it hangs, or the path is down")]
     Overdue {
-        /// Where.
+        /// Phase of the connection.
         phase: Phase,
     },
-    /// The peer announced a text that is longer than any real one.
+    /// The peer announced a text above the limit.
     #[error(
-        "the iperf3 peer announced a text of {length} B where {limit} B are the limit: it is broken, or no iperf3"
+        "the iperf3 peer announced a text of {length} B, above the limit of {limit} B: it is broken, or not iperf3"
     )]
     TooLong {
-        /// What it announced.
+        /// Announced length.
         length: u32,
-        /// The limit that holds here.
+        /// Limit of this text.
         limit: usize,
     },
-    /// The peer's text cannot be read.
+    /// A text of the peer cannot be parsed.
     #[error("the iperf3 peer's {what} cannot be read: try another version of iperf3 there")]
     Json {
         /// Parameters or results.
         what: &'static str,
-        /// What is wrong with it.
+        /// Cause.
         #[source]
         source: JsonError,
     },
-    /// More was handed over than is ever waited for.
+    /// More bytes were passed in than any message has.
     #[error("more than {READ_AHEAD_BYTES} B were read ahead: take all events before reading on")]
     ReadAhead,
-    /// A text of ours that is longer than the peer takes.
+    /// A text of this end is above the peer's limit.
     #[error("a text of {length} B is above the peer's limit of {limit} B: leave out the report")]
     Outsized {
-        /// Its size.
+        /// Size of the text.
         length: usize,
-        /// The limit.
+        /// Limit of the peer.
         limit: usize,
     },
-    /// Reading was tried again after it had failed.
-    #[error("the iperf3 control connection failed before: close it")]
+    /// A read was repeated after an error.
+    #[error("the iperf3 control connection has already failed: close it")]
     Failed,
-    /// A step was taken in the wrong order.
-    #[error("{step} is out of turn while {phase}: follow the events")]
+    /// The driver called a step in the wrong order.
+    #[error("{step} is out of order while {phase}: follow the events")]
     OutOfTurn {
-        /// The step.
+        /// Description of the step.
         step: &'static str,
-        /// Where the connection is.
+        /// Phase of the connection.
         phase: Phase,
     },
 }
@@ -133,22 +133,22 @@ fn errno_text(errno: i32) -> String {
     }
 }
 
-/// Why a text of a peer is no use.
+/// Reason why a text of a peer is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum JsonError {
-    /// Nested deeper than any real one.
+    /// The text is nested deeper than any real one.
     #[error("it nests deeper than {DEPTH_LIMIT} levels")]
     TooDeep,
-    /// Not JSON, or not of the right shape.
-    #[error("it is no JSON, or of another shape")]
+    /// The text is not JSON, or has other types.
+    #[error("it is not JSON, or has an unexpected structure")]
     Decode(#[from] serde_json::Error),
-    /// Something that cannot be done without is missing.
+    /// A mandatory value is missing.
     #[error("`{0}` is missing")]
     Missing(&'static str),
-    /// A value that cannot be.
+    /// A value is out of range.
     #[error("`{0}` is out of range")]
     OutOfRange(&'static str),
-    /// More flows than any test has.
+    /// The text has more flows than any test.
     #[error("it has more than {0} flows")]
     TooManyFlows(usize),
 }

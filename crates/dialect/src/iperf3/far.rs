@@ -1,4 +1,4 @@
-//! What the peer's results say of a run.
+//! Conversion of a peer's results to a [`FarReport`].
 
 use super::flow::Way;
 use super::params::{Params, Protocol};
@@ -7,13 +7,13 @@ use crate::far::{FarFigures, FarFlow, FarReport};
 
 use linerate_metric::plan::Direction;
 
-/// What the other end of a test said of it: `theirs` are its results, and `at_client` tells which end
-/// the near one is. Flows that the parameters do not have are left out.
+/// Returns the report of the remote end: `theirs` are its results, and `at_client` is true if this
+/// end is the client. Flows that the parameters do not have are left out.
 ///
-/// A receiver knows what arrived and what was lost, a sender what it sent and sent again; the other
-/// numbers, which stock ends write all the same, are unknown. An omitted time is left out: 3.12 counts
-/// its datagrams and does not say how many they were, so they follow from the bytes there, and what was
-/// lost is only known when nothing was.
+/// A receiver counts what arrived and what was lost, a sender what it sent and retransmitted.
+/// Upstream writes the other numbers too, but without meaning; they are `None`. The omitted time is
+/// excluded: 3.12 counts its datagrams but does not report their number. It then follows from the
+/// bytes, and the loss is known only if it is zero.
 #[must_use]
 pub fn far_report(params: &Params, at_client: bool, theirs: &Results) -> FarReport {
     let flows = params.flows();
@@ -33,7 +33,7 @@ pub fn far_report(params: &Params, at_client: bool, theirs: &Results) -> FarRepo
     FarReport {
         flows: flows.collect(),
         text: theirs.output_text.clone(),
-        // A client says the end of what comes to it, too.
+        // A client also ends the flows that it receives.
         stopped_first: !at_client && params.way != Way::Forward,
     }
 }
@@ -75,18 +75,18 @@ fn figures(
     }
 }
 
-/// Datagrams sent there, or arrived there and lost, without the omitted time.
+/// Returns the datagrams that the peer sent, or received and lost, without the omitted time.
 fn datagrams(
     params: &Params,
     direction: Direction,
     flow: &FlowResult,
 ) -> (Option<u64>, Option<u64>) {
-    // The highest number, not how many came.
+    // The highest number, not the count of arrivals.
     let (packets, lost) = match (flow.omitted_packets, flow.omitted_lost) {
         _ if params.omit_ns == 0 => (flow.packets, flow.lost),
         (Some(packets), Some(lost)) => (without(flow.packets, packets), without(flow.lost, lost)),
         _ => {
-            // Every datagram is exactly as long as was asked for.
+            // Every datagram has exactly the requested length.
             let arrived = flow
                 .bytes
                 .and_then(|bytes| bytes.checked_div(params.block_bytes.into()));

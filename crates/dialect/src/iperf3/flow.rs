@@ -1,32 +1,32 @@
-//! The data flows of a test: their numbers, their order, their directions.
+//! Data flows of a test: numbers, order, directions.
 
 use linerate_metric::plan::Direction;
 
 use super::params::{PARALLEL_LIMIT, Params};
 
-/// Which way payload goes, as a client asks for it.
+/// Direction of the payload that a client requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Way {
-    /// From the client to the server.
+    /// Client to server.
     #[default]
     Forward,
-    /// From the server to the client (`-R`).
+    /// Server to client (`-R`).
     Reverse,
-    /// Both, on flows of their own (`--bidir`).
+    /// Both directions, on separate flows (`--bidir`).
     Both,
 }
 
-/// One data flow.
+/// Data flow of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Its number in the results of both ends.
+    /// Number in the results of both ends.
     pub id: u32,
-    /// Whether the client sends and the server receives.
+    /// True if the client sends and the server receives.
     pub from_client: bool,
 }
 
 impl Flow {
-    /// Its direction as the client sees it.
+    /// Returns the direction seen by the client.
     #[must_use]
     pub fn at_client(self) -> Direction {
         if self.from_client {
@@ -36,7 +36,7 @@ impl Flow {
         }
     }
 
-    /// Its direction as the server sees it.
+    /// Returns the direction seen by the server.
     #[must_use]
     pub fn at_server(self) -> Direction {
         if self.from_client {
@@ -47,16 +47,16 @@ impl Flow {
     }
 }
 
-/// The number of the flow that is opened after `index` others. 2 is never used: a stock end numbers
-/// its second flow 3, and the peer refuses results with other numbers than its own.
+/// Returns the number of the flow that is opened after `index` others. 2 is never used: upstream
+/// numbers its second flow 3, and rejects results with other numbers than its own.
 #[must_use]
 pub fn flow_id(index: u32) -> u32 {
     if index == 0 { 1 } else { index + 2 }
 }
 
 impl Params {
-    /// The flows in the order in which the client opens and the server takes them: at most
-    /// [`PARALLEL_LIMIT`] in each direction, whatever number a peer says before [`Params::check`].
+    /// Returns the flows in the order in which the client opens them: at most [`PARALLEL_LIMIT`] in
+    /// each direction, even for parameters that [`Params::check`] has not checked.
     #[must_use]
     pub fn flows(&self) -> Vec<Flow> {
         let groups: &[bool] = match self.way {

@@ -1,12 +1,12 @@
-//! Bytes that arrived and were not taken yet, and those that wait to be written.
+//! Buffers of a control connection: received bytes and bytes to write.
 
 use super::error::Iperf3Error;
 
-/// Bytes that may be handed over beyond what is being waited for: the largest read that a driver
-/// should make on a control connection.
+/// Bytes that may be passed in beyond the awaited message: the largest read that a driver should
+/// make on a control connection.
 pub const READ_AHEAD_BYTES: usize = 64 << 10;
 
-/// The two queues of a control connection.
+/// Receive and send buffer of a control connection.
 #[derive(Debug, Default)]
 pub(super) struct Wire {
     incoming: Vec<u8>,
@@ -15,7 +15,7 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// Takes what arrived. `limit` is the longest message that the present state waits for.
+    /// Appends received bytes. `limit` is the longest message of the present state.
     pub fn push(&mut self, bytes: &[u8], limit: usize) -> Result<(), Iperf3Error> {
         if self.incoming.len() + bytes.len() > limit + READ_AHEAD_BYTES {
             return Err(Iperf3Error::ReadAhead);
@@ -24,7 +24,7 @@ impl Wire {
         Ok(())
     }
 
-    /// What arrived and was not taken.
+    /// Returns the received bytes that were not taken.
     pub fn incoming(&self) -> &[u8] {
         &self.incoming
     }
@@ -36,16 +36,16 @@ impl Wire {
         Some(byte)
     }
 
-    /// Takes `N` bytes, once they are there.
+    /// Takes `N` bytes, once they have arrived.
     pub fn chunk<const N: usize>(&mut self) -> Option<[u8; N]> {
         let chunk = *self.incoming.first_chunk()?;
         self.incoming.drain(..N);
         Some(chunk)
     }
 
-    /// Takes a text with its length in front, once it is there, and reads it.
+    /// Takes a text with its length prefix, once it is complete, and parses it.
     ///
-    /// A length above the limit is refused before the text has arrived.
+    /// A length above the limit is rejected before the text has arrived.
     pub fn text<T>(
         &mut self,
         limit: usize,
@@ -64,7 +64,7 @@ impl Wire {
         };
         let value = read(text)?;
         self.incoming.drain(..size_of::<u32>() + size);
-        // A long text has gone; what follows is single bytes.
+        // Releases the memory of a long text; only single bytes follow.
         self.incoming.shrink_to(READ_AHEAD_BYTES);
         Ok(Some(value))
     }
@@ -74,7 +74,7 @@ impl Wire {
         self.outgoing.extend_from_slice(bytes);
     }
 
-    /// Queues a text with its length in front.
+    /// Queues a text with its length prefix.
     pub fn send_text(&mut self, text: &[u8], limit: usize) -> Result<(), Iperf3Error> {
         match u32::try_from(text.len()) {
             Ok(length) if text.len() <= limit => {
@@ -89,16 +89,16 @@ impl Wire {
         }
     }
 
-    /// What is to be written next.
+    /// Returns the bytes to write next.
     pub fn outgoing(&self) -> &[u8] {
         &self.outgoing[self.written..]
     }
 
-    /// So many bytes of it were written.
+    /// Removes bytes of `outgoing` that were written.
     pub fn sent(&mut self, bytes: usize) {
         assert!(
             bytes <= self.outgoing().len(),
-            "more was written than was there"
+            "more bytes were written than queued"
         );
         self.written += bytes;
         if self.written == self.outgoing.len() {
@@ -107,7 +107,7 @@ impl Wire {
         }
     }
 
-    /// Forgets what arrived: nothing can be read after an error.
+    /// Discards the received bytes: nothing can be read after an error.
     pub fn fail(&mut self) {
         self.incoming = Vec::new();
     }

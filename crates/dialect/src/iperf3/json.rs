@@ -1,4 +1,4 @@
-//! JSON of a peer: bounded before it is read, and read as leniently as stock ends write it.
+//! JSON of a peer: checked limits, and lenient parsing of upstream's value types.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, SeqAcce
 use super::DEPTH_LIMIT;
 use super::error::JsonError;
 
-/// Refuses what nests too deep, without reading it. Size is bounded by the length in front of it.
+/// Rejects text that nests too deep, without parsing it. Its length prefix bounds the size.
 pub(super) fn check_depth(text: &[u8]) -> Result<(), JsonError> {
     let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
     for byte in text {
@@ -33,8 +33,8 @@ pub(super) fn check_depth(text: &[u8]) -> Result<(), JsonError> {
     Ok(())
 }
 
-/// A value that should be a number, a switch or a text. Versions differ in which of them they write
-/// (`true` and `1`), so that the reader decides and not the type; what is none of them is nothing.
+/// Value that should be a number, a boolean or a text. Versions write different types (`true` and
+/// `1`), so the reader of the value decides; other types become null.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) enum Loose {
     #[default]
@@ -46,18 +46,18 @@ pub(super) enum Loose {
 }
 
 impl Loose {
-    /// A count; `None` for a negative number, and for -1 as an unsigned one, which stock ends write
-    /// for "unknown".
+    /// Returns a count; `None` for a negative number, and for -1 as an unsigned one, which upstream
+    /// writes for "unknown".
     pub fn count(&self) -> Option<u64> {
         match *self {
             Self::Unsigned(number) => i64::try_from(number).is_ok().then_some(number),
-            // Below 2^63, so that nothing is cut off but a fraction.
+            // Below 2^63, so only a fraction is truncated.
             Self::Real(number) if (0.0..9.2e18).contains(&number) => Some(number as u64),
             _ => None,
         }
     }
 
-    /// A number that is not negative.
+    /// Returns a finite number that is not negative.
     pub fn real(&self) -> Option<f64> {
         match *self {
             Self::Unsigned(number) => Some(number as f64),
@@ -66,7 +66,7 @@ impl Loose {
         }
     }
 
-    /// Whether it is on.
+    /// Returns whether a switch is on.
     pub fn is_on(&self) -> bool {
         match *self {
             Self::Switch(on) => on,
@@ -147,7 +147,7 @@ mod tests {
         assert!(check_depth(&deep(DEPTH_LIMIT + 1)).is_err());
         let text = format!(r#"{{"a\"": "{}"}}"#, "[".repeat(100));
         assert!(check_depth(text.as_bytes()).is_ok());
-        // What is closed before it was opened is no JSON, and harms nobody here.
+        // Closing brackets without opening ones are invalid JSON, which the parser rejects.
         assert!(check_depth(&[b']'; 100]).is_ok());
     }
 

@@ -1,22 +1,22 @@
-//! What a client asks for.
+//! Test parameters that a client requests.
 
 mod text;
 
 use super::flow::Way;
 use super::refusal::Refusal;
 
-/// Most flows in one direction: the limit of stock ends.
+/// Maximum number of flows in one direction: upstream's limit.
 pub const PARALLEL_LIMIT: u32 = 128;
 
-/// Largest block of TCP (1 MiB) and smallest and largest of UDP, as stock ends have them.
+/// Limits of the block size in bytes: largest of TCP (1 MiB), range of UDP; those of upstream.
 const TCP_BLOCK_LIMIT: u32 = 1 << 20;
 const UDP_BLOCK_RANGE: std::ops::RangeInclusive<u32> = 16..=65_507;
 
-/// What a stock end takes without `len`.
+/// Default block size of upstream in bytes, without `len`.
 const TCP_BLOCK: u32 = 128 << 10;
 const UDP_BLOCK: u32 = 1460;
 
-/// What carries the payload.
+/// Transport protocol of the payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
     /// TCP.
@@ -28,7 +28,7 @@ pub enum Protocol {
     Sctp,
 }
 
-/// Width of the numbers on datagrams.
+/// Width of the datagram numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Counters {
     /// 32 bits.
@@ -38,32 +38,33 @@ pub enum Counters {
     Bits64,
 }
 
-/// What a client asks for.
+/// Test parameters that a client requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Params {
-    /// What carries the payload.
+    /// Transport protocol of the payload.
     pub protocol: Protocol,
-    /// Which way it goes.
+    /// Direction of the payload.
     pub way: Way,
-    /// Flows in each direction.
+    /// Number of flows in each direction.
     pub parallel: u32,
-    /// How long, without the omitted time; one of these three drives the end.
+    /// Duration without the omitted time, in nanoseconds. One of this and the next two ends the
+    /// test.
     pub duration_ns: Option<u64>,
-    /// How many bytes, over all flows.
+    /// Bytes of all flows together.
     pub amount_bytes: Option<u64>,
-    /// How many blocks, over all flows.
+    /// Blocks of all flows together.
     pub blocks: Option<u64>,
-    /// How long payload flows before counting begins.
+    /// Time at the start of the run that is not counted, in nanoseconds.
     pub omit_ns: u64,
     /// Bytes of a write, or of a datagram.
     pub block_bytes: u32,
     /// Payload bits per second of each flow; `None` for no limit.
     pub rate_bps: Option<u64>,
-    /// The same, to be kept by the kernel (`--fq-rate`).
+    /// Rate in bits per second that the kernel enforces (`--fq-rate`).
     pub kernel_rate_bps: Option<u64>,
-    /// Blocks that may leave at once where a rate is kept.
+    /// Blocks in one burst when the rate is limited.
     pub burst: Option<u32>,
-    /// Socket buffers in bytes (`-w`).
+    /// Socket buffer size in bytes (`-w`).
     pub window_bytes: Option<u64>,
     /// Maximum segment size in bytes (`-M`).
     pub mss_bytes: Option<u32>,
@@ -75,31 +76,31 @@ pub struct Params {
     pub flow_label: Option<u32>,
     /// Congestion control (`-C`).
     pub congestion: Option<String>,
-    /// Width of the numbers on datagrams.
+    /// Width of the datagram numbers.
     pub counters: Counters,
-    /// Payload is a pattern instead of random bytes.
+    /// True if the payload is a repeating pattern instead of random bytes.
     pub repeating_payload: bool,
-    /// Sent by `sendfile` (`-Z`).
+    /// True if the sender uses `sendfile` (`-Z`).
     pub zero_copy: bool,
-    /// The "don't fragment" bit of IPv4 is wanted.
+    /// True if the IPv4 "don't fragment" bit is set.
     pub dont_fragment: bool,
-    /// The server's own report is wanted (`--get-server-output`).
+    /// True if the server's own report is requested (`--get-server-output`).
     pub server_output: bool,
-    /// For the output (`-T`).
+    /// Prefix of output lines (`-T`).
     pub title: Option<String>,
-    /// For the output (`--extra-data`).
+    /// Text to include in the output (`--extra-data`).
     pub extra_data: Option<String>,
-    /// User and password, encrypted.
+    /// Encrypted user name and password.
     pub auth_token: Option<String>,
-    /// The client's version.
+    /// Version of the client.
     pub client_version: Option<String>,
-    /// Names of parameters that are not known here, the first few of them. They are ignored, as a
-    /// stock server does.
+    /// Names of unknown parameters, the first few of them. They are ignored, as by an upstream
+    /// server.
     pub unknown: Vec<String>,
 }
 
 impl Default for Params {
-    /// What a stock client without options asks for.
+    /// Returns the parameters of an upstream client without options.
     fn default() -> Self {
         Self {
             protocol: Protocol::Tcp,
@@ -134,10 +135,10 @@ impl Default for Params {
 }
 
 impl Params {
-    /// Whether a server can do this, as far as the parameters alone tell.
+    /// Checks the parameters that do not depend on the server's configuration.
     ///
     /// # Errors
-    /// The reason for which a stock server would refuse.
+    /// The error code with which an upstream server rejects the test.
     pub fn check(&self) -> Result<(), Refusal> {
         if self.protocol == Protocol::Sctp {
             return Err(Refusal::NO_SCTP);

@@ -1,75 +1,75 @@
-//! The codes by which a server says why it will not.
+//! Error codes of an iperf3 server.
 
 use std::fmt;
 
-/// All that a server says to a second client while it is busy, before it closes the connection.
+/// Message of a busy server to a second client, before it closes the connection.
 pub const BUSY: [u8; 1] = [0xff];
 
-/// Why a server refuses: a number of the stock program's own list of errors, whose text its client
-/// prints. Every number below was held against stock 3.12.
+/// Error code of an iperf3 server: a number of upstream's error list, whose text the client prints.
+/// Checked against upstream 3.12.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal(pub i32);
 
 impl Refusal {
-    /// The test is too long.
+    /// The test is longer than allowed.
     pub const DURATION: Self = Self(5);
-    /// Too many flows.
+    /// Too many parallel flows.
     pub const PARALLEL: Self = Self(6);
-    /// A block (`-l`) is too large.
+    /// The block size (`-l`) is too large.
     pub const BLOCK: Self = Self(7);
-    /// The omitted time makes no sense.
+    /// The omitted time is invalid.
     pub const OMIT: Self = Self(12);
-    /// An option that the server does not have.
+    /// The server does not implement an option.
     pub const UNIMPLEMENTED: Self = Self(13);
-    /// No SCTP here.
+    /// The server does not support SCTP.
     pub const NO_SCTP: Self = Self(18);
-    /// A datagram (`-l`) is too small or too large.
+    /// The datagram size (`-l`) is out of range.
     pub const UDP_BLOCK: Self = Self(20);
-    /// The rate is above what the server allows.
+    /// The rate is higher than the server allows.
     pub const TOTAL_RATE: Self = Self(27);
-    /// A test could not be made.
+    /// The server cannot create a test.
     pub const NEW_TEST: Self = Self(100);
-    /// A byte that does not belong there.
+    /// A control message was unexpected.
     pub const MESSAGE: Self = Self(110);
-    /// The parameters could not be read.
+    /// The parameters cannot be read.
     pub const PARAMETERS: Self = Self(114);
-    /// The results could not be read.
+    /// The results cannot be read.
     pub const RESULTS: Self = Self(117);
-    /// The server ends the test.
+    /// The server terminated the test.
     pub const SERVER_ENDS: Self = Self(120);
-    /// The congestion control (`-C`) is not to be had.
+    /// The congestion control (`-C`) is not available.
     pub const CONGESTION: Self = Self(134);
-    /// The client may not.
+    /// Authentication failed.
     pub const AUTHORIZATION: Self = Self(142);
-    /// A flow could not be made.
+    /// A flow cannot be created.
     pub const CREATE_FLOW: Self = Self(200);
     /// A flow did not arrive.
     pub const ACCEPT_FLOW: Self = Self(204);
-    /// Results with another number than that of the flow.
+    /// The results have a flow number that the test does not have.
     pub const FLOW_ID: Self = Self(208);
 
-    /// What it means, as far as it is known here.
+    /// Returns the meaning of the code; `None` for codes that are not listed here.
     #[must_use]
     pub fn meaning(self) -> Option<&'static str> {
         Some(match self {
             Self::DURATION => "the test is longer than it allows",
             Self::PARALLEL => "too many flows",
             Self::BLOCK => "the block size is too large",
-            Self::OMIT => "the omitted time makes no sense to it",
-            Self::UNIMPLEMENTED => "an option that it does not have",
-            Self::NO_SCTP => "it has no SCTP",
-            Self::UDP_BLOCK => "the datagram size is out of its range",
-            Self::TOTAL_RATE => "the rate is above what it allows",
-            Self::NEW_TEST => "it cannot make a test",
-            Self::MESSAGE => "it did not understand a control message",
+            Self::OMIT => "the omitted time is invalid",
+            Self::UNIMPLEMENTED => "an option is not implemented there",
+            Self::NO_SCTP => "SCTP is not supported there",
+            Self::UDP_BLOCK => "the datagram size is out of range",
+            Self::TOTAL_RATE => "the rate is higher than it allows",
+            Self::NEW_TEST => "it cannot create a test",
+            Self::MESSAGE => "it received an unexpected control message",
             Self::PARAMETERS => "it cannot read the parameters",
             Self::RESULTS => "it cannot read the results",
-            Self::SERVER_ENDS => "it ended the test",
-            Self::CONGESTION => "it does not have the congestion control, or may not choose it",
+            Self::SERVER_ENDS => "it terminated the test",
+            Self::CONGESTION => "the congestion control is not available there, or not permitted",
             Self::AUTHORIZATION => "user and password are wrong or missing",
-            Self::CREATE_FLOW => "it cannot make a flow",
+            Self::CREATE_FLOW => "it cannot create a flow",
             Self::ACCEPT_FLOW => "it cannot accept a flow",
-            Self::FLOW_ID => "the results name a flow that it does not know",
+            Self::FLOW_ID => "the results have an unknown flow number",
             _ => return None,
         })
     }
@@ -78,8 +78,8 @@ impl Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.meaning() {
-            Some(meaning) => write!(f, "{meaning} (its error {})", self.0),
-            None => write!(f, "its error {}", self.0),
+            Some(meaning) => write!(f, "{meaning} (iperf3 error {})", self.0),
+            None => write!(f, "iperf3 error {}", self.0),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What each end says it counted.
+//! Results that each end sends.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,65 +11,66 @@ use super::error::{Iperf3Error, JsonError};
 use super::json::{Loose, check_depth};
 use super::{PARALLEL_LIMIT, RESULTS_LIMIT_BYTES};
 
-/// Most flows in the results of a peer: both directions.
+/// Maximum number of flows in the results of a peer: both directions.
 pub const RESULTS_LIMIT_FLOWS: usize = 2 * PARALLEL_LIMIT as usize;
 
-/// What one end says it counted.
+/// Results of one end.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Results {
-    /// The share of a processor that its process took.
+    /// CPU usage of its process.
     pub cpu: Option<Cpu>,
-    /// Whether a sender at this end knows its retransmissions.
+    /// True if the sender at this end counts retransmissions.
     pub knows_retransmits: Option<bool>,
-    /// Congestion control that was used.
+    /// Congestion control of the flows.
     pub congestion: Option<String>,
-    /// One for each flow.
+    /// Counters of each flow.
     pub flows: Vec<FlowResult>,
-    /// A server's own report, as text.
+    /// Report of a server, as text.
     pub output_text: Option<String>,
-    /// A server's own report, as JSON.
+    /// Report of a server, as JSON.
     pub output_json: Option<String>,
 }
 
-/// Processor time of an end's process, in percent of one processor.
+/// CPU usage of an end's process, in percent of one processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cpu {
-    /// All of it.
+    /// Total.
     pub total: f64,
-    /// In the process.
+    /// User mode.
     pub user: f64,
-    /// In the kernel.
+    /// Kernel mode.
     pub system: f64,
 }
 
-/// What one end says of one flow. Stock ends write all of the numbers always: those that mean nothing
-/// at this end of the flow are 0 or -1 there. [`far_report`](super::far_report) sorts them out.
+/// Counters of one end for one flow. Upstream always writes all of them; a counter without a
+/// meaning at this end of the flow is 0 or -1. [`far_report`](super::far_report) keeps the
+/// meaningful ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FlowResult {
     /// Number of the flow.
     pub id: u32,
-    /// Payload bytes sent, or received; without the omitted time.
+    /// Payload bytes sent or received, without the omitted time.
     pub bytes: Option<u64>,
-    /// Segments sent again; the sender's.
+    /// Retransmitted segments; of the sender.
     pub retransmits: Option<u64>,
-    /// Smoothed variation of the transit time in nanoseconds; the receiver's, over UDP.
+    /// Smoothed variation of the transit time in nanoseconds; of the receiver, over UDP.
     pub ipdv_ns: Option<f64>,
-    /// Datagrams lost; the receiver's, the omitted time included.
+    /// Lost datagrams, including the omitted time; of the receiver.
     pub lost: Option<u64>,
-    /// Datagrams sent, or the highest number received; the omitted time included.
+    /// Datagrams sent, or the highest number received; including the omitted time.
     pub packets: Option<u64>,
-    /// Of `lost`, those of the omitted time.
+    /// Part of `lost` in the omitted time.
     pub omitted_lost: Option<u64>,
-    /// Of `packets`, those of the omitted time.
+    /// Part of `packets` in the omitted time.
     pub omitted_packets: Option<u64>,
-    /// When counting began, in nanoseconds after the end of the omitted time.
+    /// Start of the counting, in nanoseconds after the end of the omitted time.
     pub start_ns: Option<u64>,
-    /// When it ended.
+    /// End of the counting, in nanoseconds after the end of the omitted time.
     pub end_ns: Option<u64>,
 }
 
 impl Results {
-    /// Reads the text of a peer.
+    /// Parses the text of a peer.
     pub(super) fn read(text: &[u8]) -> Result<Self, Iperf3Error> {
         let read = || {
             check_depth(text)?;
@@ -86,7 +87,7 @@ impl Results {
         })
     }
 
-    /// The text for a peer. Whatever is unknown is written as stock ends write it.
+    /// Returns the text for a peer. Unknown values are written as upstream writes them.
     pub(super) fn write(&self) -> Result<Vec<u8>, Iperf3Error> {
         let text = serde_json::to_vec(self).expect("numbers and texts are JSON");
         if text.len() > RESULTS_LIMIT_BYTES {
@@ -99,7 +100,7 @@ impl Results {
     }
 }
 
-/// Nanoseconds as the seconds of the wire.
+/// Converts nanoseconds to the seconds of the wire.
 fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
@@ -152,7 +153,7 @@ impl Serialize for FlowResult {
         map.serialize_entry("jitter", &(self.ipdv_ns.unwrap_or(0.0) / 1e9))?;
         map.serialize_entry("errors", &self.lost.unwrap_or(0))?;
         map.serialize_entry("packets", &self.packets.unwrap_or(0))?;
-        // Stock ends refuse one without the other.
+        // Upstream rejects one without the other.
         if let (Some(lost), Some(packets)) = (self.omitted_lost, self.omitted_packets) {
             map.serialize_entry("omitted_errors", &lost)?;
             map.serialize_entry("omitted_packets", &packets)?;
@@ -213,7 +214,7 @@ impl<'de> Deserialize<'de> for Results {
     }
 }
 
-/// The flows, as many as a test can have.
+/// List of flows with the maximum length of a test.
 struct Flows(Vec<FlowResult>);
 
 impl<'de> Deserialize<'de> for Flows {

@@ -1,4 +1,4 @@
-//! The end that was connected to.
+//! Server side of a control connection.
 
 use super::cookie::{COOKIE_BYTES, Cookie};
 use super::error::{Iperf3Error, Phase};
@@ -10,34 +10,34 @@ use super::results::Results;
 use super::state::State;
 use super::{CLIENT_RESULTS_LIMIT_BYTES, PARAMS_LIMIT_BYTES, RESULTS_LIMIT_BYTES};
 
-/// What each step of a client may take, in nanoseconds: a stock client does all of them at once.
+/// Timeout of each step of a client, in nanoseconds: an upstream client does each of them at once.
 const PATIENCE_NS: u64 = 10_000_000_000;
 
-/// What a client says.
+/// Event from the client.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ServerEvent {
-    /// This is wanted: [`Server::accept`] or [`Server::refuse`] it.
+    /// The client requests this test: call [`Server::accept`] or [`Server::refuse`].
     Asked(Box<Params>),
-    /// Its time, bytes or blocks are used up: flows from here end now, and what is still on its way
-    /// to here may be read. The client has been asked for its results.
+    /// The client's time, bytes or blocks are used up: stop the flows that this end sends; data
+    /// that is still on its way to it may be read. The client's results were requested.
     Ended,
-    /// What it counted, before it knows what was counted here: answer with [`Server::results`].
+    /// Results of the client; it waits for those of the server: call [`Server::results`].
     Results(Box<Results>),
-    /// It stops before the end, and will not take results.
+    /// The client terminated the test and reads no results.
     Terminated,
-    /// It has everything; close the connection.
+    /// The client has the results; close the connection.
     Done,
 }
 
-/// Control connection of one test, at the server. See the module's head for the order of things.
+/// Control connection of one test, server side. The module documentation has the order of messages.
 #[derive(Debug)]
 pub struct Server {
     wire: Wire,
     step: Step,
     since_ns: u64,
-    /// How long the run may take at most; `None` where no time was agreed.
+    /// Maximum duration of the run; `None` if no time was agreed.
     run_ns: Option<u64>,
-    /// Flows that have not come yet, the next one last.
+    /// Flows that have not arrived, the next one last.
     missing: Vec<Flow>,
 }
 
@@ -69,9 +69,9 @@ impl Step {
 }
 
 impl Server {
-    /// A connection whose first [`COOKIE_BYTES`] were a [`Cookie`] that no running test has. What
-    /// came after them goes to [`Server::receive`]. Times are nanoseconds of any clock that never
-    /// goes back.
+    /// Creates the state for a connection whose first [`COOKIE_BYTES`] were a [`Cookie`] that no
+    /// running test has. Pass the bytes after them to [`Server::receive`]. Times are nanoseconds of
+    /// any monotonic clock.
     #[must_use]
     pub fn new(now_ns: u64) -> Self {
         let mut wire = Wire::default();
@@ -85,23 +85,23 @@ impl Server {
         }
     }
 
-    /// Reads the first bytes of a connection and makes the server for it; `None` when they are no
+    /// Reads the first bytes of a connection and creates the state for it; `None` if they are no
     /// cookie.
     #[must_use]
     pub fn open(first: &[u8; COOKIE_BYTES], now_ns: u64) -> Option<(Cookie, Self)> {
         Cookie::read(first).map(|cookie| (cookie, Self::new(now_ns)))
     }
 
-    /// Takes what arrived on the control connection, at most
+    /// Appends bytes received on the control connection, at most
     /// [`READ_AHEAD_BYTES`](super::READ_AHEAD_BYTES) at a time.
     ///
     /// # Errors
-    /// [`Iperf3Error::ReadAhead`] when events were not taken out, [`Iperf3Error::Failed`] after any
+    /// [`Iperf3Error::ReadAhead`] if events were not taken out, [`Iperf3Error::Failed`] after any
     /// error.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<(), Iperf3Error> {
         let limit = match self.step {
             Step::Failed => return Err(Iperf3Error::Failed),
-            // Nothing is of interest any more; nothing is kept.
+            // Later bytes are ignored.
             Step::Over => return Ok(()),
             Step::Parameters => PARAMS_LIMIT_BYTES,
             Step::TheirResults => CLIENT_RESULTS_LIMIT_BYTES,
@@ -112,11 +112,11 @@ impl Server {
             .map_err(|error| self.fail(error))
     }
 
-    /// What the client said next; `None` until more has arrived.
+    /// Returns the next event; `None` until more has arrived.
     ///
     /// # Errors
-    /// Whatever it did wrong; nothing can be read after that. A refusal is queued where a stock
-    /// client understands one.
+    /// Any protocol error of the client; nothing can be read after it. An error code is queued
+    /// where upstream's client reads one.
     pub fn next_event(&mut self, now_ns: u64) -> Result<Option<ServerEvent>, Iperf3Error> {
         self.read(now_ns).map_err(|error| self.fail(error))
     }
@@ -140,7 +140,7 @@ impl Server {
                     ServerEvent::Asked(Box::new(params))
                 }))
             }
-            // Its first byte is a length's, and no text is so long that this byte is not 0.
+            // The first byte is that of a length, and no text is so long that this byte is not 0.
             Step::TheirResults if matches!(self.wire.incoming(), [0, ..] | []) => {
                 let results = self.wire.text(CLIENT_RESULTS_LIMIT_BYTES, Results::read);
                 if results.is_err() {
@@ -185,7 +185,7 @@ impl Server {
         }
     }
 
-    /// Agrees: the client may open its flows. For UDP the socket must be open before.
+    /// Accepts the test: the client may open its flows. For UDP open the socket first.
     ///
     /// # Errors
     /// [`Iperf3Error::OutOfTurn`].
@@ -196,21 +196,21 @@ impl Server {
         Ok(())
     }
 
-    /// A flow of this test has come: which one it is. `None` when all are there already, or none is
-    /// waited for; such a connection gets [`BUSY`](super::BUSY) and is closed.
+    /// Assigns a new flow of this test; `None` if none is missing or awaited: send
+    /// [`BUSY`](super::BUSY) on its connection and close it.
     pub fn flow_arrived(&mut self) -> Option<Flow> {
         (self.step == Step::Flows)
             .then(|| self.missing.pop())
             .flatten()
     }
 
-    /// Whether flows are still to come.
+    /// Returns whether flows are missing.
     #[must_use]
     pub fn waits_for_flows(&self) -> bool {
         self.step == Step::Flows && !self.missing.is_empty()
     }
 
-    /// Starts the run, when all flows are there.
+    /// Starts the run after all flows have arrived.
     ///
     /// # Errors
     /// [`Iperf3Error::OutOfTurn`].
@@ -228,11 +228,11 @@ impl Server {
         Ok(())
     }
 
-    /// Says what was counted here, after the client's results have come.
+    /// Sends the local results, after those of the client.
     ///
     /// # Errors
-    /// [`Iperf3Error::OutOfTurn`]; [`Iperf3Error::Outsized`] for a report that is too long, which
-    /// leaves everything as it was.
+    /// [`Iperf3Error::OutOfTurn`]; [`Iperf3Error::Outsized`] if the report is too long, which
+    /// changes nothing.
     pub fn results(&mut self, ours: &Results, now_ns: u64) -> Result<(), Iperf3Error> {
         self.turn("sending results", Step::OurResults)?;
         self.wire.send_text(&ours.write()?, RESULTS_LIMIT_BYTES)?;
@@ -241,7 +241,8 @@ impl Server {
         Ok(())
     }
 
-    /// Refuses, or gives up, with a reason that the client prints. Close after it was written.
+    /// Rejects or aborts the test with an error code that the client prints. Close the connection
+    /// after the bytes were written.
     pub fn refuse(&mut self, refusal: Refusal, errno: i32) {
         if !matches!(self.step, Step::Over | Step::Failed) {
             self.say_refusal(refusal, errno);
@@ -249,7 +250,8 @@ impl Server {
         }
     }
 
-    /// Ends the test before its time: the client prints what it has. Close after it was written.
+    /// Terminates the test early: the client prints its figures so far. Close the connection after
+    /// the bytes were written.
     pub fn terminate(&mut self) {
         if !matches!(self.step, Step::Over | Step::Failed) {
             self.wire.send(&[State::ServerTerminate.to_byte()]);
@@ -257,11 +259,11 @@ impl Server {
         }
     }
 
-    /// The client closed the connection, or it broke.
+    /// Records that the client closed the connection, or that it broke.
     ///
     /// # Errors
-    /// [`Iperf3Error::Vanished`] unless all was said. A client that goes instead of saying goodbye has
-    /// all it wanted.
+    /// [`Iperf3Error::Vanished`] unless the exchange was complete. A client that closes instead of
+    /// confirming the end has its results.
     pub fn closed(&mut self) -> Result<(), Iperf3Error> {
         match self.step {
             Step::Over | Step::Farewell => {
@@ -275,11 +277,11 @@ impl Server {
         }
     }
 
-    /// When the client is late, or has waited too long; `None` when there is nothing to wait for. A run
-    /// without an agreed time has no end here: whoever sees the flows knows whether it stands still.
+    /// Returns the deadline of the client's next step; `None` if none is awaited. A run without an
+    /// agreed time has no deadline here: the driver detects when its flows stall.
     fn deadline_ns(&self) -> Option<u64> {
         let patience = match self.step {
-            // The client waits meanwhile for a turn that another test of its address has.
+            // The client waits meanwhile for another test of its address.
             Step::Asked => PATIENCE_NS,
             Step::Parameters | Step::Flows | Step::TheirResults | Step::Farewell => PATIENCE_NS,
             Step::Running => self.run_ns?.saturating_add(PATIENCE_NS),
@@ -288,10 +290,10 @@ impl Server {
         Some(self.since_ns.saturating_add(patience))
     }
 
-    /// Whether the client is still in time, and its test was agreed to in time.
+    /// Checks the deadline of the client's next step, and that the test was accepted in time.
     ///
     /// # Errors
-    /// [`Iperf3Error::Overdue`], [`Iperf3Error::Busy`]; what the client is to be told is queued.
+    /// [`Iperf3Error::Overdue`], [`Iperf3Error::Busy`]; the message for the client is queued.
     pub fn check(&mut self, now_ns: u64) -> Result<(), Iperf3Error> {
         match self.deadline_ns() {
             Some(deadline) if now_ns >= deadline => {
@@ -311,16 +313,16 @@ impl Server {
         }
     }
 
-    /// What is to be written to the client next.
+    /// Returns the bytes to write next.
     #[must_use]
     pub fn outgoing(&self) -> &[u8] {
         self.wire.outgoing()
     }
 
-    /// So many bytes of [`Server::outgoing`] were written.
+    /// Removes bytes of [`Server::outgoing`] that were written.
     ///
     /// # Panics
-    /// When there were fewer.
+    /// If there were fewer.
     pub fn sent(&mut self, bytes: usize) {
         self.wire.sent(bytes);
     }

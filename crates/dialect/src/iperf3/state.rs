@@ -1,36 +1,36 @@
-//! The single bytes by which the ends tell each other where they are.
+//! State bytes of the control connection.
 
-/// A byte on the control connection.
+/// State byte on the control connection, named as in iperf3's source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Server: both sides set up their flows now.
+    /// Server: both ends set up their flows.
     TestStart,
     /// Server: payload may flow.
     TestRunning,
     /// Client: its time, bytes or blocks are used up.
     TestEnd,
-    /// Server: send the parameters.
+    /// Server: requests the parameters.
     ParamExchange,
-    /// Server: open the flows.
+    /// Server: requests the flows.
     CreateStreams,
-    /// Server: it stops before the end.
+    /// Server: terminates the test early.
     ServerTerminate,
-    /// Client: it stops before the end.
+    /// Client: terminates the test early.
     ClientTerminate,
-    /// Server: send your results, then read mine.
+    /// Server: requests the client's results and sends its own after them.
     ExchangeResults,
-    /// Server: all is said.
+    /// Server: the exchange of results is complete.
     DisplayResults,
-    /// Client: it is done.
+    /// Client: the test is complete.
     Done,
     /// Server: another test is running.
     AccessDenied,
-    /// Server: it cannot; two numbers follow.
+    /// Server: error; two numbers follow.
     ServerError,
 }
 
 impl State {
-    /// The byte on the wire, as a signed number in the stock source.
+    /// Returns the byte on the wire; upstream's source writes it as a signed number.
     #[must_use]
     pub const fn to_byte(self) -> u8 {
         match self {
@@ -49,7 +49,7 @@ impl State {
         }
     }
 
-    /// The state of a byte; `None` for one that no version sends.
+    /// Returns the state of a byte; `None` for one that no version sends.
     #[must_use]
     pub const fn from_byte(byte: u8) -> Option<Self> {
         Some(match byte {

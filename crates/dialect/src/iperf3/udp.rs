@@ -1,28 +1,28 @@
-//! UDP flows: how one is opened, and the header of its datagrams.
+//! UDP flows: opening, and header of the datagrams.
 //!
 //! ```text
-//! hello, client to server    39 38 37 36   (b1 68 de 3a is what an old server answers)
-//! answer, server to client   36 37 38 39
+//! hello, client to server    39 38 37 36   (b1 68 de 3a is the reply of an old server)
+//! reply, server to client    36 37 38 39
 //! datagram                   seconds u32 | microseconds u32 | sequence u32, or u64 | filler
 //! ```
 //!
-//! Flows are opened one after another: hello and answer carry no name of a test, so a server knows a
-//! flow by its sender's address and by which test waits for flows. Neither is repeated by stock ends.
-//! The time is the sender's monotonic clock: good for the variation of transit times, not for one-way
+//! Flows are opened one after another. Hello and reply do not identify the test, so a server finds
+//! it by the sender's address and by which test awaits flows. Upstream repeats neither of them. The
+//! time is the sender's monotonic clock: usable for the variation of transit times, not for one-way
 //! delays. Numbers begin at 1 in each flow.
 
 use super::params::Counters;
 
-/// Bytes of a hello and of its answer.
+/// Bytes of a hello and of its reply.
 pub const HELLO_BYTES: usize = 4;
 
-/// Which hello a client sent. Stock ends write these numbers in their own byte order, and versions
-/// before 3.8 had other numbers: each is answered in its own.
+/// Hello of a client. Upstream writes these numbers in the byte order of its host, and versions
+/// before 3.8 had other numbers: each has its own reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hello {
-    /// From a little-endian machine.
+    /// From a little-endian host.
     Little,
-    /// From a big-endian machine.
+    /// From a big-endian host.
     Big,
     /// An old version, little-endian.
     OldLittle,
@@ -30,20 +30,20 @@ pub enum Hello {
     OldBig,
 }
 
-/// The numbers of old versions.
+/// Numbers of old versions.
 const OLD_HELLO: u32 = 123_456_789;
 const OLD_ANSWER: u32 = 987_654_321;
 
 impl Hello {
     const ALL: [Self; 4] = [Self::Little, Self::Big, Self::OldLittle, Self::OldBig];
 
-    /// Reads a whole datagram; `None` when it is no hello.
+    /// Reads a complete datagram; `None` if it is no hello.
     #[must_use]
     pub fn read(datagram: &[u8]) -> Option<Self> {
         Self::ALL.into_iter().find(|hello| hello.wire() == datagram)
     }
 
-    /// What a client sends.
+    /// Returns the hello as the client sends it.
     #[must_use]
     pub fn wire(self) -> [u8; HELLO_BYTES] {
         match self {
@@ -54,7 +54,7 @@ impl Hello {
         }
     }
 
-    /// What a server answers.
+    /// Returns the reply of the server.
     #[must_use]
     pub fn answer(self) -> [u8; HELLO_BYTES] {
         match self {
@@ -66,24 +66,24 @@ impl Hello {
     }
 }
 
-/// Whether a datagram is the answer of a server, of any version and byte order.
+/// Returns whether a datagram is the reply of a server, of any version and byte order.
 #[must_use]
 pub fn is_answer(datagram: &[u8]) -> bool {
     Hello::ALL.iter().any(|hello| hello.answer() == datagram)
 }
 
-/// The beginning of a datagram.
+/// Header of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Number of the datagram within its flow, from 1.
     pub sequence: u64,
-    /// When it was sent, in nanoseconds of the sender's monotonic clock, exact to the microsecond;
-    /// it wraps after 2^32 seconds.
+    /// Send time in nanoseconds of the sender's monotonic clock, with microsecond resolution; wraps
+    /// after 2^32 seconds.
     pub sent_ns: u64,
 }
 
 impl Counters {
-    /// Bytes of a datagram's header.
+    /// Returns the bytes of a datagram's header.
     #[must_use]
     pub const fn header_bytes(self) -> usize {
         match self {
@@ -93,13 +93,13 @@ impl Counters {
     }
 }
 
-/// Writes the header over the beginning of a datagram; a smaller one stays as it is.
+/// Writes the header over the beginning of a datagram; a smaller datagram is unchanged.
 #[inline]
 pub fn write_header(datagram: &mut [u8], counters: Counters, header: Header) {
     let Some(room) = datagram.get_mut(..counters.header_bytes()) else {
         return;
     };
-    // Both halves fit: the seconds wrap on purpose, and the rest is below a million.
+    // Both halves fit: the seconds wrap by design, and the rest is below a million.
     let seconds = (header.sent_ns / 1_000_000_000) as u32;
     let microseconds = (header.sent_ns % 1_000_000_000 / 1000) as u32;
     room[..4].copy_from_slice(&seconds.to_be_bytes());
@@ -110,7 +110,7 @@ pub fn write_header(datagram: &mut [u8], counters: Counters, header: Header) {
     }
 }
 
-/// Reads the header of a datagram; `None` when it is too small, or its time is none.
+/// Reads the header of a datagram; `None` if it is too small, or its time is invalid.
 #[inline]
 #[must_use]
 pub fn read_header(datagram: &[u8], counters: Counters) -> Option<Header> {
