@@ -1,4 +1,4 @@
-//! The parameters as JSON.
+//! JSON form of the parameters.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,14 +10,14 @@ use super::{Counters, Params, Protocol, TCP_BLOCK, UDP_BLOCK, Way};
 use crate::iperf3::error::{Iperf3Error, JsonError};
 use crate::iperf3::json::{Loose, check_depth};
 
-/// Longest test of a stock client, in seconds: a day.
+/// Longest test of an upstream client, in seconds: a day.
 const SECONDS_LIMIT: f64 = 86_400.0;
 
-/// Names of unknown parameters that are kept.
+/// Maximum number of stored names of unknown parameters.
 const UNKNOWN_LIMIT: usize = 16;
 
 impl Params {
-    /// Reads the text of a client.
+    /// Parses the text of a client.
     pub(in crate::iperf3) fn read(text: &[u8]) -> Result<Self, Iperf3Error> {
         let read = || {
             check_depth(text)?;
@@ -29,7 +29,7 @@ impl Params {
         })
     }
 
-    /// The text that a client sends.
+    /// Returns the text that a client sends.
     pub(in crate::iperf3) fn write(&self) -> Vec<u8> {
         let seconds = |ns: u64| ns.div_ceil(1_000_000_000);
         let on = |on: bool| on.then_some(1);
@@ -69,7 +69,7 @@ impl Params {
     }
 }
 
-/// The parameters with the types that stock servers insist on: `true` for some switches, 1 for others.
+/// Parameters with the types that upstream servers require: `true` for some switches, 1 for others.
 #[derive(Serialize)]
 struct WireParams<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -127,7 +127,7 @@ struct WireParams<'a> {
     client_version: Option<&'a str>,
 }
 
-/// Names of stock parameters that change nothing here.
+/// Names of upstream's parameters that have no effect here.
 const IGNORED: &[&str] = &[
     "pacing_timer",
     "congestion_used",
@@ -141,14 +141,14 @@ const IGNORED: &[&str] = &[
     "gro_bf_size",
 ];
 
-/// What is read, by name. A name that comes twice: the last one counts.
+/// Parsed values by name. The last one of a repeated name counts.
 #[derive(Default)]
 struct Fields {
     known: Vec<(&'static str, Loose)>,
     unknown: Vec<String>,
 }
 
-/// Names that are understood.
+/// Names of the parameters that are parsed.
 const KNOWN: &[&str] = &[
     "tcp",
     "udp",
@@ -212,7 +212,7 @@ impl Fields {
     }
 }
 
-/// Zero is how a stock client says "not this one".
+/// Returns the value unless it is zero, which an upstream client writes for an unset parameter.
 fn unless_zero<T: PartialEq + From<u8>>(value: Option<T>) -> Option<T> {
     value.filter(|value| *value != T::from(0))
 }
@@ -225,7 +225,7 @@ impl TryFrom<Fields> for Params {
         let protocol = match () {
             () if f.take("udp").is_on() => Protocol::Udp,
             () if f.take("sctp").is_on() => Protocol::Sctp,
-            // Stock servers take it for granted too.
+            // TCP is also the default of upstream servers.
             () => Protocol::Tcp,
         };
         let (reverse, both) = (f.take("reverse").is_on(), f.take("bidirectional").is_on());
