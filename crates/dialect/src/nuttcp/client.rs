@@ -1,4 +1,4 @@
-//! The client's end of a control connection.
+//! Client side of a control connection.
 
 use super::error::NuttcpError;
 use super::line::Lines;
@@ -8,28 +8,29 @@ use super::{HELLO, VERSION};
 use crate::far::FarReport;
 use crate::queue::Queue;
 
-/// What the server said.
+/// Event from the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientEvent {
-    /// It is a server. Listen on the ports of the data if the server connects
-    /// (not [`Test::client_connects`]), then say [`Client::ready`].
+    /// The server sent its HELO. Listen on the data ports if the server connects (not
+    /// [`Test::client_connects`]), then call [`Client::ready`].
     Prepare(Test),
-    /// It agreed. Move the data: connect [`CONNECT_DELAY_NS`](super::CONNECT_DELAY_NS) from now, or
-    /// wait for the server to. When everything was sent over UDP, close the writing half of the control
-    /// connection; over TCP that of the data.
+    /// The server accepted the test. Transfer the data: connect
+    /// [`CONNECT_DELAY_NS`](super::CONNECT_DELAY_NS) from now, or wait for the server's connection.
+    /// When everything was sent, shut down the sending side: over UDP that of the control
+    /// connection, over TCP that of the data connections.
     Start(Test),
-    /// What it received in an interval, as it says.
+    /// Data that the server received in an interval, as it reports it.
     Interval(Interval),
-    /// It has everything that it will take: stop sending.
+    /// The server reads no more data: stop sending.
     Done,
-    /// It closed: its report is complete.
+    /// The server closed the connection: its report is complete.
     Ended,
 }
 
-/// Intervals that are kept for a caller that does not ask; more are dropped.
+/// Maximum number of stored interval events; more are dropped.
 const EVENTS_LIMIT: usize = 4_096;
 
-/// The client's end of a control connection.
+/// Client side of a control connection.
 #[derive(Clone, Debug)]
 pub struct Client {
     test: Test,
@@ -47,7 +48,7 @@ enum Place {
     Hello,
     Preparing,
     Agreement,
-    /// KO was said; its reasons follow.
+    /// KO has arrived; the reasons follow.
     Refused,
     Running,
     Ended,
@@ -55,10 +56,10 @@ enum Place {
 }
 
 impl Client {
-    /// Asks for this test: its HELO waits to be sent.
+    /// Requests a test: queues the HELO.
     ///
     /// # Errors
-    /// [`NuttcpError::Impossible`] when nuttcp cannot do it.
+    /// [`NuttcpError::Impossible`] if nuttcp cannot run it.
     pub fn new(test: Test) -> Result<Self, NuttcpError> {
         if let Some(reason) = test.fault() {
             return Err(NuttcpError::Impossible { reason });
@@ -77,10 +78,10 @@ impl Client {
         Ok(client)
     }
 
-    /// Takes what arrived.
+    /// Reads received bytes.
     ///
     /// # Errors
-    /// [`NuttcpError`]: the connection is to be closed.
+    /// [`NuttcpError`]: close the connection.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<(), NuttcpError> {
         let taken = self.take(bytes);
         if taken.is_err() {
@@ -144,10 +145,10 @@ impl Client {
         Ok(())
     }
 
-    /// The server closed the connection.
+    /// Records that the server closed the connection.
     ///
     /// # Errors
-    /// When no test was agreed on: [`NuttcpError::Vanished`] or [`NuttcpError::Refused`].
+    /// [`NuttcpError::Vanished`] or [`NuttcpError::Refused`] if no test was accepted.
     pub fn closed(&mut self) -> Result<(), NuttcpError> {
         let result = match self.place {
             Place::Running => {
@@ -173,13 +174,13 @@ impl Client {
         }
     }
 
-    /// What happened, one after the other.
+    /// Returns the next event.
     pub fn poll(&mut self) -> Option<ClientEvent> {
         self.events.pop_front()
     }
 
-    /// The data's listening sockets stand: the test is asked for. Without a server that waits for
-    /// it (because it failed meanwhile, say) nothing happens.
+    /// Requests the test, after the listening data sockets were opened. Has no effect unless a
+    /// server waits for the request.
     pub fn ready(&mut self) {
         if let (Place::Preparing, Some(server)) = (self.place, self.server) {
             let line = self.test.line(server);
@@ -192,39 +193,39 @@ impl Client {
         self.waiting.push(text.as_bytes());
     }
 
-    /// What is to be written next.
+    /// Returns the bytes to write next.
     #[must_use]
     pub fn outgoing(&self) -> &[u8] {
         self.waiting.bytes()
     }
 
-    /// So many bytes of [`Client::outgoing`] were written.
+    /// Removes bytes of [`Client::outgoing`] that were written.
     ///
     /// # Panics
-    /// When there were fewer.
+    /// If there were fewer.
     pub fn sent(&mut self, bytes: usize) {
         self.waiting.pop(bytes);
     }
 
-    /// The server's version, once it said it.
+    /// Returns the server's version, once it has arrived.
     #[must_use]
     pub fn server_version(&self) -> Option<Version> {
         self.server
     }
 
-    /// The server's report, as far as it has come.
+    /// Returns the server's report so far.
     #[must_use]
     pub fn report(&self) -> &Report {
         &self.report
     }
 
-    /// What the server said of the test: what it received of ours, or what it sent.
+    /// Returns the server's figures: what it received from this client, or what it sent.
     #[must_use]
     pub fn far_report(&self) -> FarReport {
         far_report(&self.test, &self.report)
     }
 
-    /// Which way payload goes.
+    /// Returns the direction of the payload.
     #[must_use]
     pub fn way(&self) -> Way {
         self.test.way

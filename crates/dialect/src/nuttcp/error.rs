@@ -1,53 +1,53 @@
-//! What can go wrong on a control connection.
+//! Errors of a nuttcp control connection.
 
 use super::line::{LINE_LIMIT_BYTES, TEXT_LIMIT_BYTES};
 use super::test::Version;
 
-/// Why a control connection cannot go on; it is to be closed once what waits was sent.
+/// Error of a control connection. Send the queued bytes, then close the connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NuttcpError {
-    /// The peer's first line is none of nuttcp.
+    /// The first line of the peer is not nuttcp's HELO.
     #[error(
-        "the peer said {line:?} where nuttcp says HELO and its version: check host and port (nuttcp's control port is 5000)"
+        "the peer sent {line:?} instead of nuttcp's HELO with a version: check host and port (nuttcp's control port is 5000)"
     )]
     NotNuttcp {
-        /// What it said.
+        /// The line.
         line: String,
     },
-    /// The peer is older than what we can speak with.
+    /// The version of the peer is not supported.
     #[error("the peer is nuttcp {version}, older than 5.4.1: update it there")]
     TooOld {
-        /// Its version.
+        /// Version of the peer.
         version: Version,
     },
-    /// The server refused the test.
-    #[error("the nuttcp server refused the test: {reason}")]
+    /// The server rejected the test.
+    #[error("the nuttcp server rejected the test: {reason}")]
     Refused {
-        /// Its words.
+        /// Reason that the server sent.
         reason: String,
     },
-    /// A line without an end.
+    /// A line exceeds the limit.
     #[error(
-        "the peer sent a line of more than {LINE_LIMIT_BYTES} B: it is no nuttcp; name the right dialect for this port"
+        "the peer sent a line of more than {LINE_LIMIT_BYTES} B: it does not use nuttcp; assign the right protocol to this port"
     )]
     LineTooLong,
-    /// More lines than a report has.
+    /// The report exceeds the limit.
     #[error(
-        "the peer sent more than {TEXT_LIMIT_BYTES} B of report: it is broken, or no nuttcp; end it there"
+        "the peer sent more than {TEXT_LIMIT_BYTES} B of report: it is broken, or not nuttcp; stop it there"
     )]
     TooMuch,
-    /// The connection ended too early.
+    /// The peer closed the connection before a test was accepted.
     #[error(
-        "the nuttcp peer closed its control connection before the test was agreed on: see its console"
+        "the nuttcp peer closed its control connection before the test was accepted: see its console"
     )]
     Vanished,
-    /// Our own test cannot be asked for.
-    #[error("nuttcp cannot do this test: {reason}")]
+    /// nuttcp cannot run the test of this client.
+    #[error("nuttcp cannot run this test: {reason}")]
     Impossible {
-        /// Why.
+        /// Reason.
         reason: String,
     },
-    /// Reading was tried again after it had failed.
-    #[error("the control connection failed before: close it")]
+    /// A read was repeated after an error.
+    #[error("the control connection has already failed: close it")]
     Failed,
 }

@@ -1,14 +1,15 @@
-//! Lines out of a stream, in bounded memory.
+//! Lines of a stream, read with bounded memory.
 
 use super::error::NuttcpError;
 
-/// The longest line that is taken: the longest real one, the parameters, has 360 bytes.
+/// Longest line in bytes: the longest real one, the parameters, has 360 bytes.
 pub const LINE_LIMIT_BYTES: usize = 1_024;
 
-/// The most text that is taken from one peer: a report is below 1 KiB, an interval line 250 bytes.
+/// Maximum amount of text from one peer in bytes: a report is below 1 KiB, an interval line 250
+/// bytes.
 pub const TEXT_LIMIT_BYTES: usize = 4 << 20;
 
-/// Cuts a stream into lines.
+/// Splits a stream into lines.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lines {
     partial: Vec<u8>,
@@ -16,8 +17,8 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Takes the next line from the front of `bytes`, without its end; `None` when they are used up.
-    /// Characters that would steer a terminal are replaced.
+    /// Takes the next line from the front of `bytes`, without its line end; `None` if it is
+    /// incomplete. Control characters, which could change the state of a terminal, are replaced.
     pub(super) fn next(&mut self, bytes: &mut &[u8]) -> Result<Option<String>, NuttcpError> {
         let end = bytes.iter().position(|&byte| byte == b'\n');
         let (part, rest) = bytes.split_at(end.unwrap_or(bytes.len()));
@@ -40,7 +41,7 @@ impl Lines {
     }
 }
 
-/// Text that a terminal can be given.
+/// Replaces control characters, for output on a terminal.
 fn printable(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.trim_ascii_end())
         .chars()

@@ -1,4 +1,4 @@
-//! What a receiver or transmitter says at its end, written and read.
+//! Text report of a receiver or transmitter: formatting and parsing.
 
 use std::fmt::Write;
 
@@ -7,59 +7,59 @@ use crate::far::{FarFigures, FarFlow, FarReport};
 use crate::sniff::Carrier;
 use linerate_metric::plan::Direction;
 
-/// How far a count of bytes that was read from a report can be from the true one: reports give MB
-/// (2^20 bytes) with four decimals.
+/// Largest error of a byte count that was parsed from a report, in bytes: reports give MB (2^20
+/// bytes) with four decimals.
 pub const BYTES_ERROR: u64 = 53;
 
 const MB: f64 = 1_048_576.0;
 
-/// The least time that is divided by, as in stock nuttcp.
+/// Shortest time in nanoseconds for a division, as in upstream.
 const LEAST_NS: u64 = 1_000;
 
-/// Lines of a far end's report that are kept for people, but for those of intervals: a stock server says ten.
+/// Maximum number of stored report lines, without those of intervals: an upstream server sends ten.
 const TEXT_LIMIT_LINES: usize = 64;
 
-/// Lines of intervals that are kept: some 80 B each, half an hour of seconds.
+/// Maximum number of stored interval lines, of about 80 B each: half an hour of seconds.
 const INTERVAL_LIMIT_LINES: usize = 2_000;
 
-/// Processor time of an end.
+/// CPU time of an end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cpu {
-    /// In user mode, in nanoseconds.
+    /// User mode, in nanoseconds.
     pub user_ns: u64,
-    /// In the kernel, in nanoseconds.
+    /// Kernel mode, in nanoseconds.
     pub system_ns: u64,
 }
 
-/// What an end counted. What is `None` is left out of the report.
+/// Counters of an end. `None` is left out of the report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Payload.
+    /// Payload bytes.
     pub bytes: u64,
-    /// How long it took, in nanoseconds.
+    /// Duration in nanoseconds.
     pub duration_ns: u64,
-    /// Processor time.
+    /// CPU time.
     pub cpu: Option<Cpu>,
-    /// Calls that moved payload.
+    /// Number of system calls that moved payload.
     pub calls: Option<u64>,
-    /// Segments sent again; a transmitter's.
+    /// Retransmitted segments; of a transmitter.
     pub retransmits: Option<u64>,
-    /// Round trip when the data connection was made, in nanoseconds; whoever connected has it.
+    /// Round-trip time of the connection setup in nanoseconds; of the connecting end.
     pub rtt_ns: Option<u64>,
-    /// Maximum segment size of the data connection.
+    /// Maximum segment size of the data connection in bytes.
     pub mss: Option<u32>,
 }
 
-/// What an end counted in one interval.
+/// Counters of an end for one interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interval {
-    /// Payload.
+    /// Payload bytes.
     pub bytes: u64,
-    /// How long it was, in nanoseconds.
+    /// Duration in nanoseconds.
     pub duration_ns: u64,
-    /// UDP: datagrams that were missed, and that were sent.
+    /// UDP: lost and sent datagrams.
     pub lost_of: Option<(u64, u64)>,
-    /// TCP: segments sent again.
+    /// TCP: retransmitted segments.
     pub retransmits: Option<u64>,
 }
 
@@ -71,7 +71,7 @@ fn megabits(bytes: u64, ns: u64) -> f64 {
     bytes as f64 / 125_000.0 / seconds(ns)
 }
 
-/// The line of an interval, for a client of stock nuttcp.
+/// Returns the line of an interval, in upstream's format.
 pub(super) fn interval_line(test: &Test, interval: &Interval) -> String {
     let megabytes = interval.bytes as f64 / MB;
     let time = seconds(interval.duration_ns);
@@ -116,9 +116,9 @@ pub(super) fn interval_line(test: &Test, interval: &Interval) -> String {
     line + "\n"
 }
 
-/// The report of a server, for a client of stock nuttcp, which looks for the lines by their words.
+/// Returns the report of a server. An upstream client finds the lines by their words.
 pub(super) fn report_lines(test: &Test, counts: &Counts) -> String {
-    // Who speaks: the server transmits when the client receives.
+    // `t` if the server transmits, `r` if it receives.
     let who = if test.way == Way::ToClient { 't' } else { 'r' };
     let transport = match test.carrier {
         Carrier::Stream => "tcp",
@@ -129,7 +129,7 @@ pub(super) fn report_lines(test: &Test, counts: &Counts) -> String {
     let rate = megabits(counts.bytes, counts.duration_ns);
     let (buffer, streams, port) = (test.buffer_bytes, test.streams, test.first_port);
     let mut text = format!("nuttcp-{who}: v{}: linerate\n", super::VERSION);
-    // For people, or in the words of `-fparse`.
+    // Writes the default form, or that of `-fparse`.
     let mut say = |people: String, parseable: String| {
         let line = if test.parseable { parseable } else { people };
         // Writing to a String cannot fail.
@@ -180,7 +180,7 @@ pub(super) fn report_lines(test: &Test, counts: &Counts) -> String {
     text
 }
 
-/// Minutes and seconds.
+/// Formats minutes and seconds.
 fn clock(seconds: f64) -> String {
     let whole = seconds as u64;
     format!("{}:{:02}", whole / 60, whole % 60)
@@ -190,28 +190,28 @@ fn percent(cpu: Cpu, seconds: f64) -> u64 {
     ((cpu.user_ns + cpu.system_ns) as f64 / 1e7 / seconds) as u64
 }
 
-/// What a far end said, line by line.
+/// Report of a remote end, collected line by line.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
-    /// Payload that it counted, within [`BYTES_ERROR`].
+    /// Payload bytes that it counted, within [`BYTES_ERROR`].
     pub bytes: Option<u64>,
-    /// How long it counted, in nanoseconds.
+    /// Duration of its counting in nanoseconds.
     pub duration_ns: Option<u64>,
-    /// Segments that its kernel sent again.
+    /// Segments that its kernel retransmitted.
     pub retransmits: Option<u64>,
-    /// Calls that it made to move payload.
+    /// System calls that moved payload.
     pub calls: Option<u64>,
-    /// Share of one processor that it used, in percent.
+    /// CPU usage in percent of one processor.
     pub cpu_percent: Option<u64>,
-    /// Its lines, for people.
+    /// Lines of the report.
     pub text: Vec<String>,
-    /// Lines of intervals among them, and the others.
+    /// Number of stored interval lines; `words` counts the other lines.
     intervals: usize,
     words: usize,
 }
 
 impl Report {
-    /// Takes a line: what an interval line said, if it was one.
+    /// Parses a line; returns the interval if it is an interval line.
     pub(super) fn take(&mut self, line: &str) -> Option<Interval> {
         let body = line
             .strip_prefix("nuttcp-r: ")
@@ -220,7 +220,7 @@ impl Report {
             Some(_) => None,
             None => read_interval(line),
         };
-        // What all came to is said behind the intervals: they have a room of their own.
+        // The totals follow the intervals: each kind of line has its own limit.
         let (said, limit) = match interval {
             Some(_) => (&mut self.intervals, INTERVAL_LIMIT_LINES),
             None => (&mut self.words, TEXT_LIMIT_LINES),
@@ -261,7 +261,7 @@ impl Report {
     }
 }
 
-/// A figure without decimals; none above what an `f64` counts exactly.
+/// Converts a number to a count; `None` above the exact range of an `f64`.
 fn whole(value: f64) -> Option<u64> {
     (0.0..9e15).contains(&value).then_some(value as u64)
 }
@@ -270,7 +270,8 @@ fn bytes_of(megabytes: f64) -> Option<u64> {
     whole((megabytes * MB).round())
 }
 
-/// Seconds have two decimals, the rate has four: with it the time is known better.
+/// Returns the duration. Seconds have two decimals and the rate has four, so the rate is more
+/// exact.
 fn duration_of(bytes: Option<u64>, seconds: Option<f64>, rate: Option<f64>) -> Option<u64> {
     let from_rate = match (bytes, rate) {
         (Some(bytes), Some(rate)) if bytes > 0 && rate > 0.0 => {
@@ -279,8 +280,8 @@ fn duration_of(bytes: Option<u64>, seconds: Option<f64>, rate: Option<f64>) -> O
         _ => None,
     };
     let from_seconds = seconds.and_then(|seconds| whole((seconds * 1e9).round()));
-    // Where the two differ by more than the rounding of the seconds, the seconds are what was meant
-    // (a rate of a few bytes has few digits).
+    // If the two differ by more than the rounding of the seconds, the rate has too few digits (a
+    // rate of a few bytes): use the seconds.
     match (from_rate, from_seconds) {
         (Some(rate), Some(seconds)) if rate.abs_diff(seconds) > 10_000_000 => Some(seconds),
         (Some(rate), _) => Some(rate),
@@ -288,7 +289,7 @@ fn duration_of(bytes: Option<u64>, seconds: Option<f64>, rate: Option<f64>) -> O
     }
 }
 
-/// Reads `802.6875 MB / 0.30 sec = 22442.1510 Mbps …` or its `key=value` form.
+/// Parses `802.6875 MB / 0.30 sec = 22442.1510 Mbps …` or its `key=value` form.
 fn read_interval(line: &str) -> Option<Interval> {
     let value = Values(line);
     if line.contains("real_sec=") {
@@ -310,7 +311,7 @@ fn read_interval(line: &str) -> Option<Interval> {
         return None;
     }
     let bytes = value.before("MB / ").and_then(bytes_of)?;
-    // What follows the rate is `2 retrans`, or `12 / 1000 ~drop/pkt`, or nothing.
+    // The rate is followed by `2 retrans`, by `12 / 1000 ~drop/pkt`, or by nothing.
     let (_, rest) = line.split_once(" Mbps")?;
     let words: Vec<_> = rest.split_whitespace().take(4).collect();
     let (lost_of, retransmits) = match words[..] {
@@ -326,11 +327,11 @@ fn read_interval(line: &str) -> Option<Interval> {
     })
 }
 
-/// Finds numbers beside words.
+/// Finder of numbers next to words of a line.
 struct Values<'a>(&'a str);
 
 impl Values<'_> {
-    /// The number that follows a word.
+    /// Returns the number after a word.
     fn after(&self, word: &str) -> Option<f64> {
         let (_, rest) = self.0.split_once(word)?;
         let end = rest
@@ -339,7 +340,7 @@ impl Values<'_> {
         number(&rest[..end])
     }
 
-    /// The number in front of a word.
+    /// Returns the number before a word.
     fn before(&self, word: &str) -> Option<f64> {
         let (rest, _) = self.0.split_once(word)?;
         let rest = rest.trim_end();
@@ -352,14 +353,14 @@ impl Values<'_> {
     }
 }
 
-/// A number of digits and a point.
+/// Parses a number of digits and a point.
 fn number(text: &str) -> Option<f64> {
     text.parse().ok().filter(|value: &f64| value.is_finite())
 }
 
-/// A count that was read from a report as a whole number of buffers, when that is within the
-/// report's error: stock transmitters write whole ones. Of other counts this takes the result up to
-/// twice that error away.
+/// Rounds a count from a report to a multiple of the buffer size if that is within the report's
+/// error: upstream transmitters write complete buffers. For other counts the result is off by at
+/// most twice that error.
 pub(super) fn whole_buffers(test: &Test, bytes: u64) -> u64 {
     let buffer = test.buffer_bytes as u64;
     if buffer <= 2 * BYTES_ERROR {
@@ -373,7 +374,7 @@ pub(super) fn whole_buffers(test: &Test, bytes: u64) -> u64 {
     }
 }
 
-/// What a far end said of a test, from its report.
+/// Converts the report of a remote end.
 pub(super) fn far_report(test: &Test, report: &Report) -> FarReport {
     let bytes = report.bytes.map(|bytes| whole_buffers(test, bytes));
     let packets = match test.carrier {

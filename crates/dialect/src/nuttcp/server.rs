@@ -1,4 +1,4 @@
-//! The server's end of a control connection.
+//! Server side of a control connection.
 
 use super::error::NuttcpError;
 use super::line::Lines;
@@ -8,25 +8,25 @@ use super::{HELLO, VERSION};
 use crate::far::FarReport;
 use crate::queue::Queue;
 
-/// What may wait for a client before interval lines are left out.
+/// Bytes that may wait for a client before interval lines are dropped.
 const UNREAD_BYTES: usize = 64 << 10;
 
-/// What the client wants, or did.
+/// Event from the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerEvent {
-    /// It asks for this test. Listen on its ports if the client connects
-    /// ([`Test::client_connects`]), then say [`Server::ready`], or [`Server::refuse`].
+    /// The client requests this test. Listen on its ports if the client connects
+    /// ([`Test::client_connects`]), then call [`Server::ready`] or [`Server::refuse`].
     Prepare(Test),
-    /// OK is on its way once what waits is sent. Move the data, then say [`Server::finish`]. If
-    /// this end connects, [`CONNECT_DELAY_NS`](super::CONNECT_DELAY_NS) from now.
+    /// OK is queued. Transfer the data, then call [`Server::finish`]. If this end connects, do so
+    /// [`CONNECT_DELAY_NS`](super::CONNECT_DELAY_NS) from now.
     Run(Test),
-    /// It closed its side: over UDP all it sends is sent, else it has given up.
+    /// The client closed its side: over UDP everything was sent, over TCP it has given up.
     ClientClosed,
-    /// Nothing more is to be said: send what waits, and close.
+    /// The exchange is complete: send the queued bytes and close the connection.
     Close,
 }
 
-/// The server's end of a control connection.
+/// Server side of a control connection.
 ///
 /// ```
 /// use linerate_dialect::nuttcp::{Client, ClientEvent, Counts, Server, ServerEvent, Test, Way};
@@ -94,10 +94,10 @@ impl Default for Server {
 }
 
 impl Server {
-    /// Takes what arrived. What a client says after its parameters is read and means nothing.
+    /// Reads received bytes. Data from the client after its parameters is ignored.
     ///
     /// # Errors
-    /// [`NuttcpError`]: the client gets nothing more than what waits already.
+    /// [`NuttcpError`]: nothing more is queued for the client.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<(), NuttcpError> {
         let taken = self.take(bytes);
         if taken.is_err() {
@@ -110,7 +110,7 @@ impl Server {
         loop {
             match self.place {
                 Place::Failed => return Err(NuttcpError::Failed),
-                // Stock clients have nothing to say any more; what else comes is not kept.
+                // An upstream client sends nothing after its parameters.
                 Place::Preparing(_) | Place::Running(_) | Place::Closing => return Ok(()),
                 Place::Hello | Place::Parameters => {}
             }
@@ -140,10 +140,10 @@ impl Server {
         }
     }
 
-    /// The client closed its side.
+    /// Records that the client closed its side.
     ///
     /// # Errors
-    /// [`NuttcpError::Vanished`] when no test was agreed on.
+    /// [`NuttcpError::Vanished`] if no test was requested.
     pub fn closed(&mut self) -> Result<(), NuttcpError> {
         if self.client_closed {
             return Ok(());
@@ -162,12 +162,13 @@ impl Server {
         }
     }
 
-    /// What happened, one after the other.
+    /// Returns the next event.
     pub fn poll(&mut self) -> Option<ServerEvent> {
         (!self.events.is_empty()).then(|| self.events.remove(0))
     }
 
-    /// The data's sockets stand. Without a test that waits for it nothing happens.
+    /// Accepts the test, after the data sockets were opened. Has no effect unless a test is
+    /// requested.
     pub fn ready(&mut self) {
         if let Place::Preparing(test) = &self.place {
             let test = test.clone();
@@ -177,7 +178,7 @@ impl Server {
         }
     }
 
-    /// There will be no test, for this reason.
+    /// Rejects the test with a reason.
     pub fn refuse(&mut self, reason: &str) {
         let version = VERSION;
         self.say(&format!(
@@ -187,8 +188,8 @@ impl Server {
         self.close();
     }
 
-    /// An interval is over, and this end receives. A client that reads nothing misses the lines that it has no
-    /// room for.
+    /// Reports an interval if this end receives. The line is dropped if too many bytes wait for the
+    /// client.
     pub fn interval(&mut self, interval: &Interval) {
         if let Place::Running(test) = &self.place
             && self.waiting.len() < UNREAD_BYTES
@@ -200,7 +201,7 @@ impl Server {
         }
     }
 
-    /// The data is over, and this is what this end counted.
+    /// Ends the test with the counters of this end.
     pub fn finish(&mut self, counts: &Counts) {
         if let Place::Running(test) = &self.place {
             let mut text = String::new();
@@ -213,7 +214,7 @@ impl Server {
         self.close();
     }
 
-    /// The test cannot go on, for this reason; the client sees a report without figures.
+    /// Aborts the test with a reason; the client prints a report without figures.
     pub fn abort(&mut self, reason: &str) {
         if let Place::Running(test) = &self.place {
             let who = if test.way == Way::ToClient { 't' } else { 'r' };
@@ -237,40 +238,40 @@ impl Server {
         self.waiting.push(text.as_bytes());
     }
 
-    /// What is to be written next.
+    /// Returns the bytes to write next.
     #[must_use]
     pub fn outgoing(&self) -> &[u8] {
         self.waiting.bytes()
     }
 
-    /// So many bytes of [`Server::outgoing`] were written.
+    /// Removes bytes of [`Server::outgoing`] that were written.
     ///
     /// # Panics
-    /// When there were fewer.
+    /// If there were fewer.
     pub fn sent(&mut self, bytes: usize) {
         self.waiting.pop(bytes);
     }
 
-    /// The client's version, once it said it.
+    /// Returns the client's version, once it has arrived.
     #[must_use]
     pub fn client_version(&self) -> Option<Version> {
         self.version
     }
 
-    /// What of the client's parameters made no sense, where that is why there will be no test.
+    /// Returns the error in the client's parameters, if the test was rejected for it.
     #[must_use]
     pub fn misread(&self) -> Option<&str> {
         self.misread.as_deref()
     }
 
-    /// What the far end said: a client never tells what it counted.
+    /// Returns the empty report of a client: it never sends its counters.
     #[must_use]
     pub fn far_report(&self) -> FarReport {
         FarReport::default()
     }
 }
 
-/// A reason is one line for the client: more would be read as something else.
+/// Limits a reason to one line: further lines would be parsed as other messages.
 fn one_line(reason: &str) -> String {
     let line = |c: char| if c.is_control() { ' ' } else { c };
     reason.chars().take(200).map(line).collect()

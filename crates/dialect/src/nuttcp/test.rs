@@ -1,38 +1,39 @@
-//! What a test is, and the line of parameters that says it.
+//! Parameters of a test, and their line in the control protocol.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::sniff::Carrier;
 
-/// The largest buffer that a server of ours takes part with (stock clients use 64 KiB).
+/// Largest buffer that our server accepts, in bytes (upstream clients use 64 KiB).
 pub const BUFFER_LIMIT_BYTES: usize = 16 << 20;
 
-/// Most streams of a test, as in stock nuttcp.
+/// Maximum number of streams of a test, as in upstream.
 pub const STREAMS_LIMIT: u16 = 128;
 
-/// The largest buffer over UDP: a datagram's payload over IPv4.
+/// Largest buffer over UDP in bytes: the payload of a datagram over IPv4.
 const DATAGRAM_LIMIT_BYTES: usize = 65_507;
 
-/// Number of buffers that stands for "no limit".
+/// Number of buffers that means "no limit".
 const NO_LIMIT: u64 = 2_147_483_647;
 
-/// Rate that stands for "no limit".
+/// Rate that means "no limit".
 const NO_RATE: u64 = 4_294_967_295;
 
-/// The lowest data port that nuttcp takes.
+/// Lowest data port that nuttcp accepts.
 const LOWEST_PORT: u32 = 5_000;
 
-/// Bit of the format that asks for `key=value` output.
+/// Format bit that requests `key=value` output.
 const FORMAT_PARSE: u32 = 0x40;
 
-/// The format of a client without format options, whatever its bit means (seen in 6.1.2).
+/// Format of a client without format options (observed in 6.1.2; the meaning of the bit is
+/// unknown).
 const FORMAT_DEFAULT: u32 = 2_048;
 
-/// A longest time that is believed: 100 days, in nanoseconds.
+/// Longest plausible time: 100 days, in nanoseconds.
 const TIME_LIMIT_NS: u64 = 8_640_000_000_000_000;
 
-/// A version of nuttcp.
+/// Version of nuttcp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
     major: u16,
@@ -41,7 +42,7 @@ pub struct Version {
 }
 
 impl Version {
-    /// `major.minor.delta`.
+    /// Creates the version `major.minor.delta`.
     #[must_use]
     pub const fn new(major: u16, minor: u16, delta: u16) -> Self {
         Self {
@@ -75,54 +76,55 @@ impl FromStr for Version {
     }
 }
 
-/// Which way payload goes.
+/// Direction of the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// The client transmits (`-t`).
+    /// Client to server (`-t`).
     ToServer,
-    /// The server transmits (`-r`).
+    /// Server to client (`-r`).
     ToClient,
 }
 
-/// A test as both ends know it.
+/// Parameters of a test, as both ends use them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Test {
-    /// Which way payload goes.
+    /// Direction of the payload.
     pub way: Way,
     /// TCP or UDP.
     pub carrier: Carrier,
-    /// Data connections, on as many ports.
+    /// Number of data connections, each on a port of its own.
     pub streams: u16,
-    /// Port of the first, at whoever is connected to.
+    /// First data port, at the end that accepts the connections.
     pub first_port: u16,
-    /// Size of a write, and of a datagram.
+    /// Bytes of a write, or of a datagram.
     pub buffer_bytes: usize,
-    /// Buffers in all; `None` is no limit.
+    /// Total number of buffers; `None` for no limit.
     pub buffers: Option<u64>,
-    /// How long the transmitter sends, in nanoseconds; `None` is no limit.
+    /// Duration of sending in nanoseconds; `None` for no limit.
     pub time_ns: Option<u64>,
-    /// Rate in kbit/s of all streams together; `None` is no limit.
+    /// Rate of all streams together in kbit/s; `None` for no limit.
     pub rate_kbps: Option<u64>,
-    /// The rate holds between any two datagrams; otherwise on average since the beginning.
+    /// True if the rate applies between any two datagrams, false if it is an average since the
+    /// start.
     pub rate_instantaneous: bool,
-    /// Socket buffer, in bytes; `None` leaves the system's.
+    /// Socket buffer in bytes; `None` for the system's default.
     pub window_bytes: Option<u32>,
-    /// Time between interval reports of the receiver, in nanoseconds; `None` is none.
+    /// Time between interval reports of the receiver in nanoseconds; `None` for no reports.
     pub interval_ns: Option<u64>,
-    /// The receiver connects (`-F`), TCP only.
+    /// True if the receiver connects (`-F`); TCP only.
     pub flip: bool,
-    /// Maximum segment size; `None` leaves the system's.
+    /// Maximum segment size in bytes; `None` for the system's default.
     pub mss: Option<u32>,
-    /// Type of service.
+    /// TOS byte.
     pub tos: u8,
-    /// Without Nagle's algorithm.
+    /// True if Nagle's algorithm is off.
     pub no_delay: bool,
-    /// Reports are to be `key=value`.
+    /// True if reports have the form `key=value`.
     pub parseable: bool,
 }
 
 impl Test {
-    /// A test as stock nuttcp has it without options: TCP, 10 s.
+    /// Returns a test as upstream runs it without options: TCP, 10 s.
     #[must_use]
     pub fn new(way: Way, carrier: Carrier, first_port: u16) -> Self {
         Self {
@@ -148,26 +150,26 @@ impl Test {
         }
     }
 
-    /// Whether the client is the one that connects (over UDP: sends).
+    /// Returns whether the client connects (over UDP: sends).
     #[must_use]
     pub fn client_connects(&self) -> bool {
         (self.way == Way::ToServer) != self.flip
     }
 
-    /// The ports of the data, at whoever is connected to.
+    /// Returns the data ports, at the end that accepts the connections.
     pub fn ports(&self) -> impl Iterator<Item = u16> {
         self.first_port..=self.first_port.saturating_add(self.streams - 1)
     }
 
-    /// Whether datagrams tell how much was sent before them: only with intervals, and when the
-    /// count fits.
+    /// Returns whether datagrams contain the number of bytes sent so far: only with intervals, and
+    /// if it fits.
     #[must_use]
     pub fn numbers_datagrams(&self) -> bool {
         self.carrier == Carrier::Datagram && self.interval_ns.is_some() && self.buffer_bytes >= 32
     }
 
-    /// Silence of the data after which a stock server gives up, in nanoseconds: half of the test's
-    /// time, at least 5 s and at most 60 s; 30 s when the end is not known.
+    /// Returns the silence of the data after which an upstream server gives up, in nanoseconds:
+    /// half of the test's time, at least 5 s and at most 60 s; 30 s without a time.
     #[must_use]
     pub fn idle_ns(&self) -> u64 {
         const SECOND: u64 = 1_000_000_000;
@@ -179,7 +181,7 @@ impl Test {
         idle_ns.clamp(5 * SECOND, 60 * SECOND)
     }
 
-    /// Why neither end can do it; `None` when it can be done.
+    /// Returns the reason why neither end can run the test; `None` if it is valid.
     pub(super) fn fault(&self) -> Option<String> {
         let last_port = u32::from(self.first_port) + u32::from(self.streams).max(1) - 1;
         let datagram = self.carrier == Carrier::Datagram;
@@ -212,12 +214,12 @@ impl Test {
         }
     }
 
-    /// The line of parameters, for a server of this version.
+    /// Returns the line of parameters for a server of this version.
     pub(super) fn line(&self, server: Version) -> String {
         let number = |value: bool| u8::from(value);
         let seconds = |ns: Option<u64>| {
             let ns = ns.unwrap_or(0);
-            // As C prints a double with %f, without passing through one.
+            // As C prints a double with %f, but without floating point.
             let micros = ns.div_ceil(1_000);
             format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000)
         };
@@ -250,15 +252,15 @@ impl Test {
         line
     }
 
-    /// Reads a line of parameters.
+    /// Parses a line of parameters.
     ///
     /// # Errors
-    /// The reason to tell the client.
+    /// The reason for the client.
     pub(super) fn read(line: &str) -> Result<Self, String> {
         let fields = Fields(line);
         let unreadable = |name: &str| format!("cannot read {name} in the parameters");
         let need = |name: &'static str| fields.number(name).ok_or_else(|| unreadable(name));
-        // Each of them was always sent; all that came later may be missing.
+        // All versions send these; fields added later may be missing.
         let buffer_bytes = need("buflen")?;
         let buffers = need("nbuf")?;
         let window = need("win")?;
@@ -274,7 +276,7 @@ impl Test {
             .ok_or_else(|| unreadable("vers"))?;
         if version < Version::new(5, 4, 1) {
             return Err(format!(
-                "nuttcp {version} is too old here: 5.4.1 or newer is wanted"
+                "nuttcp {version} is too old here: 5.4.1 or newer is required"
             ));
         }
         let given = |name: &str| fields.number(name).unwrap_or(0);
@@ -331,7 +333,7 @@ impl Test {
     }
 }
 
-/// `name = value` pairs between commas.
+/// Parser of `name = value` pairs between commas.
 struct Fields<'a>(&'a str);
 
 impl<'a> Fields<'a> {
@@ -346,7 +348,7 @@ impl<'a> Fields<'a> {
         self.text(name)?.parse().ok()
     }
 
-    /// A time in seconds; 0 is none.
+    /// Returns a time in seconds as nanoseconds; `None` for 0.
     fn seconds(&self, name: &str) -> Result<Option<u64>, String> {
         let Some(text) = self.text(name) else {
             return Ok(None);

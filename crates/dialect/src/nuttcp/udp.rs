@@ -1,42 +1,41 @@
-//! The frame around UDP data.
+//! Framing of UDP data.
 //!
 //! ```text
 //! BOD0 | 250 ms | BOD1 | data … | EOD0 | 500 ms | EOD1 | 500 ms | EOD2 … EOD4
 //! ```
 //!
-//! The receiver counts from BOD1 (or the first data) and ends with the first of EOD1 to EOD4. What
-//! came after EOD0 came late and counts. With intervals, bytes 24 to 31 of each datagram say how
-//! many bytes of payload were sent up to its end, in the byte order of the sender.
+//! The receiver counts from BOD1 (or the first data) to the first of EOD1 to EOD4. Data after EOD0
+//! was delayed and counts. With intervals, bytes 24 to 31 of each datagram contain the number of
+//! payload bytes sent up to its end, in the byte order of the sender.
 
 use std::cell::Cell;
 
 use super::test::{Test, Way};
 use crate::plain::Totals;
 
-/// From BOD0 to BOD1, in nanoseconds.
+/// Time from BOD0 to BOD1, in nanoseconds.
 pub const START_GAP_NS: u64 = 250_000_000;
 
-/// From one EOD to the next, in nanoseconds.
+/// Time from one EOD to the next, in nanoseconds.
 pub const EOD_GAP_NS: u64 = 500_000_000;
 
-/// Silence after EOD0 that means that EOD1 to EOD4 are lost.
+/// Silence after EOD0 after which EOD1 to EOD4 count as lost, in nanoseconds.
 const EOD_PATIENCE_NS: u64 = 5 * EOD_GAP_NS;
 
-/// Where the count of bytes sits in a datagram.
+/// Position of the count of bytes in a datagram.
 const COUNT: std::ops::Range<usize> = 24..32;
 
-/// A count above this in one byte order is one of the other (the rule of stock receivers).
+/// Largest plausible count; a larger one has the other byte order (the rule of upstream receivers).
 const COUNT_LIMIT: u64 = 1 << 32;
 
-/// Reads how much was sent up to the end of each datagram of one sender, whose byte order the first
-/// count tells.
+/// Reader of the counts in the datagrams of one sender. The first count determines the byte order.
 #[derive(Clone, Debug, Default)]
 pub struct CountReader {
     big_endian: Cell<Option<bool>>,
 }
 
 impl CountReader {
-    /// The count of a datagram, in bytes; `None` where there is no room for one.
+    /// Returns the count of a datagram in bytes; `None` if the datagram is too small for one.
     #[inline]
     pub fn read(&self, datagram: &[u8]) -> Option<u64> {
         let count = *datagram.get(COUNT)?.first_chunk()?;
@@ -53,7 +52,7 @@ impl CountReader {
     }
 }
 
-/// Writes how much was sent up to the end of a datagram, where there is room.
+/// Writes the number of bytes sent up to the end of a datagram, if it fits.
 #[inline]
 pub fn write_count(datagram: &mut [u8], sent_bytes: u64) {
     if let Some(count) = datagram.get_mut(COUNT) {
@@ -61,22 +60,22 @@ pub fn write_count(datagram: &mut [u8], sent_bytes: u64) {
     }
 }
 
-/// What a datagram was.
+/// Classification of a received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Took {
-    /// Time begins with it.
+    /// First payload or BOD1: the duration begins.
     Begin,
     /// Payload.
     Data,
-    /// A marker on the way.
+    /// Marker other than the first and the last.
     Marker,
-    /// The end.
+    /// End marker.
     End,
-    /// Too small for payload and no marker.
+    /// Datagram that is too small for payload and no marker.
     Stray,
 }
 
-/// The receiving end of a test's datagrams, on all its ports.
+/// Receiver of a test's datagrams on all its ports.
 #[derive(Clone, Debug)]
 pub struct UdpReceiver {
     buffer_bytes: u64,
@@ -94,7 +93,7 @@ pub struct UdpReceiver {
 }
 
 impl UdpReceiver {
-    /// Nothing has come yet; `now_ns` is when the waiting begins.
+    /// Creates a receiver; the idle timeout begins at `now_ns`.
     #[must_use]
     pub fn new(test: &Test, now_ns: u64) -> Self {
         Self {
@@ -113,7 +112,7 @@ impl UdpReceiver {
         }
     }
 
-    /// Takes a datagram.
+    /// Counts a datagram and returns its kind.
     #[inline]
     pub fn receive(&mut self, now_ns: u64, datagram: &[u8]) -> Took {
         if datagram.len() <= 4 {
@@ -151,7 +150,7 @@ impl UdpReceiver {
             }
             [b'E', b'O', b'D', number @ b'1'..=b'9'] => {
                 if self.end_ns.is_none() {
-                    // Without EOD0, the number says how long ago it was sent.
+                    // Without EOD0, the number gives the time since it was sent.
                     let passed_ns = u64::from(number - b'0') * EOD_GAP_NS;
                     if self.eod_ns.is_none() {
                         self.last_ns = self.last_ns.max(now_ns.saturating_sub(passed_ns));
@@ -174,12 +173,12 @@ impl UdpReceiver {
         }
     }
 
-    /// The client closed its side of the control connection: all it sends is sent.
+    /// Records that the client closed its side of the control connection: everything was sent.
     pub fn control_closed(&mut self, now_ns: u64) {
         self.eod_ns.get_or_insert(now_ns);
     }
 
-    /// When it is over if nothing comes any more.
+    /// Returns the time at which the test is over without further datagrams.
     #[must_use]
     pub fn deadline_ns(&self) -> u64 {
         match self.eod_ns {
@@ -188,13 +187,13 @@ impl UdpReceiver {
         }
     }
 
-    /// Whether the end was marked, or silence tells it.
+    /// Returns whether the test has ended, by its marker or by silence.
     #[must_use]
     pub fn is_over(&self, now_ns: u64) -> bool {
         self.end_ns.is_some() || now_ns >= self.deadline_ns()
     }
 
-    /// What has arrived so far.
+    /// Returns the counters so far.
     #[must_use]
     pub fn totals(&self) -> Totals {
         Totals {
@@ -207,15 +206,15 @@ impl UdpReceiver {
         }
     }
 
-    /// Bytes that were sent on all ports before the last datagram that came here; `None` when datagrams
-    /// do not tell.
+    /// Returns the bytes that were sent on all ports before the last received datagram; `None` if
+    /// the datagrams contain no count.
     #[must_use]
     pub fn sent_bytes(&self) -> Option<u64> {
         self.sent_bytes
     }
 
-    /// Datagrams that were sent before the last one that came, and did not come; `None` when they
-    /// do not tell. What was lost behind the last arrival is not in it.
+    /// Returns the number of lost datagrams before the last received one; `None` if the datagrams
+    /// contain no count. Later losses are not included.
     #[must_use]
     pub fn lost(&self) -> Option<u64> {
         let missing = self.sent_bytes?.saturating_sub(self.bytes);
@@ -223,31 +222,31 @@ impl UdpReceiver {
     }
 }
 
-/// What a transmitter does next.
+/// Next action of a transmitter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Send {
     /// Send this marker to the port of this stream.
     Marker {
-        /// The datagram.
+        /// Contents of the datagram.
         bytes: [u8; 4],
-        /// Stream, from 0.
+        /// Number of the stream, from 0.
         stream: u16,
     },
     /// Send a buffer to the port of this stream, with its count ([`UdpSender::stamp`]).
     Data {
-        /// Stream, from 0.
+        /// Number of the stream, from 0.
         stream: u16,
     },
-    /// Nothing before this time.
+    /// Send nothing before this time.
     Wait {
-        /// When to ask again.
+        /// Time of the next call.
         until_ns: u64,
     },
-    /// Nothing more. A client closes its side of the control connection now.
+    /// The transmission is complete. A client closes its side of the control connection now.
     Nothing,
 }
 
-/// The transmitting end of a test's datagrams.
+/// Transmitter of a test's datagrams.
 #[derive(Clone, Debug)]
 pub struct UdpSender {
     place: Place,
@@ -272,7 +271,7 @@ enum Place {
     Waiting {
         until_ns: u64,
     },
-    /// BOD1 was sent at this time; the next buffer is due at the other.
+    /// BOD1 was sent at the first time; the next buffer is sent at the second.
     Data {
         begun_ns: u64,
         due_ns: u64,
@@ -285,10 +284,11 @@ enum Place {
 }
 
 impl UdpSender {
-    /// Nothing was sent yet.
+    /// Creates a transmitter.
     #[must_use]
     pub fn new(test: &Test) -> Self {
-        // A stock client that prints intervals gives up when one of them brings no payload, markers or not.
+        // An upstream client that prints intervals gives up if an interval has no payload, even if
+        // it has markers.
         let most = match test.way {
             Way::ToClient => test.interval_ns.map_or(u64::MAX, |length| length / 2),
             Way::ToServer => u64::MAX,
@@ -310,15 +310,15 @@ impl UdpSender {
         }
     }
 
-    /// Where the rate is a limit that nothing exceeds: no buffer leaves before its own time has passed. Stock
-    /// transmitters send the first one at once.
+    /// Makes the rate a strict limit: no buffer is sent before its own time at the rate has passed.
+    /// Upstream transmitters send the first one at once.
     #[must_use]
     pub fn held(mut self) -> Self {
         self.held = true;
         self
     }
 
-    /// What to send now. What is returned counts as sent.
+    /// Returns the next action; a returned datagram counts as sent.
     pub fn step(&mut self, now_ns: u64) -> Send {
         match self.place {
             Place::Begin => {
@@ -369,7 +369,7 @@ impl UdpSender {
             return self.marker(*b"EOD0");
         }
         if now_ns < due_ns {
-            // A long pause at a low rate must not outlast the time.
+            // A long wait at a low rate must not exceed the duration.
             let end_ns = self
                 .time_ns
                 .map_or(u64::MAX, |time_ns| begun_ns.saturating_add(time_ns));
@@ -406,7 +406,7 @@ impl UdpSender {
         self.stream = (self.stream + 1) % self.streams;
     }
 
-    /// Writes the count of bytes into the buffer that was to be sent last, when the test has it.
+    /// Writes the count of bytes into the last returned buffer, if the test has counts.
     #[inline]
     pub fn stamp(&self, buffer: &mut [u8]) {
         if self.numbered {
@@ -419,20 +419,20 @@ impl UdpSender {
         self.left = Some(0);
     }
 
-    /// Payload that was sent.
+    /// Returns the payload bytes sent.
     #[must_use]
     pub fn sent_bytes(&self) -> u64 {
         self.sent * self.buffer_bytes
     }
 
-    /// Datagrams that were sent, without markers.
+    /// Returns the datagrams sent, without markers.
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.sent
     }
 }
 
-/// Time that bytes take at a rate, in nanoseconds.
+/// Returns the time that `bytes` take at a rate, in nanoseconds.
 fn at_rate(bytes: u64, kbps: u64) -> u64 {
     let ns = u128::from(bytes) * 8_000_000 / u128::from(kbps.max(1));
     u64::try_from(ns).unwrap_or(u64::MAX)
