@@ -1,23 +1,22 @@
-//! Payload without any header: what a device sends that speaks no tool's protocol.
+//! Payload without a header, from a device that implements no tool's protocol.
 //!
-//! All that can be said of it is what arrived and when. Nothing tells what was sent, so what was
-//! lost stays unknown, and nothing tells the end of a UDP flow but its silence. Discard (RFC 863),
-//! classic ttcp and `nc` over TCP are received the same way.
+//! Only the size and the time of what arrives can be measured. The amount that was sent is unknown,
+//! so the loss is unknown too. A UDP flow ends by silence. Discard (RFC 863), classic ttcp and `nc`
+//! over TCP are received in this way.
 
 use crate::sniff::{Carrier, Dialect, Verdict};
 
-/// Silence after which a flow of datagrams counts as over, in nanoseconds.
+/// Silence after which a flow of datagrams is over, in nanoseconds.
 pub const SILENCE_NS: u64 = 1_000_000_000;
 
-/// Payload without a header, as the table of dialects has it. No bytes are certain to be plain, so
-/// it is never recognised: it is what is left when no other dialect is, or what a port is told to
-/// speak.
+/// Entry of the protocol table. Plain payload has no prefix of its own, so it is never detected: it
+/// is the fallback if no other protocol matches, or the protocol that an option assigns to a port.
 pub const DIALECT: Dialect = Dialect {
     name: "plain",
     recognise: |_: Carrier, _: &[u8]| Verdict::No,
 };
 
-/// What arrived of one flow.
+/// Receive counters of one flow.
 ///
 /// ```
 /// use linerate_dialect::plain::{SILENCE_NS, Sink};
@@ -39,23 +38,23 @@ pub struct Sink {
     closed: bool,
 }
 
-/// What a flow came to.
+/// Amount of payload that arrived in one flow, and its duration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Payload that arrived.
+    /// Payload bytes that arrived.
     pub bytes: u64,
-    /// Datagrams of a UDP flow, receive calls of a TCP one.
+    /// Number of datagrams of a UDP flow, or of receive calls of a TCP connection.
     pub packets: u64,
-    /// From the first arrival to the last, or to the end that the peer marked; the silence that
-    /// told the end is not in it. `None` when both are the same moment.
+    /// Time from the first arrival to the last, or to the end mark of the peer, in nanoseconds. The
+    /// silence that ends a flow is not included. `None` if both are the same moment.
     ///
-    /// The first arrival opens the time and its bytes are in [`Totals::bytes`]: a rate over `n`
-    /// datagrams without an end mark reads high by the fraction `1 / (n - 1)`.
+    /// The first arrival starts the time, but its bytes are in [`Totals::bytes`]: without an end
+    /// mark, a rate over `n` datagrams is too high by the fraction `1 / (n - 1)`.
     pub duration_ns: Option<u64>,
 }
 
 impl Sink {
-    /// Takes a datagram, or what one call gave of a stream, by its size.
+    /// Counts a datagram, or the bytes of one receive call of a stream.
     #[inline]
     pub fn receive(&mut self, now_ns: u64, bytes: usize) {
         self.bytes += bytes as u64;
@@ -63,7 +62,7 @@ impl Sink {
         self.touch(now_ns);
     }
 
-    /// Something came that is no payload: it opens the time, or prolongs it.
+    /// Starts or extends the duration without counting payload.
     #[inline]
     pub(crate) fn touch(&mut self, now_ns: u64) {
         if self.first_ns.is_none() {
@@ -72,7 +71,7 @@ impl Sink {
         self.last_ns = self.last_ns.max(now_ns);
     }
 
-    /// The peer ended a stream, or marked its end.
+    /// Records that the peer ended the stream or marked its end.
     pub fn close(&mut self, now_ns: u64) {
         if !self.closed {
             self.touch(now_ns);
@@ -80,14 +79,14 @@ impl Sink {
         }
     }
 
-    /// When a flow of datagrams that stays silent is over; `None` before its first.
+    /// Returns the time at which a silent flow is over; `None` before its first datagram.
     fn deadline_ns(&self) -> Option<u64> {
         self.first_ns
             .map(|_| self.last_ns.saturating_add(SILENCE_NS))
     }
 
-    /// Whether the peer ended it, or was silent for [`SILENCE_NS`] (for a stream, ask
-    /// [`Sink::is_closed`]: a silent one may go on).
+    /// Returns whether the peer ended the flow, or was silent for [`SILENCE_NS`]. A silent stream
+    /// may continue: use [`Sink::is_closed`] for it.
     #[must_use]
     pub fn is_over(&self, now_ns: u64) -> bool {
         self.closed
@@ -96,13 +95,13 @@ impl Sink {
                 .is_some_and(|deadline| now_ns >= deadline)
     }
 
-    /// Whether the peer ended it.
+    /// Returns whether the peer ended the flow.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// What has arrived so far.
+    /// Returns the counters so far.
     #[must_use]
     pub fn totals(&self) -> Totals {
         Totals {

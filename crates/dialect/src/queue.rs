@@ -1,9 +1,9 @@
-//! Bytes that wait for the peer, in the order in which they came.
+//! Byte queue between a protocol and its connection.
 
-/// Room that is kept when a long message has gone.
+/// Capacity that is kept after a long message was removed.
 const KEPT_BYTES: usize = 64 << 10;
 
-/// A queue of bytes: put in at the end, taken from the front.
+/// FIFO queue of bytes in one buffer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Queue {
     buffer: Vec<u8>,
@@ -11,29 +11,27 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// What is in it.
+    /// Returns the queued bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.buffer[self.taken..]
     }
 
-    /// How much is in it.
     pub(crate) fn len(&self) -> usize {
         self.buffer.len() - self.taken
     }
 
-    /// Whether nothing is in it.
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Puts bytes at its end.
+    /// Appends bytes.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.tail().extend_from_slice(bytes);
     }
 
-    /// The buffer, to be appended to.
+    /// Returns the buffer for appending.
     pub(crate) fn tail(&mut self) -> &mut Vec<u8> {
-        // Moving the rest costs less than what was taken did in being put in.
+        // Moves the rest only if it is at most half: amortised constant cost per byte.
         if self.taken > self.buffer.len() / 2 {
             self.buffer.drain(..self.taken);
             self.taken = 0;
@@ -41,12 +39,12 @@ impl Queue {
         &mut self.buffer
     }
 
-    /// Takes bytes from its front.
+    /// Removes bytes from the front.
     ///
     /// # Panics
-    /// When fewer are in it.
+    /// If fewer are queued.
     pub(crate) fn pop(&mut self, bytes: usize) {
-        assert!(bytes <= self.len(), "more was taken than was there");
+        assert!(bytes <= self.len(), "more bytes removed than are queued");
         self.taken += bytes;
         if self.is_empty() {
             self.buffer.clear();
@@ -75,7 +73,7 @@ mod tests {
                 queue.pop(popped);
                 model.drain(..popped);
                 prop_assert_eq!(queue.bytes(), model.make_contiguous());
-                // Never more than twice what is in it and what was pushed last.
+                // Never more than twice the queued bytes and the last push.
                 prop_assert!(queue.buffer.len() <= 2 * model.len() + popped + 300);
             }
         }
