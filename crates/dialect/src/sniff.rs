@@ -1,34 +1,34 @@
-//! Which dialect a peer speaks, told by its first bytes.
+//! Classification of a connection or flow by its first bytes.
 //!
-//! A server port serves every dialect at once, so the first bytes of a connection, or the first
-//! datagram of a flow, must decide. Each dialect brings a recogniser that looks at those bytes
-//! alone, and [`DIALECTS`] lists them with the most certain first: ours opens with a magic that
-//! nothing else can begin with, while plain payload can look like anything.
+//! One server port serves all protocols. The first bytes of a connection, or the first datagram of
+//! a flow, must therefore decide. Each protocol has a detector that reads only those bytes.
+//! [`DIALECTS`] lists the detectors, the most certain first: linerate's own connections open with a
+//! magic number that no other protocol sends, while plain payload can look like anything.
 
 use crate::{chargen, control, discard, echo, iperf2, iperf3, nuttcp, plain, sockperf, ttcp};
 
-/// What carries the bytes, because the rules of a dialect differ between the two.
+/// Transport that carries the bytes; the detection rules differ between the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carrier {
     /// A TCP connection: the bytes are what has arrived of it so far.
     Stream,
-    /// UDP: the bytes are one whole datagram.
+    /// UDP: the bytes are one complete datagram.
     Datagram,
 }
 
-/// What a recogniser says of the first bytes.
+/// Result of one protocol's detector for the first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// They are this dialect.
+    /// The bytes belong to this protocol.
     Yes,
-    /// They cannot be this dialect, whatever follows.
+    /// The bytes cannot belong to this protocol, whatever follows.
     No,
-    /// They may become this dialect: ask again with more. Never said of a datagram.
+    /// The bytes may belong to this protocol: repeat with more. Never returned for a datagram.
     NeedMore,
 }
 
 impl Verdict {
-    /// How `bytes` compare with a fixed beginning.
+    /// Compares `bytes` with a fixed prefix.
     #[must_use]
     pub fn of_prefix(prefix: &[u8], bytes: &[u8]) -> Self {
         if bytes.starts_with(prefix) {
@@ -40,7 +40,7 @@ impl Verdict {
         }
     }
 
-    /// The verdict on two beginnings of which either will do.
+    /// Combines the results for two alternative prefixes of one protocol.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         match (self, other) {
@@ -51,19 +51,19 @@ impl Verdict {
     }
 }
 
-/// A wire format that a peer may speak.
+/// Name and detector of a protocol.
 #[derive(Debug)]
 pub struct Dialect {
-    /// Kebab-case name, as options and records have it.
+    /// Kebab-case name, as in options and records.
     pub name: &'static str,
-    /// What the first bytes say.
+    /// Detector: compares the first bytes with the protocol.
     pub recognise: fn(Carrier, &[u8]) -> Verdict,
 }
 
-/// Every dialect, in the order in which they are asked.
+/// Table of all protocols, in the order of detection.
 ///
-/// The last four have no beginning of their own: a port is told to speak them. What is none of the
-/// others is plain.
+/// The last four have no prefix of their own and are never detected: a port is assigned to them by
+/// an option. Payload that matches no protocol is plain.
 pub const DIALECTS: &[Dialect] = &[
     control::DIALECT,
     nuttcp::DIALECT,
@@ -78,21 +78,21 @@ pub const DIALECTS: &[Dialect] = &[
     plain::DIALECT,
 ];
 
-/// Which dialect the first bytes belong to.
+/// Protocol that the first bytes belong to.
 #[derive(Clone, Copy, Debug)]
 pub enum Speaker {
-    /// This one.
+    /// A protocol of the table.
     Known(&'static Dialect),
-    /// Not told yet: ask again with more bytes.
+    /// Undecided: repeat with more bytes.
     NeedMore,
-    /// None of the table.
+    /// No protocol of the table.
     Unknown,
 }
 
-/// Asks the dialects of [`DIALECTS`] in their order.
+/// Classifies the first bytes with the detectors of [`DIALECTS`], in their order.
 ///
-/// A dialect that needs more bytes holds back all that come after it, so that a doubtful match
-/// never wins over a certain one that has not fully arrived.
+/// A detector that needs more bytes defers all later ones. A weak match therefore never wins over a
+/// strong one that has not arrived completely.
 #[must_use]
 pub fn speaker(carrier: Carrier, first_bytes: &[u8]) -> Speaker {
     for dialect in DIALECTS {

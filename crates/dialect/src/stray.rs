@@ -1,10 +1,10 @@
-//! What comes to an open port and is no test: the first words of other services' clients.
+//! First bytes of protocols that are not tests: HTTP, TLS, SSH, SMTP and port scanners.
 //!
-//! Whoever looks for web pages, shells or mail tries every port that is open. Such words could be plain
-//! payload, and a server that took them for it would keep a record of each.
+//! Clients of such services try every open port. Their first bytes could be plain payload, and a
+//! server that accepts them as payload would store a record for each.
 
-/// First words, and what says them. A protocol whose clients wait for the server's word is not here:
-/// of it nothing comes.
+/// First bytes of a client, and the name of its protocol. Protocols whose server sends first are
+/// absent: their clients send nothing.
 const WORDS: &[(&[u8], &str)] = &[
     (b"GET ", "HTTP"),
     (b"HEAD ", "HTTP"),
@@ -15,21 +15,22 @@ const WORDS: &[(&[u8], &str)] = &[
     (b"CONNECT ", "HTTP"),
     (b"PRI * HTTP/2", "HTTP"),
     (b"SSH-", "SSH"),
-    // A TLS record that holds a handshake, of any version.
+    // A TLS record of any version that contains a handshake.
     (b"\x16\x03", "TLS"),
     (b"EHLO ", "SMTP"),
-    // What is whole was taken before.
+    // A complete nuttcp HELO is classified before this table is used.
     (b"HELO nuttcp", "nuttcp without its version"),
     (b"HELO ", "SMTP"),
     (b"HELP\r", "a port scanner"),
     (b"\r\n\r\n", "a port scanner"),
     (b"PROXY ", "the PROXY protocol"),
-    // TPKT around a connection request.
+    // TPKT header of a connection request.
     (b"\x03\x00\x00", "RDP"),
     (b"JRMI", "Java RMI"),
 ];
 
-/// The protocol that these first bytes of a connection belong to, if it is one that is no test.
+/// Returns the name of the protocol that the first bytes of a connection belong to, if it is none
+/// of the tests.
 #[must_use]
 pub fn protocol(first_bytes: &[u8]) -> Option<&'static str> {
     let found = WORDS
@@ -38,7 +39,7 @@ pub fn protocol(first_bytes: &[u8]) -> Option<&'static str> {
     found.map(|(_, name)| *name)
 }
 
-/// Whether a datagram is one of nuttcp's markers, of a test that is over or was never agreed on.
+/// Returns whether a datagram is a nuttcp marker, which belongs to a test that is over or unknown.
 #[must_use]
 pub fn is_nuttcp_marker(datagram: &[u8]) -> bool {
     matches!(datagram, [b'B' | b'E', b'O', b'D', b'0'..=b'9'])
@@ -75,7 +76,7 @@ mod tests {
                 "{name}: {said:?}"
             );
         }
-        // This one is nuttcp's, which is asked first.
+        // nuttcp's detector comes first.
         let said = speaker(Carrier::Stream, b"HELO nuttcp v6.1.2\n");
         assert!(matches!(said, Speaker::Known(dialect) if dialect.name == "nuttcp"));
     }
