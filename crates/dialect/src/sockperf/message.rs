@@ -1,34 +1,34 @@
-//! The header, and messages cut out of a stream.
+//! Header of a message, and parser of messages in a stream.
 
-/// Bytes of a [`Header`], and of the smallest message.
+/// Bytes of a [`Header`] and of the smallest message.
 pub const HEADER_BYTES: usize = 14;
 
-/// The largest message: the payload of the largest UDP datagram over IPv4, which stock programs use
-/// for TCP too.
+/// Bytes of the largest message: the payload of the largest UDP datagram over IPv4, which upstream
+/// uses for TCP too.
 pub const MESSAGE_LIMIT_BYTES: usize = 65_507;
 
-/// The message comes from a client.
+/// Flag: the message is from a client.
 pub(super) const FROM_CLIENT: u16 = 1;
 
-/// The client wants it back.
+/// Flag: the client requests a reply.
 const WANTS_ANSWER: u16 = 2;
 
-/// The message is to be neither counted nor answered.
+/// Flag: the message is neither counted nor answered.
 pub(super) const WARM_UP: u16 = 4;
 
-/// The beginning of a message.
+/// Header of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Number of the message, from 1.
     pub sequence: u64,
-    /// 1 from a client, 2 answer wanted, 4 warm-up.
+    /// Bits: 1 from a client, 2 reply requested, 4 warm-up.
     pub flags: u16,
     /// Bytes of the message, this header included.
     pub length: u32,
 }
 
 impl Header {
-    /// Reads the header at the beginning of `bytes`; `None` when there are too few.
+    /// Reads the header at the beginning of `bytes`; `None` if there are too few.
     #[inline]
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<Self> {
@@ -42,7 +42,7 @@ impl Header {
         })
     }
 
-    /// What a client asks with that waits for each answer (ping-pong).
+    /// Creates the header of a request, as a client sends it that waits for each reply (ping-pong).
     #[inline]
     #[must_use]
     pub const fn question(sequence: u64, length: u32) -> Self {
@@ -53,7 +53,7 @@ impl Header {
         }
     }
 
-    /// The header as it is on the wire.
+    /// Returns the header as on the wire.
     #[inline]
     #[must_use]
     pub fn bytes(self) -> [u8; HEADER_BYTES] {
@@ -67,26 +67,25 @@ impl Header {
     /// Writes the header over the first [`HEADER_BYTES`] of `out`.
     ///
     /// # Panics
-    /// When `out` is shorter.
+    /// If `out` is shorter.
     #[inline]
     pub fn write(self, out: &mut [u8]) {
         out[..HEADER_BYTES].copy_from_slice(&self.bytes());
     }
 
-    /// Whether it has this flag.
     #[inline]
     pub(super) fn has(self, flag: u16) -> bool {
         self.flags & flag != 0
     }
 
-    /// Whether a server is to send the message back.
+    /// Returns whether a server sends the message back.
     #[inline]
     #[must_use]
     pub fn is_question(self) -> bool {
         self.flags & (FROM_CLIENT | WANTS_ANSWER | WARM_UP) == FROM_CLIENT | WANTS_ANSWER
     }
 
-    /// The same with which a server sends it back.
+    /// Returns the header of the reply.
     #[inline]
     #[must_use]
     pub fn answered(self) -> Self {
@@ -96,50 +95,48 @@ impl Header {
         }
     }
 
-    /// Whether a client can have sent it: flags and length, not the sequence.
+    /// Returns whether flags and length are those of a client; the sequence is not checked.
     pub(super) fn is_plausible(self) -> bool {
         matches!(self.flags, 1 | 3 | 5 | 7) && self.fits()
     }
 
-    /// Whether the length is one that a message can have.
+    /// Returns whether the length is valid.
     pub(super) fn fits(self) -> bool {
         (HEADER_BYTES as u32..=MESSAGE_LIMIT_BYTES as u32).contains(&self.length)
     }
 }
 
-/// Why a stream cannot be read on; the connection is to be closed.
+/// Error of a stream; close the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SockperfError {
-    /// A length that no message has: the stream is out of step, or none of sockperf.
+    /// The length is invalid: the stream is out of sync, or not sockperf.
     #[error(
-        "the peer sent a sockperf message of {length} B, where {HEADER_BYTES} to {MESSAGE_LIMIT_BYTES} B are possible: it speaks something else, or its stream is out of step; name the right dialect for this port"
+        "the peer sent a sockperf message of {length} B, valid are {HEADER_BYTES} to {MESSAGE_LIMIT_BYTES} B: it uses another protocol, or its stream is out of sync; assign the right protocol to this port"
     )]
     Length {
-        /// The length that it announced.
+        /// Announced length.
         length: u32,
     },
-    /// Reading was tried again after it had failed.
-    #[error("the sockperf stream failed before: close it")]
+    /// A read was repeated after an error.
+    #[error("the sockperf stream has already failed: close it")]
     Failed,
 }
 
-/// A part of a stream.
+/// Parsed part of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
-    /// A message begins.
+    /// Start of a message.
     Header(Header),
-    /// Filler of the message that began last, as much as has come.
+    /// Filler of the current message, as much as has arrived.
     Filler(&'a [u8]),
-    /// The message that began last is complete.
+    /// End of the current message.
     End(Header),
 }
 
-/// Cuts a stream into messages without holding any of them: at most the bytes of one header stay
-/// here.
+/// Parser of the messages of a stream; stores at most the bytes of one header.
 #[derive(Clone, Copy, Debug)]
 pub struct Messages {
     partial: [u8; HEADER_BYTES],
-    /// Bytes in `partial`.
     there: usize,
     place: Place,
 }
@@ -147,7 +144,7 @@ pub struct Messages {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Header,
-    /// In a message, with so many bytes of filler to come.
+    /// In a message, with this number of filler bytes left.
     Filler(Header, usize),
     Failed,
 }
@@ -163,10 +160,10 @@ impl Default for Messages {
 }
 
 impl Messages {
-    /// Takes the next piece from the front of `bytes`; `None` when they are used up.
+    /// Takes the next part from the front of `bytes`; `None` if they are used up.
     ///
     /// # Errors
-    /// [`SockperfError::Length`], and from then on [`SockperfError::Failed`].
+    /// [`SockperfError::Length`], and [`SockperfError::Failed`] in later calls.
     pub fn next<'a>(&mut self, bytes: &mut &'a [u8]) -> Result<Option<Piece<'a>>, SockperfError> {
         match self.place {
             Place::Failed => Err(SockperfError::Failed),
@@ -192,7 +189,7 @@ impl Messages {
                 if self.there < HEADER_BYTES {
                     return Ok(None);
                 }
-                let header = Header::read(&self.partial).expect("a whole header is there");
+                let header = Header::read(&self.partial).expect("the header is complete");
                 if !header.fits() {
                     self.place = Place::Failed;
                     return Err(SockperfError::Length {

@@ -1,33 +1,34 @@
-//! The answering end.
+//! Responding end.
 
 use super::message::{FROM_CLIENT, Header, Messages, Piece, SockperfError, WARM_UP};
 use crate::queue::Queue;
 
-/// Bytes of answers that wait for a client that does not read, before no more is taken from it.
+/// Bytes of replies that may wait for a client; then nothing more is read from it.
 pub const BACKLOG_LIMIT_BYTES: usize = 256 << 10;
 
-/// What came from a client.
+/// Receive counters of a flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Messages, without warm-ups.
     pub messages: u64,
-    /// Their bytes.
+    /// Bytes of the messages.
     pub bytes: u64,
-    /// Messages that were sent back.
+    /// Replies sent.
     pub answered: u64,
     /// Warm-up messages.
     pub warm_ups: u64,
-    /// Messages of servers, and datagrams that are none of sockperf.
+    /// Messages of servers, and datagrams that are not sockperf.
     pub ignored: u64,
-    /// The highest sequence of a counted message: what the client sent so far, if it began with 1.
-    /// `None` before the first.
+    /// Highest sequence of a counted message, which is the number of messages that the client sent
+    /// if it began with 1; `None` before the first.
     pub highest_sequence: Option<u64>,
-    /// The lowest one: a client that was stopped may go on with a flow that was over here.
+    /// Lowest sequence: a paused client may continue a flow that had already ended here.
     pub lowest_sequence: Option<u64>,
 }
 
 impl Totals {
-    /// Messages over UDP that are missing among those from the first that came on; `None` before that.
+    /// Returns the lost UDP messages between the lowest and the highest sequence; `None` before the
+    /// first message.
     #[must_use]
     pub fn lost(&self) -> Option<u64> {
         let between = self.highest_sequence?.checked_sub(self.lowest_sequence?)?;
@@ -36,35 +37,35 @@ impl Totals {
     }
 }
 
-/// What a datagram was.
+/// Classification of a received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Took {
-    /// A message to be sent back: the datagram as it is now is the answer, no larger than it came.
+    /// Request: the datagram now contains the reply, which is no larger.
     Answer(Header),
-    /// A message to be counted.
+    /// Message that was counted.
     Counted(Header),
-    /// Neither.
+    /// Any other datagram.
     Ignored,
 }
 
-/// The server's end of a TCP connection, or of a UDP flow.
+/// Server side of a TCP connection or of a UDP flow.
 ///
-/// Answers leave while their message still arrives, so no message is held: what waits are answers
-/// that the client has not read.
+/// A reply is sent while its message still arrives, so no message is stored; only replies that the
+/// client has not read wait.
 #[derive(Clone, Debug, Default)]
 pub struct Server {
     messages: Messages,
-    /// The message that is arriving is being sent back.
+    /// True if the current message is being sent back.
     answering: bool,
     waiting: Queue,
     totals: Totals,
 }
 
 impl Server {
-    /// Takes a datagram, and turns it into its answer when it wants one.
+    /// Processes a datagram and turns it into its reply if one is requested.
     ///
-    /// Counting is by flow and needs no proof of the address; whether the answer may be sent there
-    /// is the [guard's](crate::guard) decision.
+    /// Counting is per flow and needs no validated address; the [guard](crate::guard) decides
+    /// whether the reply may be sent.
     #[inline]
     pub fn datagram(&mut self, datagram: &mut [u8]) -> Took {
         let header = match Header::read(datagram) {
@@ -85,15 +86,15 @@ impl Server {
         Took::Answer(header)
     }
 
-    /// Takes what arrived on a stream, and says how much of it: the rest is to be given again once
-    /// something was sent, and nothing is to be read meanwhile.
+    /// Processes received bytes of a stream and returns how many were accepted. Pass the rest again
+    /// after some bytes were sent, and read nothing from the connection meanwhile.
     ///
     /// # Errors
-    /// [`SockperfError`]; what waits may still be sent, then the connection is to be closed.
+    /// [`SockperfError`]; send the queued bytes, then close the connection.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<usize, SockperfError> {
         let room = BACKLOG_LIMIT_BYTES.saturating_sub(self.waiting.len());
-        // Nothing answers with more than what came, so the room is never overrun by more than the
-        // part of a header that came before.
+        // A reply is no larger than its message, so the limit is exceeded at most by the part of a
+        // header that arrived earlier.
         let mut rest = &bytes[..bytes.len().min(room)];
         let taken = rest.len();
         while let Some(piece) = self.messages.next(&mut rest)? {
@@ -120,7 +121,7 @@ impl Server {
         Ok(taken)
     }
 
-    /// Whether the message counts.
+    /// Counts a message; returns whether it counts as payload.
     #[inline]
     fn count(&mut self, header: Header) -> bool {
         if header.has(WARM_UP) {
@@ -141,21 +142,21 @@ impl Server {
         true
     }
 
-    /// What is to be written to a stream next.
+    /// Returns the bytes to write next.
     #[must_use]
     pub fn outgoing(&self) -> &[u8] {
         self.waiting.bytes()
     }
 
-    /// So many bytes of [`Server::outgoing`] were written.
+    /// Removes bytes of [`Server::outgoing`] that were written.
     ///
     /// # Panics
-    /// When there were fewer.
+    /// If there were fewer.
     pub fn sent(&mut self, bytes: usize) {
         self.waiting.pop(bytes);
     }
 
-    /// What has come so far.
+    /// Returns the counters so far.
     #[must_use]
     pub fn totals(&self) -> Totals {
         self.totals
