@@ -1,4 +1,4 @@
-//! Each dialect's beginning is told by the table, and none is taken for another's.
+//! Each protocol's first bytes are detected by the table, and none is mistaken for another's.
 
 use linerate_dialect::control::{Connection, DATA_MAGIC, Hello, Token, flow};
 use linerate_dialect::iperf2::datagram::write_number;
@@ -45,7 +45,7 @@ fn nuttcp_client() -> Vec<u8> {
 }
 
 fn ttcp_payload(size: usize) -> Vec<u8> {
-    // The printable characters of ASCII, over and over.
+    // The printable characters of ASCII, repeated.
     (b' '..=b'~').cycle().take(size).collect()
 }
 
@@ -63,7 +63,7 @@ fn streams_are_told() {
         (message(1, 1, 65_507), "sockperf"),
         (message(1, 7, 64), "sockperf"),
         (ttcp_payload(200), "ttcp"),
-        // None of them has a beginning.
+        // Bytes that no protocol begins with.
         (vec![b' '; 200], "plain"),
         (b"OK v6.1.2\n".to_vec(), "plain"),
         (b"BOD1\0.1.2\n\0 v6.1.2".to_vec(), "plain"),
@@ -86,7 +86,7 @@ fn streams_are_told() {
             "{:02x?}",
             &bytes[..bytes.len().min(40)]
         );
-        // With less it is not told wrongly, only later.
+        // With fewer bytes the result is "more", never a wrong one.
         for length in 0..bytes.len().min(100) {
             let now = told(Carrier::Stream, &bytes[..length]);
             assert!(
@@ -124,7 +124,7 @@ fn datagrams_are_told() {
     }
 }
 
-/// What nobody but us may say yes to.
+/// Checks that no protocol but linerate's own detects these bytes.
 fn nobody_else_takes(bytes: &[u8]) {
     for dialect in DIALECTS.iter().filter(|dialect| dialect.name != "linerate") {
         for carrier in [Carrier::Stream, Carrier::Datagram] {
@@ -141,7 +141,7 @@ fn nobody_else_takes(bytes: &[u8]) {
 
 proptest! {
     #[test]
-    fn ours_is_nobody_elses(token: [u8; 16], agent in "[ -~]{0,40}", kept in 5usize..24) {
+    fn our_first_bytes_match_no_other_protocol(token: [u8; 16], agent in "[ -~]{0,40}", kept in 5usize..24) {
         let control = Connection::client(Hello::new(agent)).unwrap();
         let opening = flow::opening(Token(token));
         nobody_else_takes(control.outgoing());
@@ -152,8 +152,8 @@ proptest! {
         nobody_else_takes(&DATA_MAGIC);
     }
 
-    /// Our own questions and payload on a UDP port are plain, in whatever state the numbers are:
-    /// but for a sequence near zero, which sits where iperf2 has its own.
+    /// Our requests and payload on a UDP port are plain for any number, except a sequence near
+    /// zero, which is where iperf2 has its own.
     #[test]
     fn our_payload_begins_no_other_test(size in 16usize..1_500, sent_ns in 1u64 << 32..1 << 47) {
         let mut payload = vec![0; size];
@@ -162,7 +162,7 @@ proptest! {
     }
 
     #[test]
-    fn more_bytes_never_take_back_what_was_told(bytes in prop_oneof![
+    fn more_bytes_never_change_a_result(bytes in prop_oneof![
         prop::collection::vec(any::<u8>(), 0..80),
         prop::collection::vec(prop_oneof![Just(0u8), Just(1), Just(3), Just(0x10), Just(0x40), Just(0x80), any::<u8>()], 0..80),
         "(HELO|HELO nuttcp|[a-z2-7]{30,36}).{0,30}".prop_map(String::into_bytes),

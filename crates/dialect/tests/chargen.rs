@@ -1,4 +1,4 @@
-//! The characters of RFC 864, against those of a stock server.
+//! The characters of RFC 864, compared with those of an upstream server.
 
 use linerate_dialect::chargen::{ANSWER_LIMIT_BYTES, LINE_BYTES, PERIOD_BYTES, answer, fill};
 use proptest::prelude::*;
@@ -30,16 +30,16 @@ fn an_answer_is_no_larger_than_the_request() {
         assert_eq!(answer(request, 0, &mut out), size, "{request}");
         assert_eq!(out[..size], STOCK[..size], "{request}");
     }
-    // What stock servers send as their second answer is the second line.
+    // The second reply of an upstream server is the second line.
     assert_eq!(answer(74, 1, &mut out), 74);
     assert_eq!(out[..74], STOCK[74..148]);
-    assert_eq!(answer(500, 0, &mut [0; 10]), 10, "room");
+    assert_eq!(answer(500, 0, &mut [0; 10]), 10, "limited by the buffer");
 }
 
 proptest! {
     #[test]
     fn pieces_make_the_stream(offset: u64, sizes in prop::collection::vec(0usize..300, 1..10)) {
-        // The pattern comes again before 2^64 is full only when counted from its period.
+        // The stream repeats only below 2^64: the sum of offset and period must not overflow.
         let offset = offset / 2;
         let total: usize = sizes.iter().sum();
         let mut whole = vec![0; total];

@@ -1,4 +1,4 @@
-//! The control protocol over its public face: two connections, and bytes between them.
+//! Control protocol through its public API: two codecs, and the bytes between them.
 
 mod samples;
 
@@ -11,14 +11,14 @@ use linerate_metric::event::Problem;
 use proptest::prelude::*;
 use samples::Source;
 
-/// All that one end has to say.
+/// Takes all outgoing bytes of one end.
 fn take(connection: &mut Connection) -> Vec<u8> {
     let bytes = connection.outgoing().to_vec();
     connection.sent(bytes.len());
     bytes
 }
 
-/// Hands over bytes in pieces, taking out every frame between two of them.
+/// Passes bytes in chunks and takes out every frame after each.
 fn feed(to: &mut Connection, bytes: &[u8], piece: usize) -> Result<Vec<Frame>, ControlError> {
     let mut frames = Vec::new();
     for piece in bytes.chunks(piece) {
@@ -30,23 +30,23 @@ fn feed(to: &mut Connection, bytes: &[u8], piece: usize) -> Result<Vec<Frame>, C
     Ok(frames)
 }
 
-/// Two ends that have greeted each other.
+/// Returns two ends that have exchanged HELLOs.
 fn pair() -> (Connection, Connection) {
     let mut client = Connection::client(Hello::new("client")).unwrap();
     let mut server = Connection::server(Hello::new("server")).unwrap();
-    assert!(server.outgoing().is_empty(), "the client speaks first");
+    assert!(server.outgoing().is_empty(), "the client sends first");
     feed(&mut server, &take(&mut client), 100).unwrap();
     feed(&mut client, &take(&mut server), 100).unwrap();
     (client, server)
 }
 
-/// A frame by hand.
+/// Encodes a frame by hand.
 fn raw(kind: u16, body: &[u8]) -> Vec<u8> {
     let length = u32::try_from(body.len() + 2).unwrap();
     [&length.to_be_bytes()[..], &kind.to_be_bytes(), body].concat()
 }
 
-/// Bytes as people compare them: offset, hex, text.
+/// Formats bytes as offset, hex and text.
 fn dump(bytes: &[u8]) -> String {
     let mut out = String::new();
     for (line, row) in bytes.chunks(16).enumerate() {
@@ -63,7 +63,7 @@ fn dump(bytes: &[u8]) -> String {
     out
 }
 
-/// Every frame of a source as it goes over the wire, the greeting first.
+/// Formats every frame of a source as on the wire, HELLO first.
 fn golden(mut source: Source) -> String {
     let client = Connection::client(source.hello()).unwrap();
     let mut out = format!("HELLO, with the opening\n{}", dump(client.outgoing()));
@@ -124,8 +124,8 @@ fn without_a_common_version_both_ends_know_whom_to_update() {
     let mut client = Connection::client(speaking(1, 2)).unwrap();
     let mut server = Connection::server(speaking(3, 4)).unwrap();
     let error = feed(&mut server, &take(&mut client), 100).unwrap_err();
-    insta::assert_snapshot!(error, @"this end speaks version 3 to 4 of the control protocol, the peer version 1 to 2: update linerate at the peer");
-    // A refusal may follow the server's HELLO, but the client already knows from that.
+    insta::assert_snapshot!(error, @"this end supports version 3 to 4 of the control protocol, the peer version 1 to 2: update linerate at the peer");
+    // A rejection may follow the server's HELLO, but the client fails at the HELLO already.
     let problem = Problem::new("no common version", "server", "update");
     let refusal = Refuse {
         problem,
@@ -134,7 +134,7 @@ fn without_a_common_version_both_ends_know_whom_to_update() {
     };
     server.send(&refusal.into()).unwrap();
     let error = feed(&mut client, &take(&mut server), 100).unwrap_err();
-    insta::assert_snapshot!(error, @"this end speaks version 1 to 2 of the control protocol, the peer version 3 to 4: update linerate at this end");
+    insta::assert_snapshot!(error, @"this end supports version 1 to 2 of the control protocol, the peer version 3 to 4: update linerate at this end");
     assert_eq!((client.version(), server.version()), (None, None));
     assert!(matches!(client.next_frame(), Err(ControlError::Failed)));
     assert!(matches!(client.receive(b""), Err(ControlError::Failed)));
@@ -154,7 +154,10 @@ fn nothing_but_the_magic_is_taken() {
             matches!(feed(&mut server, first, 1), Err(ControlError::NotOurs)),
             "{first:02x?}"
         );
-        assert!(server.outgoing().is_empty(), "a stranger gets no answer");
+        assert!(
+            server.outgoing().is_empty(),
+            "an unrelated peer gets no reply"
+        );
     }
 }
 
@@ -170,7 +173,7 @@ fn reserved_securities_are_refused() {
     }
 }
 
-/// A server that has read the opening.
+/// Returns a server that has read the opening.
 fn opened() -> Connection {
     let mut server = Connection::server(Hello::new("server")).unwrap();
     let opening = [&CONTROL_MAGIC[..], &[0]].concat();
@@ -305,7 +308,7 @@ fn nothing_is_sent_before_the_ends_have_greeted() {
         server.send(&Bye {}.into()),
         Err(ControlError::TooEarly { .. })
     ));
-    // A client that gave up at once is understood all the same.
+    // A client that gave up at once is still read.
     let frames = feed(&mut server, &take(&mut client), 100).unwrap();
     assert_eq!(frames.len(), 2);
     assert_eq!(frames[1], Bye {}.into());
@@ -344,7 +347,7 @@ fn frames_must_be_taken_before_reading_on() {
 
 #[test]
 fn an_old_reader_reads_a_new_writer() {
-    /// A HELLO of later: more fields, a map and bytes among them.
+    /// HELLO of a later version: more fields, a map and bytes among them.
     #[derive(serde::Serialize)]
     struct LaterHello<'a> {
         before: [Option<u8>; 2],
@@ -353,7 +356,7 @@ fn an_old_reader_reads_a_new_writer() {
         color: std::collections::BTreeMap<&'a str, f64>,
         key: linerate_dialect::control::Token,
     }
-    /// A STOP of later.
+    /// STOP of a later version.
     #[derive(serde::Serialize)]
     struct LaterStop {
         signal: u8,
@@ -395,7 +398,7 @@ fn an_old_reader_reads_a_new_writer() {
 
 #[test]
 fn flattened_parts_skip_what_is_new_too() {
-    /// An OUTCOME of later, down to the flattened figures of a flow.
+    /// RESULTS of a later version, down to the flattened figures of a flow.
     #[derive(serde::Serialize)]
     struct LaterOutcome<'a> {
         role: linerate_metric::facts::Role,
@@ -418,7 +421,7 @@ fn flattened_parts_skip_what_is_new_too() {
     let Some(Frame::Outcome(outcome)) = source
         .frames()
         .into_iter()
-        .find(|frame| frame.name() == "OUTCOME")
+        .find(|frame| frame.name() == "RESULTS")
     else {
         panic!("there is one")
     };
@@ -472,12 +475,12 @@ fn a_new_reader_reads_an_old_writer() {
 fn a_broken_body_names_its_frame() {
     for (kind, body, want) in [
         (3u16, &[0x80][..], "PROPOSE"),
-        (10, b"\xc0", "OUTCOME"),
-        (13, b"\x81\xa5t1_ns\xa1x", "CLOCK_QUESTION"),
+        (10, b"\xc0", "RESULTS"),
+        (13, b"\x81\xa5t1_ns\xa1x", "CLOCK_REQUEST"),
         (9, b"", "STOP"),
         (9, b"\x80\x80", "STOP"),
         // Without names.
-        (13, &[0x91, 5], "CLOCK_QUESTION"),
+        (13, &[0x91, 5], "CLOCK_REQUEST"),
     ] {
         let (_, mut server) = pair();
         match feed(&mut server, &raw(kind, body), 100) {
@@ -499,11 +502,11 @@ fn a_full_histogram_and_many_flows_fit() {
     let Some(Frame::Outcome(mut outcome)) = source
         .frames()
         .into_iter()
-        .find(|frame| frame.name() == "OUTCOME")
+        .find(|frame| frame.name() == "RESULTS")
     else {
         panic!("there is one")
     };
-    // What an end cost stands beside its flows, not in each of them.
+    // The CPU cost of an end is in its own field, not in each flow.
     let mut flow = outcome.streams[0].clone();
     flow.stream.summary.cpu.clear();
     flow.stream.summary.memory.clear();
@@ -537,7 +540,7 @@ proptest! {
         let mut client = Connection::client(hello.clone()).unwrap();
         let mut server = Connection::server(Hello::new("server")).unwrap();
         let mut stream = take(&mut client);
-        // A server of another test greets this client, so that all can be sent in one go.
+        // A server of another pair sends the frames, so that all can be passed in one go.
         let (_, mut other) = pair();
         let mut frames = vec![Frame::from(hello)];
         for frame in source.frames() {

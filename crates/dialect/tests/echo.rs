@@ -1,4 +1,4 @@
-//! The same bytes back, and to whom never.
+//! Echo of the same bytes, and source ports that get no reply.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -11,19 +11,19 @@ use proptest::prelude::*;
 fn whom_echo_never_answers() {
     let own = [7, 5_201, 5_001];
     for (source, answered, why) in [
-        (0, false, "no answer is wanted"),
+        (0, false, "no reply is expected"),
         (7, false, "echo"),
-        (9, true, "discard takes and is silent"),
+        (9, true, "discard sends nothing"),
         (13, false, "daytime"),
         (17, false, "quote of the day"),
         (19, false, "chargen"),
         (37, false, "time"),
-        (5_201, false, "itself, or another server like it"),
-        (5_001, false, "another port of its own"),
-        (5_202, true, "anybody"),
-        (53, true, "a name server answers no answers"),
-        (49_152, true, "anybody"),
-        (65_535, true, "anybody"),
+        (5_201, false, "itself, or another server of this kind"),
+        (5_001, false, "another local port"),
+        (5_202, true, "any other port"),
+        (53, true, "a name server ignores replies"),
+        (49_152, true, "any other port"),
+        (65_535, true, "any other port"),
     ] {
         assert_eq!(answers_to(source, &own), answered, "{source}: {why}");
     }
@@ -56,7 +56,7 @@ fn a_client_that_does_not_read_costs_no_more_than_the_limit() {
 }
 
 proptest! {
-    /// However a stream is cut and however its answers drain, the same bytes come back.
+    /// Splits a stream and drains its replies in any steps: the same bytes come back.
     #[test]
     fn splits_change_nothing(
         bytes in prop::collection::vec(any::<u8>(), 0..3_000),
@@ -81,7 +81,7 @@ proptest! {
     }
 }
 
-/// The driver: a server over both, and a client that compares.
+/// Runs a server over both transports, and a client that compares.
 #[test]
 fn the_same_comes_back_over_loopback() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -94,7 +94,7 @@ fn the_same_comes_back_over_loopback() {
             match socket.read(&mut buffer).unwrap() {
                 0 => stream.finish(),
                 bytes => {
-                    // This driver writes all before it reads on, so there is always room.
+                    // This driver writes everything before the next read, so there is always space.
                     assert_eq!(stream.receive(&buffer[..bytes]), bytes);
                 }
             }

@@ -1,4 +1,4 @@
-//! What an address that proved nothing may be sent, in simulated time.
+//! Anti-amplification limit, in simulated time.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -69,7 +69,7 @@ fn flows_are_for_those_who_are_proved_or_named() {
         ("::ffff:198.51.100.7", true),
         ("2001:db8::7", true),
         ("198.51.100.8", false),
-        // Of a network that is allowed, and a neighbour: answered, and no more.
+        // In an allowed network, and a neighbour: only replies.
         ("203.0.113.9", false),
         ("10.1.0.5", false),
     ] {
@@ -80,7 +80,7 @@ fn flows_are_for_those_who_are_proved_or_named() {
     assert!(!guard.may_have_flow(PROOF_NS + 1, ip("10.1.0.5")));
     let address = ip("203.0.113.9");
     assert_eq!(Refusal::Unproved { address }.option(), Some("--allow"));
-    // Whoever is named is answered as anybody is.
+    // A named address gets replies under the same limits.
     guard.received(0, ip("198.51.100.7"), 100);
     assert!(guard.send(0, ip("198.51.100.7"), 101).is_err());
 }
@@ -100,10 +100,10 @@ fn nobody_gets_more_than_came_from_there() {
     guard.received(0, peer, 1_470);
     assert_eq!(guard.send(0, peer, 1_470), Ok(()));
     let refusal = guard.send(0, peer, 128).unwrap_err();
-    assert_eq!(refusal.option(), None, "only proof lifts it");
-    // Empty answers to empty requests.
+    assert_eq!(refusal.option(), None, "only validation lifts it");
+    // Empty replies to empty requests.
     assert_eq!(guard.send(0, peer, 0), Ok(()));
-    // What came once cannot be kept for a flood later.
+    // Credit cannot be saved for a later flood.
     guard.received(0, peer, 1 << 40);
     let mut sent = 0;
     while guard.send(3_600 * SECOND, peer, 65_000).is_ok() {
@@ -131,7 +131,7 @@ fn beyond_a_router_only_whom_an_option_names() {
     });
     guard.received(0, far, 100);
     assert_eq!(guard.send(0, far, 100), Ok(()));
-    // By default there is no neighbour but this host.
+    // By default only this host is a neighbour.
     let mut guard = Guard::new(Rules::default());
     for (address, answered) in [("127.0.0.9", true), ("::1", true), ("10.1.0.5", false)] {
         guard.received(0, ip(address), 10);
@@ -155,11 +155,11 @@ fn proof_lifts_all_rules_for_its_time() {
     for at in [5 * SECOND, 5 * SECOND + PROOF_NS] {
         assert_eq!(guard.send(at, far, 1 << 30), Ok(()), "{at}");
     }
-    // Datagrams may be forged: they do not prolong it.
+    // Datagrams may be forged: they do not extend the validation.
     guard.received(5 * SECOND + PROOF_NS, far, 1 << 30);
     assert!(guard.send(5 * SECOND + PROOF_NS + 1, far, 1).is_err());
     assert!(!guard.is_proved(0, far));
-    // The same host through a socket of both families is the same host.
+    // An IPv4-mapped address is the same host.
     guard.prove(0, ip("::ffff:203.0.113.8"));
     assert_eq!(guard.send(0, ip("203.0.113.8"), 1), Ok(()));
 }
@@ -206,7 +206,7 @@ fn rates_hold_for_one_and_for_all() {
     const { assert!(RATE_DEPTH_NS == 100_000_000) };
 }
 
-/// Asks the guard only where the flow's leave does not do.
+/// Calls the guard only if the flow's credit is exhausted.
 fn ask(guard: &mut Guard, leave: &mut Leave, now: u64, to: IpAddr, bytes: u64) -> (bool, bool) {
     if leave.take(now, bytes, bytes) {
         return (true, false);
@@ -250,7 +250,7 @@ fn a_leave_is_of_the_same_rates_and_seldom_asked_for() {
         "{total}"
     );
 
-    // Below the rates: 100,000 questions a second, and the guard hears of few.
+    // Below the rates: 100,000 requests per second cause few calls of the guard.
     let mut guard = Guard::new(rules());
     let (peer, mut leave, mut asked) = (ip("10.1.0.1"), Leave::default(), 0);
     for at in 0..200_000u64 {
@@ -260,7 +260,7 @@ fn a_leave_is_of_the_same_rates_and_seldom_asked_for() {
     }
     assert_eq!(asked, 2 * SECOND / LEAVE_NS);
 
-    // A leave ends, and with it whatever allowed it.
+    // Credit expires, and with it the decision behind it.
     guard.set_neighbours(Vec::new());
     let (may, _) = ask(&mut guard, &mut leave, 3 * SECOND, peer, 64);
     assert!(!may);
@@ -294,7 +294,7 @@ fn a_flood_of_forged_addresses_is_forgotten_and_pushes_out_nobody_proved() {
     }
     assert_eq!(guard.remembered(), (100, 1));
     assert_eq!(guard.send(SECOND, proved, 1 << 20), Ok(()));
-    // Who was forgotten has no credit.
+    // An evicted address has no credit.
     let first = ip("10.1.0.0");
     guard.received(0, first, 500);
     for number in 0..100 {
@@ -307,8 +307,8 @@ fn a_flood_of_forged_addresses_is_forgotten_and_pushes_out_nobody_proved() {
 }
 
 proptest! {
-    /// Whatever comes and in whatever order: an address that never proved itself has not been sent
-    /// more than it sent.
+    /// An address that was never validated receives at most the bytes that it sent, for any order
+    /// of events.
     #[test]
     fn never_more_than_received(
         does in prop::collection::vec((0u8..4, 0u8..6, 0u64..3_000, 0u64..50_000_000), 0..300),
@@ -333,7 +333,7 @@ proptest! {
         }
     }
 
-    /// The same with flows that have leave, several of one address.
+    /// The same rule holds for several flows of one address with credit.
     #[test]
     fn never_more_than_received_with_leave(
         does in prop::collection::vec((0usize..6, 0u64..3_000, 0u64..3_000, 0u64..8_000_000), 0..300),
@@ -348,9 +348,9 @@ proptest! {
             came[who] += bytes;
             let leave = &mut leaves[flow];
             let may = leave.take(now, bytes, answer) || {
-                let untold = leave.untold();
-                let asked = guard.leave(now, address, untold, answer);
-                asked.map(|more| *leave = more).is_ok()
+                let unreported = leave.untold();
+                let granted = guard.leave(now, address, unreported, answer);
+                granted.map(|more| *leave = more).is_ok()
             };
             left[who] += if may { answer } else { 0 };
             prop_assert!(left[who] <= came[who], "{left:?} {came:?}");

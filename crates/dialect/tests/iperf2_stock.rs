@@ -1,4 +1,4 @@
-//! Stock iperf (2.x) at the other end, over loopback: the driver beside this file serves and
+//! Stock iperf (2.x) at the other end, over loopback: the driver next to this file serves and
 //! measures it.
 
 mod iperf2_driver;
@@ -11,7 +11,7 @@ use iperf2_driver::{tcp, udp};
 use linerate_dialect::iperf2::{Amount, Dual, Settings, Way};
 use linerate_metric::plan::Direction;
 
-/// Whether stock iperf is here; says so when it is not.
+/// Returns whether stock iperf is installed; prints a note if not.
 fn stock() -> bool {
     let there = Command::new("iperf").arg("--version").output().is_ok();
     if !there {
@@ -281,7 +281,7 @@ impl Stock {
             .spawn()
             .unwrap();
         if options.contains(&"-u") {
-            // Nothing tells when it listens; UDP does not wait for it.
+            // The start of listening is not visible; UDP does not wait for it.
             std::thread::sleep(Duration::from_millis(700));
         }
         Self { child, address }
@@ -414,7 +414,7 @@ fn we_ask_a_stock_server() {
     assert_eq!(asked.len(), 20);
     for (took_ns, answer) in asked {
         let (received, sent) = (answer.received_ns.unwrap(), answer.sent_ns.unwrap());
-        // It holds each answer for 2 ms, and says so.
+        // It delays each reply by 2 ms, and reports that.
         let held = sent.checked_sub(received).expect("one clock");
         assert!((1_000_000..=took_ns).contains(&held), "{held} of {took_ns}");
     }

@@ -1,5 +1,5 @@
-//! iperf3 over its public face: recorded conversations of the stock program, two machines and bytes
-//! between them, and peers that mean harm.
+//! iperf3 through its public API: recorded exchanges of the upstream program, two ends with bytes
+//! between them, and hostile peers.
 
 use linerate_dialect::control::{ANSWER_MAGIC, CONTROL_MAGIC, DATA_MAGIC};
 use linerate_dialect::iperf3::udp::{Header, read_header, write_header};
@@ -11,7 +11,7 @@ use linerate_dialect::iperf3::{
 use linerate_dialect::sniff::{Carrier, Speaker, Verdict, speaker};
 use proptest::prelude::*;
 
-/// One recorded test.
+/// Recorded test.
 struct Recorded {
     name: String,
     client: Vec<u8>,
@@ -50,8 +50,8 @@ fn recorded() -> Vec<Recorded> {
     tests
 }
 
-/// Hands bytes to a server machine in pieces, takes each step that it asks for, and keeps the
-/// events and what it said.
+/// Passes bytes to a server in pieces, performs each requested step, and returns its events and its
+/// output.
 fn serve(bytes: &[u8], cuts: &[usize]) -> (Vec<ServerEvent>, Vec<u8>, Result<(), Iperf3Error>) {
     let (first, rest) = bytes.split_first_chunk().unwrap();
     let (_, mut server) = Server::open(first, 0).unwrap();
@@ -86,7 +86,7 @@ fn serve(bytes: &[u8], cuts: &[usize]) -> (Vec<ServerEvent>, Vec<u8>, Result<(),
     (events, said, done)
 }
 
-/// The same for a client.
+/// Passes bytes to a client in the same way.
 fn ask(
     params: Params,
     bytes: &[u8],
@@ -133,7 +133,7 @@ fn asked(events: &[ServerEvent]) -> &Params {
     }
 }
 
-/// Texts taken out: the single bytes, and the results.
+/// Splits output into its state bytes and its texts.
 fn states(said: &[u8]) -> (Vec<State>, Vec<Vec<u8>>) {
     let (mut states, mut texts, mut rest) = (Vec::new(), Vec::new(), said);
     while let [first, tail @ ..] = rest {
@@ -159,7 +159,7 @@ fn recorded_clients_are_understood() {
     for test in recorded() {
         let (events, said, done) = serve(&test.client, &[]);
         done.unwrap();
-        // Byte for byte what the stock server said, but for its numbers.
+        // The state bytes equal those of the upstream server.
         assert_eq!(states(&said).0, states(&test.server).0, "{}", test.name);
         let ServerEvent::Results(theirs) = &events[2] else {
             panic!("{events:?}")
@@ -180,7 +180,7 @@ fn recorded_servers_are_understood() {
         let (our_states, our_texts) = states(&said[37..]);
         let (stock_states, stock_texts) = states(&test.client[37..]);
         assert_eq!(our_states, stock_states, "{}", test.name);
-        // The parameters say the same as those of the stock client they were read from.
+        // The parameters equal those of the upstream client that they were read from.
         let read = |text: &[u8]| serde_json::from_slice::<serde_json::Value>(text).unwrap();
         assert_eq!(read(&our_texts[0]), read(&stock_texts[0]), "{}", test.name);
         let ClientEvent::Results(theirs) = &events[3] else {
@@ -243,7 +243,7 @@ fn opening(rest: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_hostile_client_costs_no_more_than_the_limits() {
-    // A length that is never followed by a text is refused at once, and so is one byte too many.
+    // A length that is too large is rejected at once, even by one byte.
     for length in [PARAMS_LIMIT_BYTES as u32 + 1, u32::MAX] {
         let (_, said, done) = serve(&opening(&length.to_be_bytes()), &[]);
         assert!(matches!(done, Err(Iperf3Error::TooLong { .. })), "{done:?}");
@@ -252,7 +252,7 @@ fn a_hostile_client_costs_no_more_than_the_limits() {
             [&[0xfe][..], &Refusal::PARAMETERS.0.to_be_bytes()].concat()
         );
     }
-    // JSON that would take long, or much room.
+    // JSON that would take much time or memory.
     for body in [
         "[".repeat(8000),
         r#"{"a":"#.repeat(1500),
@@ -265,7 +265,7 @@ fn a_hostile_client_costs_no_more_than_the_limits() {
             "{done:?}"
         );
     }
-    // Bytes without end, in a step that waits for one.
+    // Endless bytes in a step that expects one.
     let (_, mut server) = Server::open(&Cookie::new([1; 36]).to_wire(), 0).unwrap();
     let mut taken = 0;
     while server.receive(&[0; 1000]).is_ok() {
@@ -318,7 +318,7 @@ fn refusals_are_told_apart() {
         .2
         .unwrap_err()
         .to_string();
-    assert!(message.contains("the rate is above"), "{message}");
+    assert!(message.contains("the rate is higher"), "{message}");
     for (said, want) in [
         (&[0xff][..], "busy"),
         (&[9, 10, 0xff], "busy"),
@@ -333,7 +333,7 @@ fn refusals_are_told_apart() {
     }
     let (events, ..) = ask(Params::default(), &[9, 10, 1, 2, 11], &[]);
     assert_eq!(events.last(), Some(&ClientEvent::Terminated));
-    // Also where a length would stand.
+    // Also in place of a length.
     let (events, ..) = ask(Params::default(), &[9, 10, 1, 2, 13, 11], &[]);
     assert_eq!(events.last(), Some(&ClientEvent::Terminated));
 }
@@ -350,7 +350,7 @@ fn every_step_has_its_time() {
         })
     ));
 
-    // A run has the agreed time and some; one without has no end here.
+    // A run has the agreed time plus a margin; a run without a time has no deadline.
     for (body, deadline) in [
         (
             &br#"{"tcp":true,"time":3,"omit":1}"#[..],
@@ -380,7 +380,7 @@ fn every_step_has_its_time() {
         }
     }
 
-    // Whoever waits for a turn too long is told that others have it.
+    // A client that waits too long for other tests receives the busy byte.
     let (_, mut server) = Server::open(&Cookie::new([1; 36]).to_wire(), 0).unwrap();
     server.receive(&text(br#"{"udp":true}"#)).unwrap();
     server.next_event(5).unwrap().unwrap();
@@ -396,7 +396,7 @@ fn every_step_has_its_time() {
             phase: Phase::Greeting
         })
     ));
-    // It says that it goes.
+    // The client reports the termination.
     assert_eq!(
         client.outgoing().last(),
         Some(&State::ClientTerminate.to_byte())
@@ -485,9 +485,9 @@ proptest! {
         prop_assert_eq!((&whole.0, &whole.1, whole.2.is_err()), (&split.0, &split.1, split.2.is_err()));
     }
 
-    /// Our two ends, whatever is asked for and however it arrives.
+    /// Connects our two ends with any parameters, split in any way.
     #[test]
-    fn two_ends_understand_each_other(params in params(), piece in 1usize..80) {
+    fn two_ends_complete_a_test(params in params(), piece in 1usize..80) {
         let mut client = Client::new(Cookie::new([3; 36]), params.clone(), 0);
         let first = *client.outgoing().first_chunk().unwrap();
         client.sent(first.len());
@@ -518,7 +518,7 @@ proptest! {
                         ClientEvent::WantsResults => client.results(&results, 0).unwrap(),
                         ClientEvent::Results(theirs) => finished = Some(*theirs),
                         ClientEvent::Finished => {}
-                        ClientEvent::Terminated => panic!("nobody did"),
+                        ClientEvent::Terminated => panic!("not terminated"),
                     }
                 }
             }
@@ -539,7 +539,7 @@ proptest! {
                             server.results(&results, 0).unwrap();
                         }
                         ServerEvent::Done => done = true,
-                        ServerEvent::Terminated => panic!("nobody did"),
+                        ServerEvent::Terminated => panic!("not terminated"),
                     }
                 }
             }
@@ -553,9 +553,9 @@ proptest! {
         prop_assert_eq!(bytes, want);
     }
 
-    /// Nobody else's beginning is iperf3's, however much of it is there.
+    /// First bytes of other protocols are not detected as iperf3, however many have arrived.
     #[test]
-    fn others_are_not_taken_for_iperf3(
+    fn other_protocols_are_not_detected_as_iperf3(
         tail in prop::collection::vec(any::<u8>(), 0..80),
         sequence: u32,
         text in "[ -~]{40,80}",
@@ -576,7 +576,7 @@ proptest! {
             for length in 0..=bytes.len() {
                 let verdict = (DIALECT.recognise)(Carrier::Stream, &bytes[..length]);
                 prop_assert_ne!(verdict, Verdict::Yes);
-                prop_assert!(last == Verdict::NeedMore || verdict == last, "no verdict is taken back");
+                prop_assert!(last == Verdict::NeedMore || verdict == last, "no result changes");
                 last = verdict;
             }
             prop_assert_eq!((DIALECT.recognise)(Carrier::Datagram, &bytes[..]), Verdict::No);

@@ -1,13 +1,13 @@
-//! The worst that an iperf3 peer can send within the limits costs no more memory than the limits say.
+//! The largest texts of an iperf3 peer within the limits use no more memory than documented.
 //!
-//! In a test binary of its own: the peak that the kernel reports is that of the whole process.
+//! In a test binary of its own: the kernel reports the peak of the whole process.
 
 use linerate_dialect::iperf3::{
     Client, ClientEvent, Cookie, PARAMS_LIMIT_BYTES, Params, READ_AHEAD_BYTES, RESULTS_LIMIT_BYTES,
     Results, Server, ServerEvent,
 };
 
-/// Peak of the resident memory in bytes; `None` where the kernel does not tell.
+/// Peak of the resident memory in bytes; `None` if the kernel does not report it.
 fn peak_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
@@ -15,13 +15,13 @@ fn peak_bytes() -> Option<u64> {
     Some(kilobytes << 10)
 }
 
-/// `before`, as many of `element` as fit, `after`.
+/// Returns `before`, as many of `element` as fit, and `after`.
 fn filled(before: &str, element: &str, after: &str, limit: usize) -> String {
     let count = (limit - before.len() - after.len()) / element.len();
     format!("{before}{}{after}", element.repeat(count))
 }
 
-/// A client that has come as far as the server's results: whether it takes them.
+/// Runs a client up to the server's results; returns whether it accepts them.
 fn hear(text: &str) -> bool {
     let mut client = Client::new(Cookie::new([1; 36]), Params::default(), 0);
     client.receive(&[9, 10, 1, 2]).unwrap();
@@ -48,7 +48,7 @@ fn hear(text: &str) -> bool {
 #[test]
 fn the_worst_texts_stay_within_bounds() {
     let Some(before) = peak_bytes() else {
-        eprintln!("skipped: /proc/self/status does not tell the peak of the memory");
+        eprintln!("skipped: /proc/self/status does not report the peak of the memory");
         return;
     };
     for (first, element, last, taken) in [
@@ -73,7 +73,7 @@ fn the_worst_texts_stay_within_bounds() {
         server.receive(params.as_bytes()).unwrap();
         assert!(server.next_event(0).unwrap().is_some());
     }
-    // More flows than anybody opens, named in a few bytes.
+    // More flows than allowed, requested in a few bytes.
     for way in ["tcp", "reverse", "bidirectional"] {
         let params = format!(r#"{{"{way}":true,"parallel":{}}}"#, u32::MAX);
         let mut server = Server::new(0);
@@ -86,7 +86,7 @@ fn the_worst_texts_stay_within_bounds() {
         assert!(asked.check().is_err());
     }
     let grown = peak_bytes().unwrap() - before;
-    // What arrived, in a vector that doubled; what was made of it; and this test's own text.
+    // The received text in a vector that doubled, the parsed values, and this test's own text.
     let bound = 8 * RESULTS_LIMIT_BYTES as u64;
     assert!(grown < bound, "{} MiB", grown >> 20);
     println!("the worst text took {} MiB", grown >> 20);

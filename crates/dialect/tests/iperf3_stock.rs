@@ -1,4 +1,5 @@
-//! Stock iperf3 at the other end, over loopback: the driver beside this file serves and measures it.
+//! Stock iperf3 at the other end, over loopback: the driver next to this file serves and measures
+//! it.
 
 mod iperf3_driver;
 
@@ -13,7 +14,7 @@ use linerate_dialect::iperf3::{
 };
 use linerate_metric::plan::Direction;
 
-/// Whether stock iperf3 is here; says so when it is not.
+/// Returns whether stock iperf3 is installed; prints a note if not.
 fn stock() -> bool {
     let there = Command::new("iperf3").arg("--version").output().is_ok();
     if !there {
@@ -45,7 +46,7 @@ fn serve(options: &[&str], early: bool) -> (serde_json::Value, Result<Served, Ip
     )
 }
 
-/// Bytes that a stock client says of all flows, by who counted.
+/// Bytes of all flows that a stock client reports, by the counting end.
 fn sum(report: &serde_json::Value, name: &str, figure: &str) -> u64 {
     report["end"][name][figure]
         .as_f64()
@@ -100,7 +101,7 @@ fn a_stock_client_sends_over_tcp() {
             "{options:?}"
         );
         assert_eq!(sum(&report, "sum_sent", "bytes"), received, "{options:?}");
-        // Linux tells a sender its retransmissions, and says nothing of losses over TCP.
+        // Linux reports retransmissions to a sender, but no losses over TCP.
         for flow in &far.flows {
             assert!(flow.figures.retransmits.is_some());
             assert_eq!(
@@ -182,7 +183,8 @@ fn a_stock_client_uses_udp() {
                 .unwrap();
             match flow.direction {
                 Direction::Receive => {
-                    // It sent, we counted: nothing is lost on an idle loopback, but a loaded one drops.
+                    // It sent, we counted: nothing is lost on an idle loopback, but a loaded one
+                    // drops.
                     assert_eq!(
                         flow.figures.packets,
                         Some(ours.packets.unwrap()),
@@ -258,7 +260,7 @@ fn either_end_may_stop_early() {
             .contains("the server has terminated"),
         "{report}"
     );
-    // The client goes when it is told.
+    // The client ends on request.
     assert!(served.is_ok(), "{served:?}");
 
     for (signal, says_so) in [("-INT", true), ("-KILL", false)] {
@@ -312,7 +314,7 @@ fn measure(stock: &Stock, params: &Params) -> (Measured, FarReport) {
     // A stock server needs a moment between two tests.
     for _ in 0..100 {
         match run(stock.address, params.clone(), false) {
-            // It says that it is busy, or accepts and closes at once while it cleans up.
+            // It sends busy, or accepts and closes at once while it cleans up.
             Err(
                 Iperf3Error::Busy
                 | Iperf3Error::Vanished {
@@ -368,7 +370,7 @@ fn we_measure_a_stock_server_over_tcp() {
             let (near, there) = (near.bytes.unwrap(), flow.figures.bytes.unwrap());
             assert!(near > 0 && there > 0);
             match flow.direction {
-                // A stock server forgets what was on its way when it was told the end.
+                // A stock server drops data in flight at the end of the test.
                 Direction::Send => assert!(there <= near, "{there} of {near}"),
                 Direction::Receive => {
                     assert!(near <= there, "{near} of {there}");

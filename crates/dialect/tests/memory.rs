@@ -1,13 +1,13 @@
-//! The worst that a peer can send within the limits costs no more memory than the limits say.
+//! The largest frames within the limits use no more memory than documented.
 //!
-//! In a test binary of its own: the peak that the kernel reports is that of the whole process.
+//! In a test binary of its own: the kernel reports the peak of the whole process.
 
 use linerate_dialect::control::{
     Connection, ControlError, FRAME_LIMIT_BYTES, Frame, Hello, MAP_LIMIT, READ_AHEAD_BYTES,
     VALUE_LIMIT,
 };
 
-/// Peak of the resident memory in bytes; `None` where the kernel does not tell.
+/// Peak of the resident memory in bytes; `None` if the kernel does not report it.
 fn peak_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
@@ -15,7 +15,8 @@ fn peak_bytes() -> Option<u64> {
     Some(kilobytes << 10)
 }
 
-/// `{"role": "client", "duration_ns": 1, NAME: [ELEMENT; count]}`, filled up with zeros of text.
+/// Encodes `{"role": "client", "duration_ns": 1, NAME: [ELEMENT; count]}` with `fill` bytes of
+/// text.
 fn outcome(name: &str, count: usize, element: &[u8], fill: usize) -> Vec<u8> {
     let text = |text: &str| [&[0xa0 | text.len() as u8], text.as_bytes()].concat();
     let mut body = vec![0x84];
@@ -56,7 +57,7 @@ fn read(body: &[u8]) -> Result<Option<Frame>, ControlError> {
 #[test]
 fn the_worst_frames_stay_within_bounds() {
     let Some(before) = peak_bytes() else {
-        eprintln!("skipped: /proc/self/status does not tell the peak of the memory");
+        eprintln!("skipped: /proc/self/status does not report the peak of the memory");
         return;
     };
     // A flow in as few bytes as possible: {"direction": "send", "stream": {}}.
@@ -70,7 +71,7 @@ fn the_worst_frames_stay_within_bounds() {
     drop(most);
     assert!(read(&outcome("streams", fits + 1, flow, 0)).is_err());
 
-    // As many plain values as there may be, where flattened structures buffer them.
+    // As many plain values as allowed, where flattened structures buffer them.
     let count = VALUE_LIMIT - 100;
     let mut wide = b"\x82\xa9direction\xa4send\xa6stream\x81\xa1x\xdd".to_vec();
     wide.extend((count as u32).to_be_bytes());
@@ -82,8 +83,8 @@ fn the_worst_frames_stay_within_bounds() {
     assert!(read(&outcome("unknown", FRAME_LIMIT_BYTES - 1000, b"\xc0", 0)).is_err());
 
     let grown = peak_bytes().unwrap() - before;
-    // This test's own copies of a frame (the body, the frame, the vectors that grow to them) are
-    // in it too.
+    // Includes this test's copies of a frame (the body, the frame, and the vectors that grew to
+    // them).
     assert!(grown < 256 << 20, "{} MiB", grown >> 20);
     println!("the worst frame took {} MiB", grown >> 20);
 }

@@ -1,4 +1,4 @@
-//! nuttcp's control connection, against what stock programs said.
+//! nuttcp's control connection, compared with recordings of the upstream program.
 
 use linerate_dialect::far::{FarFigures, FarReport};
 use linerate_dialect::nuttcp::{
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 const MS: u64 = 1_000_000;
 
-/// A recorded conversation: lines of the client and of the server.
+/// Recorded exchange: lines of the client and of the server.
 struct Recorded {
     name: &'static str,
     client: Vec<String>,
@@ -61,7 +61,7 @@ fn recorded() -> Vec<Recorded> {
     ]
 }
 
-/// The test that a recorded client asks our server for.
+/// Returns the test that a recorded client requests from our server.
 fn asked(run: &Recorded) -> Result<Test, String> {
     let mut server = Server::default();
     server.receive(run.client.concat().as_bytes()).unwrap();
@@ -78,7 +78,7 @@ fn what_stock_clients_ask_for() {
         let asked = asked(&run);
         text += &format!("{}: {asked:#?}\n", run.name);
         if let Ok(test) = asked {
-            // And our client asks for it in the very same words.
+            // Our client requests it with the same text.
             let mut client = Client::new(test).unwrap();
             assert_eq!(client.outgoing(), run.client[0].as_bytes());
             client.sent(client.outgoing().len());
@@ -86,7 +86,7 @@ fn what_stock_clients_ask_for() {
             assert!(matches!(client.poll(), Some(ClientEvent::Prepare(_))));
             client.ready();
             let line = String::from_utf8(client.outgoing().to_vec()).unwrap();
-            // Running totals and the like are printed by the client alone; we do not ask for them.
+            // The client alone prints running totals and the like; ours does not request them.
             let line = line.replace("format = 2048", "format = 2053");
             let stock = run.client[1].replace("format = 2048", "format = 2053");
             assert_eq!(line, stock, "{}", run.name);
@@ -135,7 +135,7 @@ fn what_stock_servers_report() {
         }
         assert_eq!(report.flows.len(), 1, "{}", run.name);
         text += &format!("  {:?}\n", report.flows[0]);
-        // However the bytes come, it is the same.
+        // Splitting the bytes changes nothing.
         for cut in [1, 2, 7, 100] {
             assert_eq!(
                 replayed(&run, cut),
@@ -158,11 +158,11 @@ fn bytes_that_a_report_rounds_are_whole_buffers() {
     assert_eq!(flow.direction, Direction::Send);
     assert_eq!(flow.figures.bytes, Some(50_000));
     assert_eq!(flow.figures.packets, Some(50));
-    assert_eq!(flow.figures.lost, None, "a server does not say");
+    assert_eq!(flow.figures.lost, None, "a server does not report it");
     assert!(50_000u64.abs_diff((0.0477f64 * 1_048_576.0) as u64) <= BYTES_ERROR);
 }
 
-/// A conversation of our two ends; what the server did, and the client's report.
+/// Connects our two ends; returns the server's output, the client's report and events.
 fn converse(
     test: &Test,
     counts: &Counts,
@@ -247,8 +247,8 @@ fn what_our_server_says() {
                 assert_eq!(figures.retransmits, Some(3));
                 let (said, report, _) = converse(&test, &least, &[]);
                 text += &format!("nothing\n{said}\n");
-                assert_eq!(report.flows[0].figures.bytes, Some(0), "it said zero");
-                assert_eq!(report.flows[0].figures.retransmits, None, "it did not say");
+                assert_eq!(report.flows[0].figures.bytes, Some(0), "reported as zero");
+                assert_eq!(report.flows[0].figures.retransmits, None, "not reported");
             }
         }
     }
@@ -335,7 +335,7 @@ fn tests_that_are_refused_say_why() {
         server.receive(good.replace(from, to).as_bytes()).unwrap();
         assert_eq!(server.poll(), Some(ServerEvent::Close), "{from} -> {to}");
         let said = std::str::from_utf8(server.outgoing()).unwrap();
-        // Our client hears the reason.
+        // Our client reports the reason.
         let mut client = Client::new(Test::new(Way::ToServer, Carrier::Stream, 5_001)).unwrap();
         client.receive(b"HELO nuttcp v6.1.2\n").unwrap();
         client.ready();
@@ -433,14 +433,14 @@ fn strangers_and_old_ones_are_told() {
     let mut client = Client::new(Test::new(Way::ToServer, Carrier::Stream, 5_001)).unwrap();
     let error = client.receive(b"HELO nuttcp v4.0.3\n").unwrap_err();
     insta::assert_snapshot!(error, @"the peer is nuttcp 4.0.3, older than 5.4.1: update it there");
-    // A server that talks before it is asked has failed; making ready after that is no harm.
+    // OK before the request is an error; calling ready after it has no effect.
     let mut client = Client::new(Test::new(Way::ToServer, Carrier::Stream, 5_001)).unwrap();
     assert!(client.receive(b"HELO nuttcp v6.1.2\nOK v6.1.2\n").is_err());
     assert!(matches!(client.poll(), Some(ClientEvent::Prepare(_))));
     let waiting = client.outgoing().len();
     client.ready();
     assert_eq!(client.outgoing().len(), waiting);
-    // Who closes before there is a test has vanished.
+    // Closing before a test was accepted is an error.
     assert_eq!(Server::default().closed(), Err(NuttcpError::Vanished));
     let mut client = Client::new(Test::new(Way::ToServer, Carrier::Stream, 5_001)).unwrap();
     assert_eq!(client.closed(), Err(NuttcpError::Vanished));
@@ -452,19 +452,19 @@ fn memory_is_bounded() {
     let long = vec![b'x'; LINE_LIMIT_BYTES + 1];
     assert_eq!(server.receive(&long), Err(NuttcpError::LineTooLong));
     assert_eq!(server.receive(b"\n"), Err(NuttcpError::Failed));
-    // What a client says after its parameters is not kept.
+    // Data from a client after its parameters is not stored.
     let run = &recorded()[0];
     let mut server = Server::default();
     server.receive(run.client.concat().as_bytes()).unwrap();
     for _ in 0..1_000 {
         server.receive(&long).unwrap();
     }
-    // A report without end is ended.
+    // An endless report is cut off.
     let mut client = Client::new(asked(run).unwrap()).unwrap();
     client.receive(run.server[0].as_bytes()).unwrap();
     client.ready();
     client.receive(run.server[1].as_bytes()).unwrap();
-    // What is said of the whole is kept behind an hour of intervals.
+    // The totals after an hour of intervals are stored.
     let line = b"  871.1875 MB /   0.30 sec = 24355.6217 Mbps     0 retrans\n";
     for _ in 0..3_600 {
         client.receive(line).unwrap();
@@ -580,8 +580,8 @@ fn tests() -> impl Strategy<Value = Test> {
 }
 
 proptest! {
-    /// What a client asks for is what its server reads, and what the server counted is what the
-    /// client reads.
+    /// The server reads the request that the client sent, and the client reads the counters that
+    /// the server sent.
     #[test]
     fn our_ends_understand_each_other(
         test in tests(),
@@ -600,27 +600,27 @@ proptest! {
         };
         let (_, report, events) = converse(&test, &counts, &[interval]);
         let figures = report.flows[0].figures;
-        // Rounded once by the report, and once to whole buffers, which these bytes are not.
+        // Rounded once by the report, and once to complete buffers, which these bytes are not.
         prop_assert!(figures.bytes.unwrap().abs_diff(bytes) <= 2 * BYTES_ERROR);
         prop_assert_eq!(figures.retransmits, retransmits);
         if bytes > 1 << 20 {
             let error = figures.duration_ns.unwrap().abs_diff(duration_ns);
             prop_assert!(error <= 10_000_000 + duration_ns / 1_000, "{error}");
         }
-        let told = events.iter().find_map(|event| match event {
+        let reported = events.iter().find_map(|event| match event {
             ClientEvent::Interval(interval) => Some(interval),
             _ => None,
         });
         let receives = test.way == Way::ToServer && test.interval_ns.is_some();
-        prop_assert_eq!(told.is_some(), receives);
-        if let Some(told) = told {
-            prop_assert!(told.bytes.abs_diff(bytes) <= 2 * BYTES_ERROR);
-            prop_assert_eq!(told.lost_of, interval.lost_of);
-            prop_assert_eq!(told.retransmits, interval.retransmits);
+        prop_assert_eq!(reported.is_some(), receives);
+        if let Some(reported) = reported {
+            prop_assert!(reported.bytes.abs_diff(bytes) <= 2 * BYTES_ERROR);
+            prop_assert_eq!(reported.lost_of, interval.lost_of);
+            prop_assert_eq!(reported.retransmits, interval.retransmits);
         }
     }
 
-    /// However a client's lines are cut, the server does the same.
+    /// Splitting a client's lines changes nothing.
     #[test]
     fn splits_change_nothing(test in tests(), cuts in prop::collection::vec(1usize..80, 1..10)) {
         let mut client = Client::new(test.clone()).unwrap();

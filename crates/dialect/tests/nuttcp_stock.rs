@@ -1,4 +1,5 @@
-//! Stock nuttcp at the other end, over loopback: the driver beside this file serves and measures it.
+//! Stock nuttcp at the other end, over loopback: the driver next to this file serves and measures
+//! it.
 
 mod nuttcp_driver;
 
@@ -97,8 +98,8 @@ fn stock_clients_are_served_over_udp() {
     if !stock() {
         return;
     }
-    // At once: each takes three seconds of mostly waiting. Few enough datagrams that a socket buffer
-    // holds what comes while a busy machine lets nobody read.
+    // At once: each takes three seconds of mostly waiting. Few enough datagrams that a socket
+    // buffer holds the data while a busy machine delays the reader.
     let runs = [
         (&["-t", "-u", "-fparse", "-n60", "-l1000", "-R8M"][..], 1),
         (&["-r", "-u", "-fparse", "-n60", "-l1000", "-R8M"], 1),

@@ -1,4 +1,4 @@
-//! nuttcp's datagrams, against those of stock transmitters and in simulated time.
+//! nuttcp's datagrams, compared with those of upstream transmitters, and in simulated time.
 
 use linerate_dialect::nuttcp::{
     EOD_GAP_NS, START_GAP_NS, Send, Server, ServerEvent, Test, Took, UdpReceiver, UdpSender, Way,
@@ -8,10 +8,10 @@ use proptest::prelude::*;
 
 const MS: u64 = 1_000_000;
 
-/// When it was sent, on which stream, and its bytes.
+/// Send time, stream and bytes.
 type Datagram = (u64, u16, Vec<u8>);
 
-/// Recorded datagrams of a stock transmitter: its test, and (time, stream, datagram).
+/// Returns recorded datagrams of an upstream transmitter with their test.
 fn datagrams() -> Vec<(String, Test, Vec<Datagram>)> {
     let mut runs: Vec<(String, Test, Vec<Datagram>)> = Vec::new();
     let text = include_str!("fixtures/nuttcp-6.1.2/udp-datagrams.hex");
@@ -78,7 +78,7 @@ fn datagrams_of_stock_transmitters_are_counted() {
     }
 }
 
-/// Runs a sender in simulated time: (time, stream, datagram).
+/// Runs a sender in simulated time.
 fn sent(test: &Test) -> Vec<Datagram> {
     sent_by(UdpSender::new(test), test)
 }
@@ -102,7 +102,8 @@ fn sent_by(mut sender: UdpSender, test: &Test) -> Vec<Datagram> {
     }
 }
 
-/// A stock receiver with intervals ends with an error at the first one without payload.
+/// Checks the markers' times: an upstream receiver with intervals fails at the first interval
+/// without payload.
 #[test]
 fn markers_leave_no_interval_without_payload() {
     for (interval_ns, start, end) in [
@@ -135,7 +136,7 @@ fn a_rate_that_is_a_limit_is_never_exceeded() {
             for (now, _, datagram) in datagrams.iter().filter(|(_, _, d)| d.len() > 4) {
                 bytes += datagram.len() as u64;
                 let most = kbps * (now - begun) / 8_000_000;
-                // What the division leaves of a byte.
+                // The remainder of the division is below one byte.
                 assert!(bytes <= most + 1, "{bytes} of {most} B at {kbps}");
                 assert!(bytes + 50 >= most, "{bytes} of {most} B at {kbps}");
             }
@@ -149,7 +150,7 @@ fn our_datagrams_are_those_of_a_stock_transmitter() {
     for (name, test, stock) in datagrams() {
         let ours = sent(&test);
         assert_eq!(ours.len(), stock.len(), "{name}");
-        // Two ports were read in no certain order.
+        // The order between the two recorded ports is undefined.
         let by_stream = |datagrams: &[Datagram]| {
             (0..test.streams)
                 .map(|wanted| {
@@ -158,7 +159,7 @@ fn our_datagrams_are_those_of_a_stock_transmitter() {
                         4 => String::from_utf8(datagram.clone()).unwrap(),
                         size if test.numbers_datagrams() => {
                             let count = datagram[24..32].try_into().unwrap();
-                            // Recorded on a little-endian machine.
+                            // Recorded on a little-endian host.
                             let count = match datagram[0] {
                                 b'x' => u64::from_ne_bytes(count),
                                 _ => u64::from_le_bytes(count),
@@ -222,29 +223,29 @@ fn a_flow_with_lost_markers_still_ends() {
     };
     let (receiver, now) = receive(&|d| !matches!(d, b"EOD0" | b"EOD1"));
     assert!(receiver.is_over(now));
-    // EOD2 says that the data ended a second ago.
+    // EOD2 means that the data ended a second ago.
     assert_eq!(
         receiver.totals().duration_ns,
         None,
-        "at once: no rate was asked for"
+        "at once: no rate was requested"
     );
     let (receiver, now) = receive(&|d| !d.starts_with(b"EOD") || d == b"EOD0");
     assert!(!receiver.is_over(now.min(receiver.deadline_ns() - 1)));
     assert!(receiver.is_over(receiver.deadline_ns()));
     let (mut receiver, now) = receive(&|d| !d.starts_with(b"EOD"));
     assert!(receiver.deadline_ns() >= 5_000 * MS);
-    // The client closing its side shortens the waiting.
+    // Closing the control connection shortens the timeout.
     receiver.control_closed(now);
     assert!(receiver.is_over(now + 2_500 * MS));
-    // Without BOD time begins with the first data.
+    // Without BOD the duration begins with the first data.
     let (receiver, _) = receive(&|d| !d.starts_with(b"BOD"));
     assert_eq!(receiver.totals().packets, 10);
-    // Half of the data lost, the last one there.
+    // Half of the data lost, the last datagram present.
     let (receiver, _) = receive(&|d| {
         d.len() == 4 || u64::from_ne_bytes(d[24..32].try_into().unwrap()).is_multiple_of(2_000)
     });
     assert_eq!(receiver.lost(), Some(5));
-    // A sender of the other byte order.
+    // A sender with the other byte order.
     let mut swapped = UdpReceiver::new(&test, 0);
     for (at, _, datagram) in &datagrams {
         let mut datagram = datagram.clone();

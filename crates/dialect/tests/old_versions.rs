@@ -1,4 +1,4 @@
-//! What earlier versions sent is still understood.
+//! Compatibility with the frames of earlier versions.
 
 use linerate_dialect::control::{Connection, Frame, Hello, Token};
 use linerate_metric::plan::{Direction, Kind, Wait};
@@ -26,7 +26,7 @@ fn frames_of_version_1() {
     }
     assert_eq!(frames.len(), 16);
 
-    // A field of each nested type, the flattened ones too: nothing fell back to its default.
+    // One field of each nested type, the flattened ones too, so that no default hides a failure.
     for frame in &frames {
         match frame {
             Frame::Hello(hello) => assert_eq!(hello.features, ["text 2"]),
@@ -60,8 +60,8 @@ fn frames_of_version_1() {
             Frame::ClockQuestion(question) => assert!(question.t1_ns > 0),
             Frame::ClockAnswer(answer) => assert!(answer.t3_ns > answer.t2_ns),
             Frame::Attached(_) | Frame::Start(_) | Frame::Heartbeat(_) | Frame::Bye(_) => {}
-            // Version 1 as it was then had none of these.
-            Frame::Figures(_) | Frame::Stamps(_) => panic!("not of that time: {frame:?}"),
+            // Not in the first release with version 1.
+            Frame::Figures(_) | Frame::Stamps(_) => panic!("newer than the fixture: {frame:?}"),
         }
     }
 }

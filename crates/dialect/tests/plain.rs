@@ -1,4 +1,4 @@
-//! Payload without a header: counts, and the silence that ends it.
+//! Payload without a header: counters, and the silence that ends a flow.
 
 use linerate_dialect::plain::{SILENCE_NS, Sink, Totals};
 use linerate_dialect::sniff;
@@ -9,7 +9,7 @@ const MS: u64 = 1_000_000;
 #[test]
 fn a_flow_of_datagrams_ends_after_a_second_of_silence() {
     let mut sink = Sink::default();
-    assert!(!sink.is_over(u64::MAX), "nothing has begun");
+    assert!(!sink.is_over(u64::MAX), "no datagram yet");
     for number in 0..100 {
         sink.receive(number * 10 * MS, 1_472);
         assert!(!sink.is_over(number * 10 * MS + SILENCE_NS - 1));
@@ -61,7 +61,7 @@ fn ports_can_be_told_to_speak_each_of_them() {
 }
 
 proptest! {
-    /// A clock that steps back, sizes of any kind: no panic, and sums are sums.
+    /// Sums are correct for any size, and a clock that steps back causes no panic.
     #[test]
     fn sums_are_sums(arrivals in prop::collection::vec((any::<u32>(), 0usize..65_536), 0..50)) {
         let mut sink = Sink::default();
@@ -73,7 +73,7 @@ proptest! {
         prop_assert_eq!(sink.totals().bytes, bytes);
     }
 
-    /// However the bytes of a stream are cut, only the number of calls differs.
+    /// Splitting the bytes of a stream changes only the number of calls.
     #[test]
     fn splits_change_nothing(sizes in prop::collection::vec(1usize..5_000, 1..40)) {
         let mut cut = Sink::default();

@@ -1,4 +1,4 @@
-//! Control connections whose ends have a key.
+//! Encrypted control connections.
 
 mod samples;
 
@@ -53,7 +53,7 @@ fn feed(to: &mut Connection, bytes: &[u8], piece: usize) -> Result<Vec<Frame>, C
     Ok(frames)
 }
 
-/// Lets two ends talk until neither has anything to say; what each of them ended with.
+/// Moves bytes between two ends until neither sends any; returns the result of each end.
 fn talk(
     client: &mut Connection,
     server: &mut Connection,
@@ -82,7 +82,7 @@ fn pair() -> (Connection, Connection) {
     (near, far)
 }
 
-/// The wire does not drift: the same secret and draws give the same bytes.
+/// The wire format does not drift: the same secret and random bytes give the same messages.
 #[test]
 fn the_handshake_does_not_drift() {
     let (mut near, mut far) = (client(Some(OURS)), server(Some(OURS)));
@@ -163,7 +163,7 @@ fn nothing_is_said_in_clear() {
     ));
 }
 
-/// What was recorded cannot be played again: the server's own draw is another one.
+/// A recording cannot be replayed: the server's random bytes differ.
 #[test]
 fn a_recording_is_worth_nothing() {
     let (mut near, mut far) = (client(Some(OURS)), server(Some(OURS)));
@@ -182,7 +182,7 @@ fn a_recording_is_worth_nothing() {
     feed(&mut other, &first, 1000).unwrap();
     let error = feed(&mut other, &third, 1000).unwrap_err();
     assert!(matches!(error, ControlError::Tampered), "{error:?}");
-    // Nor may a message come twice, or be left out.
+    // A message must not be repeated or left out.
     let error = feed(&mut far, &third, 1000).unwrap_err();
     assert!(matches!(error, ControlError::Tampered), "{error:?}");
     let (mut near, mut far) = pair();
@@ -211,7 +211,7 @@ proptest! {
         }
     }
 
-    /// Whatever single bit is changed on the way, nothing gets through.
+    /// Changes a single bit on the path: nothing gets through.
     #[test]
     fn no_bit_can_be_changed(place: prop::sample::Index, bit in 0u8..8) {
         let (mut near, mut far) = pair();
@@ -219,14 +219,14 @@ proptest! {
         let mut bytes = take(&mut near);
         let at = place.index(bytes.len());
         bytes[at] ^= 1 << bit;
-        // A longer length waits for more; then nothing has got through either.
+        // A larger length waits for more bytes; nothing gets through then either.
         match feed(&mut far, &bytes, 1000) {
             Ok(frames) => prop_assert!(frames.is_empty()),
             Err(error) => prop_assert!(matches!(error, ControlError::Tampered)),
         }
     }
 
-    /// The same on the first bytes of a connection.
+    /// Changes a single bit in the first bytes of a connection.
     #[test]
     fn no_bit_of_the_handshake_can_be_changed(place: prop::sample::Index, bit in 0u8..8) {
         let (mut near, mut far) = (client(Some(OURS)), server(Some(OURS)));

@@ -1,4 +1,4 @@
-//! Nobody's first bytes are taken for ours, nor ours for theirs.
+//! No other protocol's first bytes are classified as linerate's, nor linerate's as another's.
 
 use linerate_dialect::control::{
     CONTROL_MAGIC, Connection, DATA_MAGIC, Hello, Opening, Token, flow,
@@ -6,8 +6,8 @@ use linerate_dialect::control::{
 use linerate_dialect::sniff::{Carrier, DIALECTS, Speaker, Verdict, speaker};
 use proptest::prelude::*;
 
-/// Whether first bytes are ours, as the table says. Ours is asked first, so what other dialects say
-/// of them does not matter.
+/// Returns the result of linerate's own detector and checks it against the table. The detector
+/// comes first there, so the results of other protocols do not matter.
 fn verdict(carrier: Carrier, bytes: &[u8]) -> Verdict {
     let ours = &DIALECTS[0];
     assert_eq!(ours.name, "linerate");
@@ -20,12 +20,12 @@ fn verdict(carrier: Carrier, bytes: &[u8]) -> Verdict {
     verdict
 }
 
-/// The first words of a header.
+/// Encodes the first words of a header.
 fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
 
-/// A sockperf header.
+/// Encodes a sockperf header.
 fn sockperf(sequence: u64, flags: u16, length: u32) -> Vec<u8> {
     [
         &sequence.to_be_bytes()[..],
@@ -103,7 +103,7 @@ fn other_datagrams_are_not_ours() {
         (filled(words(&[now, 17, 1]), 24), "iperf3 data"),
         (b"BOD0".to_vec(), "nuttcp"),
         (b"\0\0\0\0".to_vec(), "ttcp marker"),
-        (b"\x01".to_vec(), "a marker that begins as we do"),
+        (b"\x01".to_vec(), "a marker that begins like our magic"),
         (sockperf(1, 3, 14), "sockperf"),
         (
             filled(sockperf(1, 3, 24), 24),
@@ -117,7 +117,7 @@ fn other_datagrams_are_not_ours() {
         (DATA_MAGIC.to_vec(), "our magic without a token"),
         (
             flow::answer(Token([1; 16])).to_vec(),
-            "our answer, which no client opens with",
+            "our reply, which no client opens with",
         ),
         (
             filled(flow::opening(Token([1; 16])).to_vec(), 25),
@@ -154,11 +154,11 @@ fn our_first_bytes_are_ours_as_soon_as_the_magic_is_there() {
 
 type Rule = fn(&[u8]) -> bool;
 
-/// The rules by which another server tells its clients, as that dialect's documents and sources
-/// have them.
+/// Rules by which other servers detect their clients, from the documents and sources of each
+/// protocol.
 const THEIR_RULES: &[(&str, Rule)] = &[
     ("iperf2 over TCP", |bytes| {
-        // V1, V2, extension, bounceback; without them a stock server takes all for payload.
+        // V1, V2, extension, bounceback; without them an upstream server counts all as payload.
         word(bytes, 0) & 0xc480_0000 != 0
     }),
     ("iperf2 over UDP", |bytes| {
@@ -192,14 +192,14 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 
 proptest! {
     #[test]
-    fn ours_are_not_taken_for_theirs(token: [u8; 16], agent in "[ -~]{0,40}", security: u8) {
+    fn our_first_bytes_match_no_other_rule(token: [u8; 16], agent in "[ -~]{0,40}", security: u8) {
         let mut control = Connection::client(Hello::new(agent)).unwrap().outgoing().to_vec();
         control[CONTROL_MAGIC.len()] = security;
         let flow = flow::opening(Token(token));
         let answer = flow::answer(Token(token));
         for bytes in [&control[..], &flow, &answer] {
-            for (whose, rule) in THEIR_RULES {
-                prop_assert!(!rule(bytes), "{whose}: {bytes:02x?}");
+            for (name, rule) in THEIR_RULES {
+                prop_assert!(!rule(bytes), "{name}: {bytes:02x?}");
             }
         }
     }
@@ -212,7 +212,7 @@ proptest! {
     }
 
     #[test]
-    fn more_bytes_never_take_back_a_verdict(
+    fn more_bytes_never_change_a_result(
         keep in 0usize..12,
         rest in prop::collection::vec(any::<u8>(), 0..20),
     ) {

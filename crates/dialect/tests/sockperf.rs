@@ -1,4 +1,4 @@
-//! sockperf's messages, against what stock programs sent.
+//! sockperf's messages, compared with those of the upstream program.
 
 use linerate_dialect::sniff::{Carrier, Speaker, speaker};
 use linerate_dialect::sockperf::{
@@ -7,7 +7,7 @@ use linerate_dialect::sockperf::{
 };
 use proptest::prelude::*;
 
-/// What stock clients sent and what a stock server answered, by the client's command line.
+/// Recorded messages of upstream clients and servers, with the client's command line.
 struct Recorded {
     command: String,
     client: Vec<Vec<u8>>,
@@ -65,7 +65,7 @@ fn our_server_answers_as_the_stock_one() {
         answers.extend_from_slice(server.outgoing());
         let stock = run.server.concat();
         assert!(answers.starts_with(&stock), "{}", run.command);
-        // Over TCP the stock server may have been caught before its last answer.
+        // Over TCP the recording may end before the upstream server's last reply.
         assert!(tcp || answers.len() == stock.len(), "{}", run.command);
         assert!(server.totals().messages >= run.client.len() as u64);
         assert_eq!(server.totals().ignored, 0);
@@ -235,7 +235,7 @@ proptest! {
         prop_assert_eq!(Header::read(&bytes[..13]), None);
     }
 
-    /// However a stream is cut, the answers and the counts are those of its messages as datagrams.
+    /// Splitting a stream gives the same replies and counters as its messages as datagrams.
     #[test]
     fn splits_change_nothing(messages in messages(), cuts in prop::collection::vec(1usize..60, 1..20)) {
         let stream: Vec<u8> = messages.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
@@ -261,7 +261,7 @@ proptest! {
         prop_assert_eq!(cut.totals(), single.totals());
     }
 
-    /// No bytes make an answer larger than what came, and none panic.
+    /// No bytes cause a reply larger than the input, and none panic.
     #[test]
     fn hostile_bytes_get_nothing_more_than_came(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..100), 0..20)) {
         let mut server = Server::default();
@@ -293,10 +293,10 @@ fn what_was_sent_before_the_first_that_came_is_not_lost() {
     for (sequences, lost) in [
         (&[1, 2, 3][..], 0),
         (&[1, 3], 1),
-        // A client that goes on after a pause.
+        // A client that continues after a pause.
         (&[501, 502, 505], 2),
         (&[502, 501], 0),
-        // Repeated.
+        // Duplicates.
         (&[1, 1, 1], 0),
         (&[0, u64::MAX], u64::MAX - 2),
     ] {

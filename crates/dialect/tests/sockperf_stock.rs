@@ -68,7 +68,7 @@ fn serve_udp(arguments: &[&str]) -> (Totals, String) {
     let mut guard = Guard::new(Rules::default());
     let mut server = Server::default();
     let mut buffer = vec![0; 65_536];
-    // A stock client needs two seconds before it says anything, more on a busy machine.
+    // A stock client needs two seconds before it sends anything, more on a busy machine.
     socket
         .set_read_timeout(Some(Duration::from_secs(30)))
         .unwrap();
@@ -205,7 +205,7 @@ fn stock_server(tcp: bool) -> (Running, SocketAddr) {
                 return (server, address);
             }
             if server.0.try_wait().unwrap().is_some() {
-                // Somebody took the port meanwhile.
+                // Another process took the port meanwhile.
                 break;
             }
         }

@@ -1,5 +1,5 @@
-//! Classic ttcp: markers, payload, and nuttcp's classic transmitter at the other end of TCP (its
-//! 6.1.2 has no classic receiver any more).
+//! Classic ttcp: markers, payload, and nuttcp's classic transmitter over TCP (6.1.2 has no classic
+//! receiver any more).
 
 use std::io::Read;
 use std::net::{TcpListener, UdpSocket};
@@ -13,7 +13,8 @@ use proptest::prelude::*;
 
 const MS: u64 = 1_000_000;
 
-/// Datagrams as (milliseconds, size), what each was, bytes, packets, duration in milliseconds.
+/// Checks datagrams as (milliseconds, size): kind of each, bytes, packets, duration in
+/// milliseconds.
 #[test]
 fn markers_tell_start_and_end() {
     use Took::{Again, Data, End, Start};
@@ -43,7 +44,7 @@ fn markers_tell_start_and_end() {
             (100, 1, Some(5)),
         ),
         (
-            "all of the end was lost: silence tells",
+            "the whole end was lost: silence ends it",
             &[(0, 4), (5, 100)],
             &[Start, Data],
             (100, 1, Some(5)),
@@ -55,13 +56,13 @@ fn markers_tell_start_and_end() {
             (100, 1, Some(5)),
         ),
         (
-            "late payload arrived too",
+            "late payload counts too",
             &[(0, 4), (5, 100), (6, 4), (7, 100)],
             &[Start, Data, End, Data],
             (200, 2, Some(7)),
         ),
         (
-            "small datagrams only: no ttcp, but they count",
+            "small datagrams only: not ttcp, but they count",
             &[(0, 3), (1, 3), (2, 3)],
             &[Start, Again, Again],
             (9, 3, Some(2)),
@@ -102,7 +103,7 @@ fn only_small_datagrams_of_nobody_else_are_markers() {
         (b" ", "ttcp"),
         (b" !\"#", "ttcp"),
         (&MARKER, "ttcp"),
-        // Of a nuttcp test that is over.
+        // A marker of a nuttcp test that is over.
         (b"EOD1", "none"),
         (b"", "none"),
         (b"12345", "none"),
@@ -114,7 +115,7 @@ fn only_small_datagrams_of_nobody_else_are_markers() {
     }
 }
 
-/// Sizes of what a transmitter sends: its markers, and so many buffers between.
+/// Returns the sizes of the datagrams of a transmitter: markers, and `buffers` between them.
 fn datagrams(buffers: u64, size: usize) -> Vec<usize> {
     let mut sizes = vec![MARKER.len()];
     sizes.extend((0..buffers).map(|_| size));
@@ -123,7 +124,7 @@ fn datagrams(buffers: u64, size: usize) -> Vec<usize> {
 }
 
 proptest! {
-    /// What is sent is received, whatever single markers are lost.
+    /// Loses any single markers: the payload is counted.
     #[test]
     fn our_ends_understand_each_other(buffers in 1u64..50, lost in prop::collection::vec(0usize..6, 0..5), size in 5usize..9_000) {
         let mut receiver = Receiver::default();
@@ -154,7 +155,7 @@ proptest! {
     }
 }
 
-/// The driver over UDP: our markers, our receiver.
+/// Sends our markers to our receiver over UDP.
 #[test]
 fn datagrams_over_loopback() {
     let begun = Instant::now();
@@ -181,7 +182,7 @@ fn datagrams_over_loopback() {
         socket.send(&[7; BUFFER_BYTES]).unwrap();
     }
     for _ in 0..END_MARKERS {
-        // The receiver may be gone after the first.
+        // The receiver may end after the first.
         let _ = socket.send(&MARKER);
     }
     let totals = receiving.join().unwrap();
@@ -196,7 +197,7 @@ fn stock() -> bool {
     there
 }
 
-/// A port of TCP that nobody has now.
+/// Returns a free TCP port.
 fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()
@@ -209,7 +210,7 @@ fn a_stock_transmitter_sends_to_our_receiver() {
     }
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    // Nobody listens on the control port, so nuttcp falls back to the classic protocol.
+    // No process listens on the control port, so nuttcp falls back to the classic protocol.
     let control = free_port();
     let client = Command::new("nuttcp")
         .args(["-t", "-n2048", "-l8192"])

@@ -1,4 +1,4 @@
-//! Questions and answers.
+//! Requests and replies.
 
 use linerate_dialect::iperf2::{TcpJob, TcpServer, bounceback};
 use proptest::prelude::*;
@@ -26,7 +26,7 @@ fn recorded_questions_are_answered() {
         let rest = &question[taken..];
         assert_eq!(server.receive(rest, time(stock, 28)), rest.len());
         assert!(server.is_due() && server.wants_quick_ack());
-        // With the stock server's times, its answer.
+        // With the times of the upstream server, its reply.
         assert_eq!(server.answer(time(stock, 36)), &stock[..]);
         server.answered();
     }
@@ -34,9 +34,9 @@ fn recorded_questions_are_answered() {
 }
 
 proptest! {
-    /// Questions and answers, whatever their size and however they arrive.
+    /// Exchanges requests and replies of any size, split in any way.
     #[test]
-    fn two_ends_answer_each_other(size in 20u32..300, questions in 1usize..5, piece in 1usize..90) {
+    fn two_ends_exchange_requests_and_replies(size in 20u32..300, questions in 1usize..5, piece in 1usize..90) {
         let mut client = bounceback::Client::new(size, 0).unwrap();
         let mut opening = TcpServer::new();
         let mut server = None;

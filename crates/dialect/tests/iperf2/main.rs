@@ -1,5 +1,5 @@
-//! iperf2 over its public face: recorded bytes of the stock program, two machines and bytes between
-//! them, and peers that mean harm.
+//! iperf2 through its public API: recorded bytes of the upstream program, two ends with bytes
+//! between them, and hostile peers.
 
 mod bounceback;
 mod recorded;

@@ -1,9 +1,9 @@
-//! What the stock program said, and how its bytes are written down.
+//! Recorded bytes of the upstream program.
 
 use linerate_dialect::iperf2::Settings;
 use linerate_dialect::iperf2::datagram::HEADER_BYTES;
 
-/// One recorded test.
+/// Recorded test.
 pub struct Recorded {
     pub options: String,
     pub udp: bool,
@@ -52,7 +52,7 @@ pub fn settings(bytes: &[u8], udp: bool) -> Option<Settings> {
     Settings::read(bytes.get(before..)?, before)
 }
 
-/// A recorded beginning at the length that its datagram had.
+/// Returns a recorded beginning, extended to the length of its datagram.
 pub fn sized(bytes: &[u8], size: usize) -> Vec<u8> {
     let mut datagram = vec![0; size];
     let there = bytes.len().min(size);

@@ -1,4 +1,4 @@
-//! The header: recorded ones, and ours.
+//! Headers: recorded ones, and ours.
 
 use linerate_dialect::iperf2::datagram::{HEADER_BYTES, read_header, write_header};
 use linerate_dialect::iperf2::{
@@ -19,7 +19,10 @@ fn recorded_headers_are_understood() {
             out += &format!("{:#?}\n", flow.as_ref().and_then(UdpServer::settings));
             if let (Some(flow), Some(end)) = (&mut flow, test.client.get(1)) {
                 assert_eq!(flow.receive(end, 1), Heard::End, "{}", test.options);
-                out += &format!("the client says that it sent {:?}\n", flow.client_sent());
+                out += &format!(
+                    "the client reports {:?} sent datagrams\n",
+                    flow.client_sent()
+                );
             }
             for datagram in &test.server {
                 out += &format!(
@@ -31,7 +34,7 @@ fn recorded_headers_are_understood() {
         } else {
             let (job, payload, said) = open(&test.client[0], &[]);
             out += &format!("{} ({payload} B)\n", job.unwrap().unwrap());
-            // A stock server says the same, but for the times.
+            // An upstream server sends the same except for the times.
             let stock = test.server.first().map_or(&[][..], |said| said);
             match Ack::read(stock) {
                 Some(ack) => {
@@ -204,7 +207,7 @@ proptest! {
         let mut bytes = vec![0; settings.room_bytes(0)];
         settings.write(&mut bytes, before).unwrap();
         match Settings::read(&bytes, before) {
-            // An old header is sent only where both directions are wanted.
+            // An old header is sent only if both directions are requested.
             None => prop_assert!(settings.version.is_none() && settings.dual.is_none()),
             Some(read) => {
                 let want = Settings {

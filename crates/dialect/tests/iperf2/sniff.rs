@@ -1,4 +1,4 @@
-//! Who is taken for a client of iperf2, and who is not.
+//! Detection of iperf2's clients.
 
 use linerate_dialect::control::{ANSWER_MAGIC, CONTROL_MAGIC, DATA_MAGIC};
 use linerate_dialect::iperf2::{DIALECT, LEGACY_DIALECT, Settings};
@@ -40,7 +40,7 @@ fn who_is_taken_for_whom() {
     let named = |carrier, bytes: &[u8]| match speaker(carrier, bytes) {
         Speaker::Known(dialect) => dialect.name,
         Speaker::NeedMore => "more",
-        Speaker::Unknown => "nobody",
+        Speaker::Unknown => "none",
     };
     for (bytes, name, whose) in [
         (
@@ -58,44 +58,36 @@ fn who_is_taken_for_whom() {
             "iperf2-legacy",
             "2.0.5",
         ),
-        (words(&[0x8000_0000, 0, 5001, 0, 0, 1]), "nobody", "no flow"),
-        (
-            words(&[0x8000_0000, 1, 70_000, 0, 0, 1]),
-            "nobody",
-            "no port",
-        ),
+        (words(&[0x8000_0000, 0, 5001, 0, 0, 1]), "none", "no flow"),
+        (words(&[0x8000_0000, 1, 70_000, 0, 0, 1]), "none", "no port"),
         (
             words(&[0x0080_0000, 10, 1]),
-            "nobody",
-            "a question without room",
+            "none",
+            "a request that is too small",
         ),
         (
             words(&[0x0080_0000, 100, 2]),
-            "nobody",
-            "a question that is not the first",
+            "none",
+            "a request that is not the first",
         ),
-        (vec![0; 64], "nobody", "zeros"),
-        (vec![0xff; 64], "nobody", "ones"),
+        (vec![0; 64], "none", "zeros"),
+        (vec![0xff; 64], "none", "ones"),
         (
             b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
-            "nobody",
+            "none",
             "HTTP",
         ),
         (
             b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".to_vec(),
-            "nobody",
+            "none",
             "TLS",
         ),
         (
             b"\x80\x2e\x01\x00\x02\x00\x15\x00\x00\x00\x10".to_vec(),
-            "nobody",
+            "none",
             "SSL 2",
         ),
-        (
-            b"@\x01echo".to_vec(),
-            "nobody",
-            "text that begins like flags",
-        ),
+        (b"@\x01echo".to_vec(), "none", "text that begins like flags"),
     ] {
         assert_eq!(named(Carrier::Stream, &bytes), name, "{whose}");
     }
@@ -109,18 +101,18 @@ fn who_is_taken_for_whom() {
         (
             words(&[7, now, 1, 0]),
             "iperf2-legacy",
-            "whose first datagrams got lost",
+            "the first datagrams got lost",
         ),
-        (words(&[7, 5, 1, 0]), "nobody", "a counter"),
+        (words(&[7, 5, 1, 0]), "none", "a counter"),
         (
             words(&[5000, now, 1, 0]),
-            "nobody",
-            "one that is long under way",
+            "none",
+            "a flow that began long ago",
         ),
-        (words(&[1, now, 1_000_000, 0]), "nobody", "no microseconds"),
-        (words(&[u32::MAX, now, 1, u32::MAX]), "nobody", "a late end"),
-        (words(&[1, now]), "nobody", "too short"),
-        (b"0123456789012345".to_vec(), "nobody", "digits"),
+        (words(&[1, now, 1_000_000, 0]), "none", "no microseconds"),
+        (words(&[u32::MAX, now, 1, u32::MAX]), "none", "a late end"),
+        (words(&[1, now]), "none", "too short"),
+        (b"0123456789012345".to_vec(), "none", "digits"),
     ] {
         assert_eq!(named(Carrier::Datagram, &bytes), name, "{whose}");
     }
@@ -158,9 +150,9 @@ fn trip_times_that_are_announced_and_missing_change_no_verdict() {
 }
 
 proptest! {
-    /// Nobody else's beginning is ours, however much of it is there.
+    /// First bytes of other protocols are not detected as iperf2, however many have arrived.
     #[test]
-    fn others_are_not_taken_for_us(
+    fn other_protocols_are_not_detected_as_iperf2(
         tail in prop::collection::vec(any::<u8>(), 0..80),
         sequence: u32,
         flags in prop::sample::select(vec![1u16, 3, 5, 7]),
@@ -169,7 +161,7 @@ proptest! {
         text in "[ -~]{40,80}",
     ) {
         let sockperf = [&words(&[0, sequence])[..], &flags.to_be_bytes(), &length.to_be_bytes()].concat();
-        for (beginning, whose) in [
+        for (beginning, description) in [
             (CONTROL_MAGIC.to_vec(), "ours, control"),
             (DATA_MAGIC.to_vec(), "ours, data"),
             (ANSWER_MAGIC.to_vec(), "ours, answer"),
@@ -183,18 +175,18 @@ proptest! {
             for dialect in [DIALECT, LEGACY_DIALECT] {
                 for length in 0..bytes.len() {
                     let verdict = (dialect.recognise)(Carrier::Stream, &bytes[..length]);
-                    prop_assert_ne!(verdict, Verdict::Yes, "{} {}", whose, dialect.name);
+                    prop_assert_ne!(verdict, Verdict::Yes, "{} {}", description, dialect.name);
                 }
-                if beginning.len() >= 14 || whose.starts_with("ours") {
-                    prop_assert_eq!((dialect.recognise)(Carrier::Stream, &bytes[..]), Verdict::No, "{} {}", whose, dialect.name);
+                if beginning.len() >= 14 || description.starts_with("ours") {
+                    prop_assert_eq!((dialect.recognise)(Carrier::Stream, &bytes[..]), Verdict::No, "{} {}", description, dialect.name);
                 }
-                prop_assert_eq!((dialect.recognise)(Carrier::Datagram, &bytes[..]), Verdict::No, "{} {}", whose, dialect.name);
+                prop_assert_eq!((dialect.recognise)(Carrier::Datagram, &bytes[..]), Verdict::No, "{} {}", description, dialect.name);
             }
         }
     }
 
     #[test]
-    fn more_bytes_never_take_back_a_verdict(
+    fn more_bytes_never_change_a_result(
         first in prop::sample::select(vec![0u32, 0x4001_0078, 0x8000_0000, 0x0080_0000, 0x3031_3233]),
         second in prop::sample::select(vec![0u32, 1, 100, 0x3435_3637]),
         rest in prop::collection::vec(prop::sample::select(vec![0u8, 0, 1, 2, 19, 48, 255]), 0..80),

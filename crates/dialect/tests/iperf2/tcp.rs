@@ -1,4 +1,4 @@
-//! Connections, cut anywhere.
+//! TCP connections, split anywhere.
 
 use linerate_dialect::iperf2::settings::HEADER_LIMIT_BYTES;
 use linerate_dialect::iperf2::{
@@ -17,7 +17,8 @@ fn pieces<'a>(bytes: &'a [u8], cuts: &[usize]) -> Vec<&'a [u8]> {
         .collect()
 }
 
-/// The beginning of a connection, in pieces: what the client wants, what was taken, what was said.
+/// Passes the beginning of a connection in pieces; returns the request, the payload bytes and the
+/// reply.
 pub fn open(bytes: &[u8], cuts: &[usize]) -> (Result<Option<String>, Iperf2Error>, u64, Vec<u8>) {
     let mut server = TcpServer::new();
     for piece in pieces(bytes, cuts) {
@@ -51,7 +52,7 @@ fn a_hostile_client_costs_no_more_than_the_limits() {
     assert_eq!(
         server.receive(&longest, 0).unwrap().0,
         0,
-        "no more than that"
+        "nothing more is consumed"
     );
 
     for (size, error) in [
@@ -73,7 +74,7 @@ fn a_hostile_client_costs_no_more_than_the_limits() {
         let question = words(&[0x0080_0000, size, 1, 0, 0]);
         assert_eq!(TcpServer::new().receive(&question, 0).unwrap_err(), error);
     }
-    // An answer is never larger than the question, and a server never sleeps for a day.
+    // A reply is never larger than the request, and its delay is limited.
     let mut question = words(&[0x0080_0000, 64, 1, 0x0800_0000, 0]);
     question.resize(44, 0);
     question.extend(words(&[u32::MAX, 0, 0, 0, u32::MAX]));

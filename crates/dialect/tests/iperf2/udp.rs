@@ -1,4 +1,4 @@
-//! Flows of datagrams, their ends and reports.
+//! UDP flows, their ends and reports.
 
 use linerate_dialect::iperf2::datagram::{
     Header, UNANSWERED_ENDS, read_header, write_header, write_number,
@@ -17,7 +17,7 @@ fn recorded_reports_and_ours_agree() {
         let Some(stock) = test.server.first().and_then(|bytes| Report::read(bytes)) else {
             continue;
         };
-        // The flow again, with the same numbers: what the stock server counted, we count.
+        // The same flow again: our counters match those of the upstream server.
         let mut flow = UdpServer::open(&sized(&test.client[0], 1470), 0).unwrap();
         let end = read_header(&test.client[1], true)
             .unwrap()
@@ -46,7 +46,8 @@ fn recorded_reports_and_ours_agree() {
     }
 }
 
-/// `iperf -u -l 12`: only the first datagram has room for the settings and for the number's upper half.
+/// Small datagrams (`iperf -u -l 12`): only the first one has room for the settings and for the
+/// number's upper half.
 #[test]
 fn datagrams_smaller_than_their_header_count() {
     let tests = recorded();
@@ -115,7 +116,7 @@ fn a_report_is_no_larger_than_it_may_be() {
         assert_eq!(flow.answer(76).unwrap().len(), 76);
         assert_eq!(flow.answer(55), None);
     }
-    // What comes after the end is nothing, and changes nothing.
+    // Datagrams after the end are ignored.
     let before = flow.report();
     assert_eq!(flow.receive(&first, 5), Heard::Stray);
     assert_eq!(flow.report(), before);
@@ -143,18 +144,18 @@ fn an_end_is_repeated_until_it_is_answered() {
         }
     }
     assert_eq!(ends, 10);
-    // As long as a stock client waits.
+    // As long as an upstream client waits.
     assert!((1_900_000_000..2_500_000_000).contains(&now_ns), "{now_ns}");
     assert_eq!(client.far_report().flows, []);
 
-    // The report ends it, however late, and the first one counts.
+    // The first report ends it, however late.
     let report = Report {
         bytes: 200,
         datagrams: 2,
         lost: 0,
         ..Report::default()
     };
-    assert!(!client.receive(&datagram), "its own end, sent back");
+    assert!(!client.receive(&datagram), "its own end, returned");
     assert!(client.receive(&report.write(Layout::Today)));
     let again = Report { bytes: 9, ..report };
     client.receive(&again.write(Layout::Today));
@@ -182,7 +183,7 @@ fn a_request_is_repeated_until_payload_comes() {
     let mut server = UdpServer::open(&datagram, 0).unwrap();
     assert_eq!((server.way(), server.tally().arrived()), (Way::Reverse, 0));
     assert_eq!(client.due(60_000_000 - 1), Due::At(60_000_000));
-    // A server that never hears is not asked for ever.
+    // Requests to a silent server end.
     for step in 3..100 {
         client.write_request(&mut datagram, 0, step * 20_000_000);
     }
@@ -233,7 +234,7 @@ fn an_old_server_finds_no_flags_in_our_datagrams() {
 }
 
 proptest! {
-    /// A flow over a path that loses some.
+    /// Sends a flow over a path with losses.
     #[test]
     fn two_ends_agree_on_a_flow(
         settings in any_settings(),

@@ -1,9 +1,9 @@
-//! Times in the writes of iperf2's clients on TCP: recorded ones, cut anywhere, and nonsense.
+//! Timestamps in TCP writes: recorded ones, split anywhere, and invalid ones.
 
 use linerate_dialect::iperf2::{Settings, WRITE_HEADER_BYTES, WriteStamps, WriteTimes};
 use proptest::prelude::*;
 
-/// Three writes of `iperf -c HOST --trip-times -l 100`, 2.1.8, as they came behind the settings.
+/// Three writes of `iperf -c HOST --trip-times -l 100`, 2.1.8, as they followed the settings.
 const RECORDED: &str = "\
 400100a000000001000013916b02fdc3000105c36b02fdc3000105d000000000001000000002000100080003000000010000\
 00640000006600000000000000006b02fdc3000105a000000000000000000000000000000000000000000000000000000000\
@@ -12,7 +12,7 @@ const RECORDED: &str = "\
 400100a000000001000013916b02fdc3000105c36b02fdc3000105e200000000001000000002000100080003000000030000\
 00640000012e00000000000000006b02fdc3000105a000000000000000000000000000000000000000000000000000000000";
 
-/// When they left, in wall-clock nanoseconds.
+/// Send times of the writes, in wall-clock nanoseconds.
 const WRITTEN_NS: [u64; 3] = [
     1795358147067024000,
     1795358147067034000,
@@ -24,7 +24,8 @@ fn recorded() -> Vec<u8> {
     (0..RECORDED.len()).step_by(2).map(byte).collect()
 }
 
-/// What is told of these pieces, the first of which comes at a time and each other one later by 1 us.
+/// Returns the reported delays of these pieces: the first arrives at `first_ns`, each other one 1
+/// us later.
 fn delays(pieces: &[&[u8]], first_ns: u64) -> (Vec<i64>, bool) {
     let mut writes = WriteTimes::new();
     let mut told = Vec::new();
@@ -44,7 +45,7 @@ fn each_recorded_write_tells_how_long_it_took() {
     let (told, lost) = delays(&[&bytes[..99], &bytes[99..250]], WRITTEN_NS[0]);
     assert_eq!((told.len(), lost), (2, false));
     assert_eq!(told[0], 1000);
-    // Clocks that do not agree.
+    // Clocks that are not synchronised.
     assert_eq!(delays(&[&bytes[..100]], WRITTEN_NS[0] - 7).0, [-7]);
 }
 
@@ -83,8 +84,8 @@ proptest! {
         cuts.extend([0, bytes.len()]);
         cuts.sort_unstable();
         let pieces: Vec<&[u8]> = cuts.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect();
-        let (told, lost) = delays(&pieces, WRITTEN_NS[2]);
-        prop_assert_eq!((told.len(), lost), (3, false));
+        let (reported, lost) = delays(&pieces, WRITTEN_NS[2]);
+        prop_assert_eq!((reported.len(), lost), (3, false));
     }
 
     #[test]
@@ -97,7 +98,8 @@ proptest! {
     }
 }
 
-/// The first bytes of a stock 2.1.8 server to `iperf -R --trip-times -n 500K`, and in front of its first write.
+/// Checks the first bytes of an upstream 2.1.8 server for `iperf -R --trip-times -n 500K`, and the
+/// header of its first write.
 #[test]
 fn a_server_tells_times_as_the_stock_one_does() {
     let hex = |text: &str| -> Vec<u8> {
@@ -126,7 +128,7 @@ fn a_server_tells_times_as_the_stock_one_does() {
     stamps.stamp(&mut write, 1, wall(0x0b_3cd4));
     assert_eq!(write[..WRITE_HEADER_BYTES], header);
 
-    // And it is what the other end reads.
+    // The reader parses them.
     let mut times = WriteTimes::new();
     let mut delays = Vec::new();
     for number in 1..=3 {
@@ -136,7 +138,7 @@ fn a_server_tells_times_as_the_stock_one_does() {
     assert!(!times.is_lost());
     assert_eq!(delays, [99_000, 98_000, 97_000]);
 
-    // Without room, or nobody who asked, there are none.
+    // Too small, or not requested: no timestamps.
     assert!(WriteStamps::new(&settings, WRITE_HEADER_BYTES, 0).is_none());
     assert!(WriteStamps::new(&Settings::client(5_001), 131_072, 0).is_none());
 }

@@ -54,7 +54,7 @@ impl Until {
             }
             Some(Amount::Time(ns)) if self.begun.elapsed() >= Duration::from_nanos(ns) => 0,
             Some(Amount::Time(_)) => block,
-            // A server that is not told sends nothing.
+            // A server without a request sends nothing.
             None => 0,
         }
     }

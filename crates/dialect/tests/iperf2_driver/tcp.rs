@@ -23,7 +23,7 @@ pub struct Served {
     pub answers: u64,
 }
 
-/// Sends as much as was asked for; how much that was.
+/// Sends the requested amount and returns it.
 fn source(mut stream: TcpStream, begun: u64, amount: Option<Amount>) -> u64 {
     let mut block = vec![0; BLOCK];
     fill(&mut block);
@@ -204,8 +204,7 @@ pub fn run(server: SocketAddr, settings: Settings, listener: Option<TcpListener>
     measured
 }
 
-/// Asks so many questions, one after another: how long each took in nanoseconds, and what the answers
-/// said.
+/// Sends requests one after another; returns the time of each in nanoseconds, and the replies.
 pub fn ask(server: SocketAddr, size: u32, hold_us: u32, questions: u32) -> Vec<(u64, Answer)> {
     let mut stream = connect(server);
     stream.set_nodelay(true).unwrap();

@@ -17,7 +17,7 @@ fn receive(socket: &UdpSocket, room: &mut [u8]) -> Option<(usize, SocketAddr)> {
     match socket.recv_from(room) {
         Ok(received) => Some(received),
         Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => None,
-        // The other end has gone; its own silence tells.
+        // The other end has gone; its silence ends the flow.
         Err(_) => None,
     }
 }
@@ -89,7 +89,7 @@ pub fn serve_one(socket: &UdpSocket, whole: bool) -> Served {
                 ends += 1;
                 sends = ends < UNANSWERED_ENDS;
             }
-            // Nobody may listen any more.
+            // The socket may be closed already.
             let _ = socket.send_to(&datagram, from);
         }
         if let Some((bytes, sender)) = receive(socket, &mut room)
@@ -125,7 +125,7 @@ pub struct Ran {
     pub client: UdpClient,
     /// Datagrams that came from the server, without its end.
     pub arrived: u64,
-    /// The server said the end of what it sent.
+    /// True if the server sent the end of its flow.
     pub far_ended: bool,
 }
 

@@ -213,7 +213,7 @@ pub fn udp_source(
             let sequence = counts.packets.load(SeqCst) + 1;
             let sent_ns = clock.now_ns();
             write_header(&mut datagram, params.counters, Header { sequence, sent_ns });
-            // Nobody may listen any more: the control connection will tell.
+            // The socket may be closed already: the control connection reports it.
             let _ = socket.send_to(&datagram, to);
             counts.packets.store(sequence, SeqCst);
             counts.bytes.fetch_add(datagram.len() as u64, SeqCst);
@@ -227,7 +227,7 @@ pub fn udp_source(
     }
 }
 
-/// A sink of datagrams that somebody else hands over.
+/// A sink of datagrams that the caller passes in.
 pub fn udp_sink(id: u32) -> Running {
     Running {
         id,

@@ -227,7 +227,7 @@ impl Test<'_> {
         }
     }
 
-    /// Reads what is still on its way: the client has said how much it sent.
+    /// Reads what is still on its way: the client has reported how much it sent.
     fn drain(&mut self, theirs: &Results) {
         let deadline = self.clock.now_ns() + 1_000_000_000;
         let missing = |flows: &[Running]| {

@@ -1,4 +1,4 @@
-//! The data of a test: whoever transmits, whoever connects.
+//! The data of a test, for either transmitter and either connecting end.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};

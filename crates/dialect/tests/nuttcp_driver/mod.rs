@@ -13,14 +13,14 @@ use linerate_dialect::nuttcp::{
     Client, ClientEvent, Counts, Interval, NuttcpError, Server, ServerEvent, Test, Way,
 };
 
-/// What both ends said of a test.
+/// Reports of both ends on a test.
 pub struct Outcome {
     pub test: Test,
     /// What this end counted.
     pub near: Counts,
-    /// What the other end said.
+    /// Report of the other end.
     pub far: FarReport,
-    /// Intervals that the other end told.
+    /// Intervals that the other end reported.
     pub intervals: Vec<Interval>,
     /// UDP receivers: what they miss, when they know.
     pub lost: Option<u64>,
@@ -103,7 +103,7 @@ fn gone(control: &TcpStream) -> bool {
 /// Measures a server.
 ///
 /// # Errors
-/// What the machine says.
+/// Errors of the codec.
 pub fn measure(server: SocketAddr, test: Test) -> Result<Outcome, NuttcpError> {
     // A stock server listens again only some time after its last test.
     let begun = Instant::now();
@@ -133,7 +133,7 @@ pub fn measure(server: SocketAddr, test: Test) -> Result<Outcome, NuttcpError> {
                         Side::Client,
                         server.ip(),
                         ready,
-                        // What the server says meanwhile waits in the socket.
+                        // Messages of the server wait in the socket meanwhile.
                         &mut || false,
                         &mut |_| {},
                     ));
@@ -167,7 +167,7 @@ pub fn measure(server: SocketAddr, test: Test) -> Result<Outcome, NuttcpError> {
     }
 }
 
-/// The first of so many ports in a row that nobody has, TCP and UDP.
+/// Returns the first of `count` consecutive ports that are free for TCP and UDP.
 pub fn free_ports(count: u16) -> u16 {
     for _ in 0..1_000 {
         let first = TcpListener::bind("127.0.0.1:0")

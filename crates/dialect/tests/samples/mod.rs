@@ -1,4 +1,4 @@
-//! Frames to test with: every one full, every one with as little as it may have, and random ones.
+//! Frames for tests: complete ones, minimal ones, and random ones.
 #![allow(dead_code, reason = "each test uses its part")]
 
 use std::collections::BTreeMap;
@@ -24,13 +24,13 @@ use linerate_metric::record::{
 };
 use linerate_metric::round_trip::{Attachment, Group, RoundTripPlan};
 
-/// Where values come from: every optional one is there or not by the same rule.
+/// Source of values; it also decides whether an optional value is present.
 pub enum Source {
-    /// Nothing that may be absent, and zeros.
+    /// No optional values, and zeros.
     Least,
-    /// Everything, by counting up.
+    /// All optional values, with counted numbers.
     Full(u64),
-    /// By chance.
+    /// Random values.
     Random(fastrand::Rng),
 }
 
@@ -42,7 +42,7 @@ impl Source {
                 *next += 1;
                 *next
             }
-            // Every width that MessagePack has.
+            // All integer widths of MessagePack.
             Self::Random(rng) => rng.u64(..) >> rng.u32(..64),
         }
     }
@@ -469,7 +469,7 @@ impl Source {
             duplicates: self.maybe(Self::number),
             reordering_extent: self.maybe(Self::number),
             ipdv_ns: self.maybe(Self::real),
-            // Of directions, made from histograms; flows have none.
+            // Only directions have histograms, not flows.
             delay_variation_ns: None,
             one_way_delay_ns: None,
             rate_error: self.maybe(Self::real),
@@ -487,7 +487,7 @@ impl Source {
             rtt_intended_ns: self.maybe(Self::quantiles),
             unsent: self.maybe(Self::number),
             whole_ns: self.maybe(Self::quantiles),
-            // Of runs, made from histograms.
+            // Only runs have these, made from histograms.
             device: None,
             connections_per_second: self.maybe(Self::real),
             fairness_index: self.maybe(Self::real),
@@ -539,7 +539,7 @@ impl Source {
             stream: Stream {
                 id: self.small(),
                 summary: Summary {
-                    // Known of the whole run alone.
+                    // Measured only for the complete run.
                     rtt_intended_ns: None,
                     whole_ns: None,
                     ..self.summary()
@@ -569,7 +569,7 @@ impl Source {
             host: self.host(),
             cpu: self.maybe(Self::cpu_cost),
             memory: self.maybe(Self::memory),
-            // One even of the least: its flattened part must survive without any field.
+            // One even in a minimal frame: its flattened part must be readable without any field.
             streams: vec![self.figures()],
             histograms: self
                 .many(|s| (s.text(), s.histogram()))
@@ -607,7 +607,7 @@ impl Source {
         }
     }
 
-    /// One frame of every type but HELLO, in the order of their types.
+    /// Returns one frame of every type but HELLO, in the order of their types.
     pub fn frames(&mut self) -> Vec<Frame> {
         vec![
             Refuse {
@@ -698,7 +698,7 @@ impl Source {
         ]
     }
 
-    /// A HELLO of version 1.
+    /// Returns a HELLO of version 1.
     pub fn hello(&mut self) -> Hello {
         Hello {
             agent: self.text(),
