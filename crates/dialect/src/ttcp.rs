@@ -1,51 +1,52 @@
-//! Classic ttcp: payload without any header, over TCP and UDP.
+//! Classic ttcp: payload without a header, over TCP and UDP.
 //!
-//! Over TCP the transmitter connects, writes and closes; nothing is said and nothing answered, so
-//! the receiver is a [`plain`](crate::plain) sink. Over UDP datagrams of at most 4 bytes mark start
+//! Over TCP the transmitter connects, writes and closes; no control data is exchanged, so the
+//! receiver is a [`plain`](crate::plain) sink. Over UDP, datagrams of at most 4 bytes mark start
 //! and end:
 //!
 //! ```text
 //! marker | data, data, data … | marker, and four more in case that one is lost
 //! ```
 //!
-//! Nothing carries a number: what was lost is known only to whoever knows what was sent. A receiver
-//! never answers. Markers are 4 bytes with most builds and 1 byte with some (VxWorks); what is in them
-//! does not matter. The classic receiver takes the end marker for the start when the start was lost
-//! and stops at the second end marker; [`Receiver`] knows better, because data came before.
+//! No datagram has a number, so the loss follows only from the sender's count. A receiver never
+//! replies. Markers are 4 bytes with most builds and 1 byte with some (VxWorks); their contents do
+//! not matter. The classic receiver takes the end marker for the start if the start was lost, and
+//! stops at the second end marker. [`Receiver`] avoids this: it has seen data before the end
+//! marker.
 
 use crate::plain::{Sink, Totals};
 use crate::sniff::{Carrier, Dialect, Verdict};
 use crate::stray;
 
-/// The classic port (nuttcp's old data port and iperf2's port too).
+/// Classic port (also nuttcp's old data port and iperf2's port).
 pub const PORT: u16 = 5001;
 
-/// Size of a write, and of a datagram, by default.
+/// Default size of a write and of a datagram.
 pub const BUFFER_BYTES: usize = 8_192;
 
-/// Datagrams of at most this size are markers.
+/// Largest size of a marker; larger datagrams are payload.
 pub const MARKER_LIMIT_BYTES: usize = 4;
 
-/// Our own marker. A transmitter sends one before its payload, and [`END_MARKERS`] behind it.
+/// Marker that we send: one before the payload, and [`END_MARKERS`] after it.
 pub const MARKER: [u8; MARKER_LIMIT_BYTES] = [b' '; MARKER_LIMIT_BYTES];
 
-/// End markers: the one that ends, and four more.
+/// Number of end markers: one, and four in case it is lost.
 pub const END_MARKERS: u32 = 5;
 
-/// What a write begins with: the printable characters in their order, again and again. Nothing of it looks
-/// like the flags that iperf2's servers read there.
+/// Beginning of a write: the printable characters in order, repeated. It contains none of the flags
+/// that iperf2's servers read there.
 pub const PATTERN: &[u8; 32] = b" !\"#$%&'()*+,-./0123456789:;<=>?";
 
-/// Classic ttcp, as the table of dialects has it: its TCP is plain payload and known by the characters that
-/// it begins with, where nobody replaced them; its UDP begins with a marker.
+/// Entry of the protocol table. The TCP payload is detected by its first characters unless they
+/// were replaced; UDP begins with a marker.
 pub const DIALECT: Dialect = Dialect {
     name: "ttcp",
     recognise,
 };
 
 fn recognise(carrier: Carrier, bytes: &[u8]) -> Verdict {
-    // What else opens with so small a datagram says so by its bytes: nuttcp, and iperf3's hello in
-    // its two byte patterns.
+    // Small first datagrams of other protocols: nuttcp's markers, and iperf3's hello in both byte
+    // orders.
     let hellos: [&[u8]; 2] = [b"9876", b"\x15\xcd\x5b\x07"];
     let other = stray::is_nuttcp_marker(bytes) || hellos.contains(&bytes);
     match (carrier, bytes.len()) {
@@ -55,20 +56,20 @@ fn recognise(carrier: Carrier, bytes: &[u8]) -> Verdict {
     }
 }
 
-/// What a datagram was.
+/// Classification of a received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Took {
-    /// The start marker: time begins.
+    /// Start marker: the duration begins.
     Start,
     /// Payload.
     Data,
-    /// The end marker: the flow is over.
+    /// End marker: the flow is over.
     End,
-    /// A marker that says nothing new.
+    /// Repeated marker without new information.
     Again,
 }
 
-/// The receiving end of a UDP flow.
+/// Receiver of a UDP flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Receiver {
     sink: Sink,
@@ -78,11 +79,11 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Takes a datagram by its size.
+    /// Counts a datagram by its size and returns its kind.
     #[inline]
     pub fn receive(&mut self, now_ns: u64, bytes: usize) -> Took {
         if bytes > MARKER_LIMIT_BYTES {
-            // Late payload behind the end marker still arrived.
+            // Reordered payload after the end marker still counts.
             self.sink.receive(now_ns, bytes);
             return Took::Data;
         }
@@ -91,7 +92,7 @@ impl Receiver {
         if self.ended {
             Took::Again
         } else if self.sink.totals().packets > 0 {
-            // No part of the time: it may be held back until the payload has passed.
+            // Not part of the duration: the marker may be delayed until the payload has passed.
             self.ended = true;
             Took::End
         } else {
@@ -104,17 +105,16 @@ impl Receiver {
         }
     }
 
-    /// Whether the end was marked, or silence tells it.
+    /// Returns whether the flow has ended, by its marker or by silence.
     #[must_use]
     pub fn is_over(&self, now_ns: u64) -> bool {
         self.ended || self.sink.is_over(now_ns)
     }
 
-    /// What arrived between start and end, and from the start, or the first payload, to the last payload;
-    /// markers are not counted.
+    /// Returns the payload between start and end. The duration is from the start marker, or the
+    /// first payload, to the last payload; markers do not count.
     ///
-    /// A flow that consists of small datagrams only is none of ttcp: then these are they, counted
-    /// as plain payload.
+    /// A flow of small datagrams only is not ttcp: its datagrams are then counted as plain payload.
     #[must_use]
     pub fn totals(&self) -> Totals {
         let totals = self.sink.totals();
