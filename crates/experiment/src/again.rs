@@ -1,53 +1,53 @@
-//! What follows from a point that could not be measured: try it again, leave it, or end.
+//! Retry policy: whether a point that could not be measured is retried or skipped, or ends the
+//! experiment.
 
 use std::time::Duration;
 
 use linerate_metric::event::{Again, Problem};
 
-/// Tries of a point whose failure may pass.
+/// Maximum number of tries of a point whose failure may be transient.
 const TRIES: u32 = 4;
 
-/// The same in rounds after one in which all of those failed: whoever was away for so long is asked once
-/// whether it is back.
+/// Maximum number of tries in the rounds after one in which all tries of the point failed.
 const TRIES_LATER: u32 = 1;
 
-/// Between two of them: a server that is being started, or a run that has to end, has that long.
+/// Pause between two tries, for example while a server starts or another run ends.
 pub(crate) const PAUSE: Duration = Duration::from_secs(1);
 
-/// Why a point could not be measured.
+/// Failure of a point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failed {
     pub(crate) problem: Problem,
-    /// The exit code that fits.
+    /// Exit code for it.
     pub(crate) code: u8,
 }
 
-/// What to do then.
+/// Next action after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Then {
     TryAgain,
-    /// The others may well be measured.
+    /// Skip the point; others may succeed.
     LeaveIt,
-    /// Every other point would fail alike.
+    /// End the experiment: every other point would fail the same way.
     End,
 }
 
 /// Failures of an experiment so far.
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
-    /// Whether a point was measured: what fails then is no matter of all of them.
+    /// True if a point was measured: a later failure does not affect all points.
     pub(crate) measured: bool,
-    /// What the last point of this round was left for.
+    /// Error of the last point skipped in this round.
     left_for: Option<String>,
 }
 
 impl Failures {
-    /// Another round begins: who was asked in the one before may be back, or is asked once more.
+    /// Starts another round: an unreachable host may be back.
     pub(crate) fn another_round(&mut self) {
         self.left_for = None;
     }
 
-    /// With nothing failed yet; `measured`: a point was measured by an earlier process.
+    /// State without failures; `measured`: an earlier process measured a point.
     pub(crate) fn after_measuring(measured: bool) -> Self {
         Self {
             measured,
@@ -55,7 +55,8 @@ impl Failures {
         }
     }
 
-    /// What to do after `tries` tries of a point in this round; `before`: it was left in the round before.
+    /// Returns the action after `tries` tries of a point in this round; `before`: the previous
+    /// round skipped it.
     pub(crate) fn after(&mut self, failed: &Failed, tries: u32, before: bool) -> Then {
         let problem = &failed.problem;
         let most = if before { TRIES_LATER } else { TRIES };
@@ -65,7 +66,8 @@ impl Failures {
         if self.measured {
             return Then::LeaveIt;
         }
-        // Who refuses two points in a row, each several times, is not there.
+        // Two points in a row failed with the same error after several tries: the host is not
+        // available.
         let said = problem.to_string();
         let same = self.left_for.as_ref() == Some(&said);
         self.left_for = Some(said);
@@ -94,18 +96,18 @@ mod tests {
         let passes = failed(Some(Again::MayPass));
         let unknown = failed(None);
         assert_eq!(Failures::default().after(&stays, 1, false), Then::End);
-        // An option that one point has is none of the others.
+        // An invalid option of one point does not affect the others.
         let mut failures = Failures::default();
         assert_eq!(failures.after(&unknown, 1, false), Then::LeaveIt);
         assert_eq!(failures.after(&unknown, 1, false), Then::LeaveIt);
-        // All tries, and at a second point as many.
+        // All tries, and equally many at a second point.
         let mut failures = Failures::default();
         use Then::{End, LeaveIt, TryAgain};
         assert_eq!(failures.after(&passes, TRIES - 1, false), TryAgain);
         assert_eq!(failures.after(&passes, TRIES, false), LeaveIt);
         assert_eq!(failures.after(&passes, 1, false), TryAgain);
         assert_eq!(failures.after(&passes, TRIES, false), End);
-        // What was measured elsewhere is no mistake of all points.
+        // Other points were measured, so the error does not affect all of them.
         let mut failures = Failures {
             measured: true,
             ..Failures::default()
@@ -133,7 +135,7 @@ mod tests {
         assert_eq!(failures.after(&passes, TRIES, false), Then::LeaveIt);
         failures.another_round();
         assert_eq!(failures.after(&passes, 1, true), Then::LeaveIt);
-        // Another one that is asked once is as little a reason to give up.
+        // A second point with a single try is no reason to give up either.
         assert_eq!(failures.after(&passes, 1, true), Then::LeaveIt);
         failures.another_round();
         assert_eq!(failures.after(&passes, TRIES, false), Then::LeaveIt);

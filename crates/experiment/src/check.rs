@@ -1,4 +1,4 @@
-//! What must be true of an experiment's file before anything is measured.
+//! Validation of an experiment file before anything is measured.
 
 use std::collections::BTreeSet;
 
@@ -12,10 +12,10 @@ use crate::file::{Experiment, FigureFrom, ShapeOf};
 use crate::point::{Names, names_in, settings};
 use crate::rule::Rule;
 
-/// Switches in a row at most, as `lab up` takes them: no IP packet gets further.
+/// Maximum number of switches in a row, as in `lab up`: the IP time to live has 8 bits.
 const MOST_HOPS: usize = 255;
 
-/// How often a point is measured at most: at a second each that is a night for twenty of them.
+/// Maximum number of repeats: at one second per run, twenty points take a night.
 pub const MOST_REPEATS: u32 = 1_000;
 
 fn wrong<T>(
@@ -26,7 +26,8 @@ fn wrong<T>(
     Err(ExperimentError::content(place, situation, next_step))
 }
 
-/// Whether something may be the name of an experiment or of a table: folders are named after them.
+/// Returns whether `text` may be the name of an experiment or a table; directories are named after
+/// them.
 #[must_use]
 pub fn is_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphanumeric())
@@ -34,12 +35,12 @@ pub fn is_name(text: &str) -> bool {
 }
 
 impl Experiment {
-    /// Whether all that it names is there.
+    /// Validates the file, above all that everything referred to is defined.
     pub(crate) fn check(&self) -> Result<(), ExperimentError> {
         if !is_name(&self.name) {
             return wrong(
                 "name",
-                format!("`{}` cannot be the name of a folder", self.name),
+                format!("`{}` cannot be the name of a directory", self.name),
                 "use letters, digits, `-` and `_`",
             );
         }
@@ -50,7 +51,7 @@ impl Experiment {
             if !(1..=MOST_REPEATS).contains(&repeats) {
                 return wrong(
                     key,
-                    format!("{repeats} is no number of rounds over all points"),
+                    format!("{repeats} rounds over all points are out of range"),
                     format!("give 1 to {MOST_REPEATS}"),
                 );
             }
@@ -77,13 +78,13 @@ impl Experiment {
         self.shapes.iter().try_for_each(|one| self.check_shape(one))
     }
 
-    /// What a figure is read from may be in a record.
+    /// Validates the JSON pointers of a figure against the record format.
     fn check_from(&self, figure: &FigureFrom) -> Result<(), ExperimentError> {
         let place = format!("figure `{}`", figure.name);
         if figure.from.is_empty() {
             return wrong(
                 place,
-                "is read from nowhere",
+                "has no source",
                 "name a number of the record in `from`",
             );
         }
@@ -95,7 +96,7 @@ impl Experiment {
         self.check_setting(&place, &figure.when)
     }
 
-    /// The number of switches is one that can be built, at every point.
+    /// Validates the number of switches at every point.
     fn check_hops(&self) -> Result<(), ExperimentError> {
         let Some(hops) = self.lab.as_ref().and_then(|lab| lab.hops.as_ref()) else {
             return Ok(());
@@ -106,7 +107,7 @@ impl Experiment {
             let Some(count) = count.filter(|count| *count <= MOST_HOPS) else {
                 return wrong(
                     "[lab] `hops`",
-                    format!("`{filled}` is no number of switches"),
+                    format!("`{filled}` is not a valid number of switches"),
                     format!("give 0 to {MOST_HOPS}, or a knob with such numbers"),
                 );
             };
@@ -142,7 +143,7 @@ impl Experiment {
             return wrong(
                 place,
                 format!(
-                    "the knob `{}` is neither along its side nor its top, nor does it stand still",
+                    "the knob `{}` is neither a row, nor a column, nor fixed",
                     knob.name
                 ),
                 "name every knob in `rows`, `columns` or `at`",
@@ -153,7 +154,7 @@ impl Experiment {
             let [knob] = &table.rows[..] else {
                 return wrong(
                     place,
-                    "`against` needs one knob along the side",
+                    "`against` needs exactly one row knob",
                     "name one in `rows`",
                 );
             };
@@ -162,7 +163,7 @@ impl Experiment {
         if table.steps && table.rows.len() != 1 {
             return wrong(
                 place,
-                "steps need one knob along the side",
+                "steps need exactly one row knob",
                 "name one in `rows`",
             );
         }
@@ -175,7 +176,7 @@ impl Experiment {
         self.check_knob(&place, &plot.x)?;
         let mut series = plot.series.iter();
         series.try_for_each(|knob| self.check_knob(&place, knob))?;
-        // Of points that differ in another knob one would be drawn, and nobody would know which.
+        // Of points that differ in another knob only one would be drawn, without showing which.
         let stands = |name: &String| plot.x == *name || plot.series.contains(name);
         let mut open = self.knobs.iter().filter(|knob| !stands(&knob.name));
         if let Some(knob) = open.find(|knob| knob.values.len() > 1) {
@@ -190,8 +191,8 @@ impl Experiment {
         if let Some(value) = word.filter(|_| plot.log_x) {
             return wrong(
                 place,
-                format!("`{value}` of x is no number"),
-                "leave out `log_x`: words are drawn as bars",
+                format!("`{value}` on the x axis is not a number"),
+                "leave out `log_x`: text values are drawn as bars",
             );
         }
         Ok(())
@@ -220,7 +221,7 @@ impl Experiment {
             if knob.values.is_empty() || !seen.insert(&knob.name) {
                 return wrong(
                     place,
-                    "has no value, or is there twice",
+                    "has no value, or is defined twice",
                     "give each knob its values once",
                 );
             }
@@ -229,7 +230,7 @@ impl Experiment {
                 if let Some(value) = values.iter().find(|value| !known.insert(*value)) {
                     return wrong(
                         place,
-                        format!("{value} stands twice in its {key}"),
+                        format!("{value} occurs twice in its {key}"),
                         "leave one out: each value is a point, measured `repeats` times",
                     );
                 }
@@ -256,8 +257,8 @@ impl Experiment {
             {
                 return wrong(
                     place,
-                    "`within` is no time of a second or more, or there is no `set` that may take it",
-                    "write within = \"30m\" beside `set`",
+                    "`within` is not a time of at least a second, or there is no `set`",
+                    "write within = \"30m\" next to `set`",
                 );
             }
             let is_size = |value: &String| value.parse::<ByteSize>().is_ok();
@@ -268,7 +269,7 @@ impl Experiment {
                 return wrong(
                     place,
                     format!(
-                        "it has memory for each unit of its value, and `{value}` is no number of units"
+                        "it has memory (bytes per unit of the value), but `{value}` is not a number"
                     ),
                     "leave `memory` out, or give sizes",
                 );
@@ -286,7 +287,7 @@ impl Experiment {
             if let Some(value) = words.keys().find(|value| !knob.values.contains(value)) {
                 return wrong(
                     format!("[words.{}]", knob.name),
-                    format!("`{value}` is no value of `{}`", knob.name),
+                    format!("`{value}` is not a value of `{}`", knob.name),
                     format!("use one of {}", knob.values.join(", ")),
                 );
             }
@@ -316,7 +317,7 @@ impl Experiment {
         }
         let topology = self.lab.as_ref().and_then(|lab| lab.topology.as_ref());
         if let Some(Err(error)) = topology.map(Topology::validate) {
-            return wrong("[lab.topology]", error.to_string(), "mend the network");
+            return wrong("[lab.topology]", error.to_string(), "fix the network");
         }
         let hosts = self.hosts();
         for command in self.measure.iter().chain(&self.far) {
@@ -342,7 +343,7 @@ impl Experiment {
         Ok(())
     }
 
-    /// Every `{name}` stands for something.
+    /// Validates that every `{name}` in a command or text is defined.
     fn check_names(&self) -> Result<(), ExperimentError> {
         let hosts = self.hosts();
         let known = |name: &&str| {
@@ -370,7 +371,7 @@ impl Experiment {
             if let Some(name) = unknown {
                 return wrong(
                     format!("`{text}`"),
-                    format!("nothing is called `{{{name}}}`"),
+                    format!("unknown name `{{{name}}}`"),
                     "name a knob, an amount, a host of the lab, id, dir or point",
                 );
             }
@@ -396,7 +397,7 @@ impl Experiment {
             if !known.contains(value) {
                 return wrong(
                     place,
-                    format!("`{value}` is no value of `{name}`"),
+                    format!("`{value}` is not a value of `{name}`"),
                     format!("use one of {}", known.join(", ")),
                 );
             }
@@ -405,8 +406,9 @@ impl Experiment {
     }
 }
 
-/// The line of a file, from 1, that a complaint is about: the first that has one of the words which the
-/// complaint has between backquotes, as they stand in the file.
+/// Line of the file, from 1, that an error refers to.
+///
+/// It is the first line with one of the texts that the error has in backquotes.
 pub(crate) fn line_of(text: &str, situation: &str, place: &str) -> Option<usize> {
     let quoted = |complaint: &str| -> Vec<String> {
         let parts = complaint.split('`');
@@ -453,7 +455,7 @@ mod tests {
         }
     }
 
-    /// An experiment that works, with a part of it replaced.
+    /// Parses a valid experiment after replacing `from` by `to`.
     fn with(from: &str, to: &str) -> Result<Experiment, ExperimentError> {
         const WORKS: &str = r#"
 name = "mine"
@@ -516,8 +518,11 @@ rule = "p50[size=1K] > p50[size=64]"
         let experiment = with(values, &with_memory(values)).expect("it works");
         assert_eq!(experiment.knobs[0].memory, Some(2));
         let words = r#"values = ["64", "1K", "many"]"#;
-        let error = with(values, &with_memory(words)).expect_err("many are no number");
-        assert!(error.to_string().contains("no number of units"), "{error}");
+        let error = with(values, &with_memory(words)).expect_err("`many` is not a number");
+        assert!(
+            error.to_string().contains("`many` is not a number"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -546,20 +551,20 @@ rule = "p50[size=1K] > p50[size=64]"
         assert!(with("mine", "mine").is_ok());
         for (from, to, line, situation) in [
             ("\"mine\"", "\"../x\"", 2, "cannot be the name"),
-            // Room for so many rounds would be asked for before the first.
+            // So many rounds are rejected before memory for them is allocated.
             (
                 "\"mine\"",
                 "\"mine\"\nrepeats = 4000000000",
                 3,
-                "4000000000 is no number of rounds",
+                "4000000000 rounds over all points are out of range",
             ),
             (
                 "\"mine\"",
                 "\"mine\"\nquick_repeats = 0",
                 3,
-                "0 is no number of rounds",
+                "0 rounds over all points are out of range",
             ),
-            ("{size}\"", "{sizee}\"", 20, "nothing is called `{sizee}`"),
+            ("{size}\"", "{sizee}\"", 20, "unknown name `{sizee}`"),
             ("{size}\"", "{size\"", 20, "has no `}`"),
             (
                 "host = \"client\"",
@@ -579,39 +584,39 @@ rule = "p50[size=1K] > p50[size=64]"
                 31,
                 "no knob `sise`",
             ),
-            ("p50[size=64]", "p50[size=65]", 35, "`65` is no value"),
+            ("p50[size=64]", "p50[size=65]", 35, "`65` is not a value"),
             ("p50[size=1K] >", "p50[size=1K]", 35, "no comparison"),
             (
                 "p50[size=1K]",
                 "slop(p50 over size)",
                 35,
-                "nothing is called `slop(`",
+                "unknown function `slop(`",
             ),
             ("> p50[size=64]", ">", 35, "a figure is missing at the end"),
             (
                 "\"64\", \"1K\"",
                 "\"64\", \"1K\", \"64\"",
                 8,
-                "64 stands twice",
+                "64 occurs twice",
             ),
             (
                 "hops = \"0\"",
                 "hops = \"-1\"",
                 12,
-                "`-1` is no number of switches",
+                "`-1` is not a valid number of switches",
             ),
             (
                 "hops = \"0\"",
                 "hops = \"{size}\"",
                 9,
-                "`1K` is no number of switches",
+                "`1K` is not a valid number of switches",
             ),
             ("rtt_ns/p50", "rtt_ns/p51", 24, "has no p51"),
             (
                 "rows = [\"size\"]",
                 "rows = [\"size\"]\nagainst = \"65\"",
                 32,
-                "`65` is no value",
+                "`65` is not a value",
             ),
             (
                 "rows = [\"size\"]",
@@ -623,7 +628,7 @@ rule = "p50[size=1K] > p50[size=64]"
                 "[lab]",
                 "[words.size]\n64 = \"64\"\n1K = \"1024\"\n2K = \"2048\"\n\n[lab]",
                 14,
-                "`2K` is no value of `size`",
+                "`2K` is not a value of `size`",
             ),
         ] {
             let error = with(from, to).unwrap_err();

@@ -1,4 +1,4 @@
-//! What speaks against the runs that a verdict rests on.
+//! Caveats about the runs behind a verdict.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,7 @@ use linerate_metric::record::Record;
 
 use crate::file::Experiment;
 
-/// Doubts that are about a part of a record which no figure of an experiment is read from: its stages, its
-/// timeline, its series.
+/// Caveats about parts of a record without figures of experiments: stages, timeline, series.
 const OF_OTHER_PARTS: &[&str] = &[
     "clock-unknown",
     "device-stamps-unread",
@@ -20,14 +19,14 @@ const OF_OTHER_PARTS: &[&str] = &[
     "stages-unlike",
 ];
 
-/// The doubt that is about the highest percentiles alone.
+/// Caveat about the highest percentiles only.
 const OF_THE_TAIL: &str = "thin-tail";
 
-/// Gathers the runs that a verdict rests on.
+/// Collects the runs behind a verdict.
 pub(crate) struct Ground<'a> {
     experiment: &'a Experiment,
     runs: &'a [Record],
-    /// By the ids of runs, whether a figure of the tail was read from it.
+    /// Run ids, with true if a tail percentile was read from the run.
     of: BTreeMap<&'a str, bool>,
 }
 
@@ -40,7 +39,7 @@ impl<'a> Ground<'a> {
         }
     }
 
-    /// The verdict rests on this figure of the points of a setting.
+    /// Adds the runs with this figure at the points of `setting`.
     pub(crate) fn rests_on(
         &mut self,
         result: &'a ExperimentResult,
@@ -49,7 +48,7 @@ impl<'a> Ground<'a> {
     ) {
         let mut figures = self.experiment.figures.iter();
         let known = figures.find(|known| known.name == figure);
-        // What is computed is the same whatever disturbed the run.
+        // A computed figure is not affected by disturbances of the run.
         if known.is_some_and(|known| known.exact) {
             return;
         }
@@ -63,7 +62,8 @@ impl<'a> Ground<'a> {
         }
     }
 
-    /// Each kind of doubt with how many of the runs have it, the most frequent first: `steal in 2 of 4 runs`.
+    /// Returns each kind of caveat with the number of affected runs, most frequent first: `steal in
+    /// 2 of 4 runs`.
     pub(crate) fn doubts(&self) -> Vec<String> {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         for run in self.runs {
