@@ -1,102 +1,93 @@
-//! What can go wrong with an experiment, with the next step.
+//! Errors of experiments, with the next step.
 
 use linerate_lab::LabError;
 use linerate_metric::event::Problem;
 use linerate_metric::exit;
 
-/// Why an experiment was not run.
+/// Reason why an experiment was not run.
 #[derive(Debug, thiserror::Error)]
 pub enum ExperimentError {
-    /// The text is no experiment.
-    #[error("line {line}: no experiment: {error}")]
+    /// The text is not valid TOML, or has unknown or missing keys.
+    #[error("line {line}: not an experiment file: {error}")]
     Syntax {
-        /// What its reader says.
         error: Box<toml::de::Error>,
-        /// The line on which it stopped, from 1.
+        /// Line of the error, from 1.
         line: usize,
     },
-    /// It names something that it does not have.
+    /// The file is inconsistent, for example refers to something that it does not define.
     #[error("{place}: {situation}; {next_step}")]
     Content {
-        /// Which part of the file.
+        /// Part of the file.
         place: String,
-        /// The line that it is about, from 1, where that shows.
+        /// Line of the error, from 1; `None` if it could not be located.
         line: Option<usize>,
-        /// What is wrong there.
         situation: String,
-        /// What to write instead.
         next_step: String,
     },
-    /// It stays within one machine, and somebody asked for a host (`--on`).
-    #[error("it measures within one machine: leave out --on")]
+    /// `--on` was given, but the experiment measures within one machine.
+    #[error("the experiment measures within one machine: leave out --on")]
     StaysHere,
-    /// A setting that somebody asked for (`--point`) is none of it.
-    #[error("`{asked}` is no point of it: {known}")]
+    /// `--point` selects a point that the experiment does not have.
+    #[error("`{asked}` is not a point of the experiment: {known}")]
     NoSuchPoint {
-        /// What was asked.
         asked: String,
-        /// What there is.
+        /// Points or values that exist.
         known: String,
     },
-    /// Its network could not be built.
+    /// The lab network could not be built.
     #[error(transparent)]
     Lab(#[from] LabError),
-    /// A far end did not come up.
+    /// A remote program did not start.
     #[error("`{command}` did not start: {why}")]
     Far {
-        /// Its command line.
         command: String,
-        /// What it said.
+        /// Error output of the program.
         why: String,
     },
-    /// What `--on` names has something behind it that is no port.
-    #[error("{host}: `{port}` is no port")]
+    /// The port in `--on` is invalid.
+    #[error("{host}: `{port}` is not a port")]
     PortOfHost {
-        /// As it was named.
+        /// The argument of `--on`.
         host: String,
-        /// That without it.
+        /// The argument without the port.
         name: String,
-        /// What stands behind it.
+        /// Text in place of the port.
         port: String,
     },
-    /// `--on` names no host.
+    /// The argument of `--on` is not a host.
     #[error("--on {host} names no host")]
-    NoHost {
-        /// As it was named.
-        host: String,
-    },
-    /// Knobs that only hands can set have several values left.
+    NoHost { host: String },
+    /// Knobs that can only be set manually on real hosts still have several values.
     #[error(
         "{knobs} cannot be set on real hosts: add the points one by one, --point {example} --label NAME"
     )]
     NeedsHands {
-        /// The knobs.
         knobs: String,
-        /// One setting as an example.
+        /// Example with a value of each knob.
         example: String,
     },
-    /// A mistake that every point would repeat.
-    #[error("{problem}; it would be so at every point")]
+    /// An error that every point would repeat.
+    #[error("{problem}; every point would fail the same way")]
     Stays {
-        /// What happened at the first one, to what, and what to do.
+        /// Error of the first point.
         problem: Box<Problem>,
-        /// The exit code of the command that told it.
+        /// Exit code of the command that failed.
         code: u8,
     },
-    /// Not one point could be measured.
+    /// No point could be measured.
     #[error("no point could be measured: {why}")]
     Nothing {
-        /// Why the first one was not.
+        /// Error of the first point.
         why: String,
-        /// What to do about that; empty where it is for another machine.
+        /// Next step for that error; empty if it applies to another machine.
         next_step: String,
-        /// The exit code of the command that told it.
+        /// Exit code of the command that failed.
         code: u8,
     },
 }
 
 impl ExperimentError {
-    /// Something that the file names and does not have.
+    /// Error for an inconsistency in the file.
     pub(crate) fn content(
         place: impl Into<String>,
         situation: impl Into<String>,
@@ -110,12 +101,12 @@ impl ExperimentError {
         }
     }
 
-    /// The situation, the object and the next step.
+    /// Returns the error as situation, object and next step.
     #[must_use]
     pub fn problem(&self) -> Problem {
         match self {
             Self::Syntax { error, line } => Problem::new(
-                format!("no experiment ({})", error.message()),
+                format!("not an experiment file ({})", error.message()),
                 format!("line {line}"),
                 "`linerate run udp-hops --print` shows one that works",
             ),
@@ -137,7 +128,7 @@ impl ExperimentError {
                 "leave it out",
             ),
             Self::NoSuchPoint { asked, known } => Problem::new(
-                "no point of the experiment",
+                "not a point of the experiment",
                 format!("`{asked}`"),
                 format!("use {known}"),
             ),
@@ -145,45 +136,47 @@ impl ExperimentError {
             Self::Far { command, why } => Problem::new(
                 format!("did not start ({why})"),
                 format!("`{command}`"),
-                "run it by hand to see what it lacks",
+                "run it by hand to see the error",
             ),
             Self::PortOfHost { host, name, port } => Problem::new(
-                format!("`{port}` is no port"),
+                format!("`{port}` is not a port"),
                 format!("--on {host}"),
-                format!(
-                    "say --on {name}, or put the port of `linerate server` behind it: 1 to 65535"
-                ),
+                format!("use --on {name}, or append the port of `linerate server`: 1 to 65535"),
             ),
             Self::NoHost { host } => Problem::new(
                 "names no host",
                 format!("--on {host}"),
-                "say --on HOST or --on HOST:PORT, with a name or an address",
+                "use --on HOST or --on HOST:PORT, with a name or an address",
             ),
             Self::NeedsHands { knobs, example } => Problem::new(
-                "cannot be set on real hosts by a program",
+                "cannot be set on real hosts automatically",
                 knobs.clone(),
                 format!(
                     "set it by hand and add each point to a table: --point {example} --label NAME"
                 ),
             ),
             Self::Stays { problem, .. } => Problem::new(
-                format!("{} (it would be so at every point)", problem.situation),
+                format!(
+                    "{} (every point would fail the same way)",
+                    problem.situation
+                ),
                 problem.object.clone(),
                 problem.next_step.clone(),
             ),
-            // Whoever measures one point of it, as `tune` does, tells its user the situation alone.
+            // Commands that measure a single point, such as `tune`, show only the situation to
+            // their users.
             Self::Nothing { why, next_step, .. } => Problem::new(
                 format!("no point could be measured; the first one: {why}"),
                 "the experiment",
                 match next_step.is_empty() {
-                    true => "mend that, or measure other points (--point KNOB=VALUE)".to_owned(),
+                    true => "fix that, or measure other points (--point KNOB=VALUE)".to_owned(),
                     false => next_step.clone(),
                 },
             ),
         }
     }
 
-    /// The same where the experiment came from a file: what is wrong with its text names it.
+    /// Like [`ExperimentError::problem`]; errors in the text also name the file.
     #[must_use]
     pub fn problem_in(&self, file: &str) -> Problem {
         let mut problem = self.problem();
@@ -193,7 +186,7 @@ impl ExperimentError {
         problem
     }
 
-    /// The exit code that tells scripts the kind of it.
+    /// Exit code for this kind of error.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -215,7 +208,7 @@ impl ExperimentError {
 mod tests {
     use super::*;
 
-    /// Who measures one point of an experiment tells its user what is wrong, and no more.
+    /// Commands that measure a single point show only the situation.
     #[test]
     fn why_no_point_could_be_measured_is_the_situation() {
         for (next_step, said) in [("", "--point"), ("start it", "start it")] {

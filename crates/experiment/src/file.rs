@@ -1,4 +1,4 @@
-//! The file of an experiment, and what must be true of it before anything is measured.
+//! Format of an experiment file.
 
 use std::collections::BTreeMap;
 
@@ -10,61 +10,59 @@ use serde::{Deserialize, Deserializer};
 use crate::ExperimentError;
 use crate::check::line_of;
 
-/// An experiment as it stands in its file.
+/// Experiment as written in its file.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Experiment {
-    /// Its name: that of its file.
+    /// Name, equal to that of the file.
     pub name: String,
-    /// What it is called in a heading.
+    /// Heading.
     pub title: String,
-    /// What it answers.
+    /// Question that the experiment answers.
     pub question: String,
-    /// What it does without root.
+    /// Description of the parts that run without root.
     pub without_root: String,
-    /// How often each point is measured, in rounds over all points.
+    /// Number of rounds over all points.
     #[serde(default = "three")]
     pub repeats: u32,
-    /// The same with `--quick`.
+    /// Number of rounds with `--quick`.
     #[serde(default = "one")]
     pub quick_repeats: u32,
-    /// What is varied, the slowest first.
+    /// Knobs that are varied, the slowest first.
     pub knobs: Vec<KnobOf>,
-    /// Words that stand for the values of a knob in commands: `words.socket.reopened = "--reopen"`.
+    /// Texts that replace the values of a knob in commands: `words.socket.reopened = "--reopen"`.
     #[serde(default)]
     pub words: BTreeMap<String, BTreeMap<String, String>>,
-    /// Words that depend on how long it may take: `[with --quick, without]`.
+    /// Texts that depend on the time available: `[with --quick, without]`.
     #[serde(default)]
     pub amounts: BTreeMap<String, [String; 2]>,
-    /// The network; without one, commands run on this machine as they are.
+    /// Network; without one, commands run on this machine as it is.
     #[serde(default)]
     pub lab: Option<LabOf>,
-    /// Programs that run on other hosts meanwhile.
+    /// Programs that run on other hosts during the measurement.
     #[serde(default)]
     pub far: Vec<CommandOf>,
-    /// The commands that measure a point, one record each (of several runs the last).
+    /// Commands that measure a point; each returns one record (the last one of several runs).
     pub measure: Vec<CommandOf>,
-    /// What is read from the records.
+    /// Figures read from the records.
     pub figures: Vec<FigureFrom>,
-    /// How it is tabulated.
     #[serde(default, deserialize_with = "tables")]
     pub tables: Vec<TableOf>,
-    /// How it is drawn.
     #[serde(default, deserialize_with = "plots")]
     pub plots: Vec<PlotOf>,
-    /// What others published.
+    /// Results that others published.
     #[serde(default)]
     pub published: Vec<PublishedOf>,
-    /// What is expected.
+    /// Assertions about the results.
     #[serde(default)]
     pub shapes: Vec<ShapeOf>,
-    /// Points that cannot be tested on every machine.
+    /// Points that cannot be measured on every machine.
     #[serde(default)]
     pub skip: Vec<SkipOf>,
 }
 
-/// A table as it stands in a file, where a key that is none is a mistake; a record that has one may come from
-/// a later version.
+/// Table as written in a file. Unknown keys are errors here, but not in records, which may come
+/// from a later version.
 #[derive(Deserialize)]
 #[serde(remote = "TableOf", deny_unknown_fields)]
 struct TableIn {
@@ -89,7 +87,7 @@ fn tables<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<TableOf>, D::Error> 
     Ok(tables.map(|Read(table)| table).collect())
 }
 
-/// A plot as it stands in a file.
+/// Plot as written in a file.
 #[derive(Deserialize)]
 #[serde(remote = "PlotOf", deny_unknown_fields)]
 struct PlotIn {
@@ -117,145 +115,141 @@ fn one() -> u32 {
     1
 }
 
-/// Something that is varied.
+/// Knob of an experiment.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KnobOf {
-    /// Its name.
     pub name: String,
-    /// Its values.
     pub values: Vec<String>,
-    /// Those of `--quick`; all without it.
+    /// Values with `--quick`; empty: all values.
     #[serde(default)]
     pub quick: Vec<String>,
-    /// A shell command that turns it, `{}` for the value: run before a point with another value than the one
-    /// before.
+    /// Shell command that sets the knob, with `{}` for the value; runs before a point whose value
+    /// differs.
     #[serde(default)]
     pub set: Option<String>,
-    /// What sets it back at the end; without it `set` with the first value.
+    /// Command that restores the original state at the end; absent: `set` with the first value.
     #[serde(default)]
     pub restore: Option<String>,
-    /// How long `set` may take, and `restore`; ten minutes without it.
+    /// Timeout of `set` and of `restore`; absent: ten minutes.
     #[serde(default)]
     pub within: Option<String>,
-    /// Bytes that a unit of its value takes, for `linerate tune --under memory=…`.
+    /// Memory per unit of the value, bytes; for `linerate tune --under memory=…`.
     #[serde(default)]
     pub memory: Option<u64>,
 }
 
-/// The network of an experiment.
+/// Network of an experiment.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LabOf {
-    /// Hosts `client` and `server` with so many switches between them; a knob may stand here: `{hops}`.
+    /// Number of switches between the hosts `client` and `server`; may name a knob: `{hops}`.
     #[serde(default)]
     pub hops: Option<String>,
-    /// Or a lab file.
+    /// Topology of a lab file, as the alternative.
     #[serde(default)]
     pub topology: Option<Topology>,
 }
 
-/// A command on a host.
+/// Command on a host.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CommandOf {
-    /// The host of the lab.
+    /// Host of the lab.
     pub host: String,
-    /// Words for `linerate`, with `{names}` to be replaced.
+    /// Arguments of `linerate`, with `{names}` to replace.
     #[serde(default)]
     pub run: Option<String>,
-    /// Or another program with its words.
+    /// Another program with its arguments, as the alternative.
     #[serde(default)]
     pub exec: Option<String>,
-    /// Only at points of this setting.
+    /// Restricts the command to points with these values.
     #[serde(default)]
     pub when: Setting,
-    /// Of a far program: the beginning of a line that says that it is ready; without one it is given
-    /// a moment.
+    /// Prefix of the line with which a remote program reports that it is ready; absent: a short
+    /// delay.
     #[serde(default)]
     pub ready: Option<String>,
 }
 
-/// A figure and where it is in a record.
+/// Figure and its location in a record.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FigureFrom {
-    /// Its name.
     pub name: String,
-    /// Only at points of this setting; a figure may be there several times, for several settings.
+    /// Restricts the figure to points with these values; a name may occur again for other points.
     #[serde(default)]
     pub when: Setting,
     /// JSON pointers into the record (RFC 6901); the first that leads to a number counts.
     pub from: Vec<String>,
-    /// How its values are written.
+    /// Unit in which values are displayed.
     pub unit: Unit,
-    /// Whether it is the same in every run, as something computed is: any difference is one then.
+    /// True for a computed figure that is equal in every run, so that any difference is
+    /// significant.
     #[serde(default)]
     pub exact: bool,
-    /// What it means.
+    /// Description of the figure.
     pub says: String,
 }
 
-/// A published figure.
+/// Published figure.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PublishedOf {
-    /// The point.
     #[serde(default)]
     pub setting: Setting,
-    /// The figure.
     pub figure: String,
-    /// Its value with its unit.
+    /// Value with its unit.
     pub value: String,
-    /// What it was measured on.
+    /// Hardware or setup on which it was measured.
     pub on: String,
-    /// Why it may move another way here than there.
+    /// Reason why its trend may differ here.
     #[serde(default)]
     pub why: String,
 }
 
-/// An expected shape.
+/// Assertion about the results.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShapeOf {
-    /// What is expected.
+    /// Description of the assertion.
     pub says: String,
-    /// As a rule.
+    /// Rule in the syntax of [`crate::rule`].
     pub rule: String,
-    /// Why it need not be so.
+    /// Reason why the assertion may fail elsewhere.
     #[serde(default)]
     pub why: String,
-    /// Processors that it takes.
+    /// Number of CPUs required.
     #[serde(default)]
     pub cores: usize,
-    /// How far apart they have to be: it rests on the runs alone that were measured while they were.
+    /// Required distance of the CPUs: only runs measured at that distance count.
     #[serde(default)]
     pub processors: Option<Distance>,
 }
 
-/// Points that are left out: always, or where something is missing.
+/// Points that are skipped: always, or if a requirement is missing.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SkipOf {
-    /// Which.
+    /// Values of the points.
     pub setting: Setting,
-    /// With fewer processors than this.
+    /// Skips only with fewer CPUs than this.
     #[serde(default)]
     pub cores_below: usize,
-    /// Without root.
+    /// Skips only without root.
     #[serde(default)]
     pub without_root: bool,
-    /// Why.
+    /// Reason that is reported.
     pub because: String,
 }
 
 impl Experiment {
-    /// Whether some shape depends on how far apart processors are.
+    /// Returns whether an assertion depends on the distance of CPUs.
     pub(crate) fn asks_distance(&self) -> bool {
         self.shapes.iter().any(|shape| shape.processors.is_some())
     }
 
-    /// Reads an experiment and checks all of it.
+    /// Parses an experiment and validates it completely.
     ///
     /// # Errors
     /// [`ExperimentError::Syntax`], [`ExperimentError::Content`].
@@ -283,13 +277,13 @@ impl Experiment {
         }
     }
 
-    /// The knob of a name.
+    /// Knob with this name.
     #[must_use]
     pub fn knob(&self, name: &str) -> Option<&KnobOf> {
         self.knobs.iter().find(|knob| knob.name == name)
     }
 
-    /// Names that commands may run on: the hosts of its network, or of the pair that stands for one.
+    /// Names of hosts that commands may run on: those of the topology, or `client` and `server`.
     #[must_use]
     pub fn hosts(&self) -> Vec<String> {
         let topology = self.lab.as_ref().and_then(|lab| lab.topology.as_ref());
@@ -303,14 +297,15 @@ impl Experiment {
         }
     }
 
-    /// Its network as a lab file, where it has one in its file.
+    /// Topology as a lab file, if the experiment contains one.
     #[must_use]
     pub fn lab_file(&self) -> Option<String> {
         let topology = self.lab.as_ref()?.topology.as_ref()?;
         Some(toml::to_string(topology).expect("it came from such a file"))
     }
 
-    /// Whether its commands name another host: without that there is nothing to measure to.
+    /// Returns whether the experiment needs another host: it has a lab, or a command names
+    /// `{server}`.
     #[must_use]
     pub fn goes_out(&self) -> bool {
         let commands = self
@@ -321,7 +316,7 @@ impl Experiment {
         self.lab.is_some() || commands.chain(words).any(|text| text.contains("{server}"))
     }
 
-    /// Knobs that the network is built from: on real hosts hands set them.
+    /// Knobs that the network is built from; on real hosts they can only be set manually.
     #[must_use]
     pub fn knobs_of_the_network(&self) -> Vec<&str> {
         let hops = self.lab.as_ref().and_then(|lab| lab.hops.as_deref());
@@ -330,7 +325,7 @@ impl Experiment {
         knobs.map(|knob| knob.name.as_str()).collect()
     }
 
-    /// The value of a published figure, in base units.
+    /// Value of a published figure, in base units.
     pub(crate) fn value_of(&self, published: &PublishedOf) -> Result<f64, ExperimentError> {
         let unit = self.figures.iter().find(|f| f.name == published.figure);
         let unit = unit.map_or(Unit::Count, |figure| figure.unit);

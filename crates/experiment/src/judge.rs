@@ -1,4 +1,4 @@
-//! Whether measured points have the shape that was expected.
+//! Verdicts: evaluation of assertions and comparison with published figures.
 
 use std::collections::BTreeSet;
 
@@ -14,10 +14,10 @@ use crate::file::{Experiment, ShapeOf};
 use crate::rule::{Along, Rule, Sum, Term};
 use crate::run::INTERRUPTED;
 
-/// Combinations that a verdict lists at most.
+/// Maximum number of combinations listed in a verdict.
 const LISTED: usize = 4;
 
-/// Fills in the verdicts and what stands beside published figures.
+/// Fills in the verdicts and the values measured for published figures.
 pub(crate) fn judge(
     experiment: &Experiment,
     result: &mut ExperimentResult,
@@ -59,15 +59,15 @@ pub(crate) fn judge(
     result.trends = trends;
 }
 
-/// A change of less than this is none.
+/// Ratio below which a change counts as none.
 const SAME: f64 = 1.1;
 
-/// Which way a figure moves: up, down, or neither.
+/// Direction of a change: 1 up, -1 down, 0 neither.
 fn way(ratio: f64) -> i8 {
     i8::from(ratio > SAME) - i8::from(ratio < 1.0 / SAME)
 }
 
-/// How each published figure moved from the first one that differs from it by one knob.
+/// Trends of published figures: the change from the first figure that differs by one knob.
 fn trends(experiment: &Experiment, published: &[Published]) -> Vec<Trend> {
     let mut trends = Vec::new();
     for (position, after) in published.iter().enumerate() {
@@ -91,7 +91,7 @@ fn trends(experiment: &Experiment, published: &[Published]) -> Vec<Trend> {
     trends
 }
 
-/// How a published figure moved with one knob.
+/// Trend of a published figure with one knob, compared with the measured one.
 fn trend(
     experiment: &Experiment,
     (at, before): (usize, &Published),
@@ -124,7 +124,7 @@ fn trend(
     }
 }
 
-/// The knob in which two settings of the same knobs differ, where it is just one.
+/// Knob in which two settings of the same knobs differ, if it is exactly one.
 fn only_difference(one: &Setting, other: &Setting) -> Option<String> {
     if !one.keys().eq(other.keys()) {
         return None;
@@ -225,8 +225,9 @@ fn verdict(
     verdict
 }
 
-/// Why nothing can be said of a shape. Where a term has no point that was measured, that is why, wherever the processors
-/// were.
+/// Reason why an assertion could not be evaluated.
+///
+/// A term without any measured point is the reason, whatever the distance of the CPUs was.
 fn unmeasured(rule: &Rule, result: &ExperimentResult, processors: Option<Distance>) -> String {
     let left_out = rule.terms().find_map(|term| {
         let points: Vec<&Point> = result.fitting(&term.setting).collect();
@@ -239,7 +240,7 @@ fn unmeasured(rule: &Rule, result: &ExperimentResult, processors: Option<Distanc
         (Some(because), _) => return format!("its points were not measured: {because}"),
         (None, None) => "its points were not measured",
         (None, Some(Distance::Near)) => {
-            "its points were not measured while the processors were near"
+            "its points were not measured while the processors were near each other"
         }
         (None, Some(Distance::Far)) => {
             "its points were not measured while the processors were far apart"
@@ -248,8 +249,8 @@ fn unmeasured(rule: &Rule, result: &ExperimentResult, processors: Option<Distanc
     said.to_owned()
 }
 
-/// Where a rule holds one figure against a multiple of another: that other, how many of it were measured,
-/// and how many were asked for.
+/// For a comparison with a multiple of another figure: that figure, the measured factor and the
+/// expected one.
 fn ratio(rule: &Rule, left: f64, right: f64) -> Option<(f64, String, String)> {
     let ([one], [other]) = (&rule.left.terms[..], &rule.right.terms[..]) else {
         return None;
@@ -269,7 +270,7 @@ fn ratio(rule: &Rule, left: f64, right: f64) -> Option<(f64, String, String)> {
     Some((than, measured, asked))
 }
 
-/// Two numbers as text; with more digits where they would look the same and are not.
+/// Formats two numbers, with more digits if they differ but would look equal.
 fn apart(one: f64, other: f64, text: impl Fn(f64) -> String) -> (String, String) {
     let short = (text(one), text(other));
     if short.0 != short.1 {
@@ -281,7 +282,7 @@ fn apart(one: f64, other: f64, text: impl Fn(f64) -> String) -> (String, String)
 
 fn written(unit: Unit, value: f64) -> String {
     match unit {
-        // Differences and slopes may be below zero, which a unit's own words have no sign for.
+        // Differences and slopes may be negative, and the unit's own format has no sign.
         _ if value < 0.0 => format!("-{}", written(unit, -value)),
         Unit::Count => format!("{value:.6}")
             .trim_end_matches('0')
@@ -291,7 +292,7 @@ fn written(unit: Unit, value: f64) -> String {
     }
 }
 
-/// Knobs that some figure of the rule leaves open.
+/// Knobs that a term of the rule leaves open.
 fn open_knobs<'a>(rule: &Rule, knobs: &'a [Knob]) -> Vec<&'a Knob> {
     let open = |knob: &&Knob| {
         rule.terms().any(|term| {
@@ -305,7 +306,7 @@ fn open_knobs<'a>(rule: &Rule, knobs: &'a [Knob]) -> Vec<&'a Knob> {
     knobs.iter().filter(open).collect()
 }
 
-/// Every combination of the values of some knobs, the slowest first.
+/// Combinations of the values of some knobs, the first varying slowest.
 fn combinations(knobs: &[&Knob]) -> Vec<Setting> {
     let mut settings = vec![Setting::new()];
     for knob in knobs {
@@ -323,13 +324,13 @@ fn combinations(knobs: &[&Knob]) -> Vec<Setting> {
     settings
 }
 
-/// What has been measured, and whether only what was while the processors were that far apart.
+/// Results, with the CPU distance to which they are restricted.
 type Seen<'a> = (&'a ExperimentResult, Option<Distance>);
 
 fn add_up(sum: &Sum, setting: &Setting, seen: Seen<'_>, rule: &Rule) -> Option<f64> {
     let mut total = sum.constant;
     for term in &sum.terms {
-        // The first and the last of one point, or its largest and its smallest, are the same figure.
+        // With one point only, first and last, or maximum and minimum, are the same figure.
         let twice = rule
             .terms()
             .filter(|other| is_of_same_points(term, other, setting));
@@ -339,7 +340,7 @@ fn add_up(sum: &Sum, setting: &Setting, seen: Seen<'_>, rule: &Rule) -> Option<f
     Some(total)
 }
 
-/// Whether two terms under a setting are about one figure along one knob at the same points.
+/// Returns whether two terms under a setting aggregate one figure over one knob at the same points.
 fn is_of_same_points(one: &Term, other: &Term, setting: &Setting) -> bool {
     let Some((_, knob)) = &one.over else {
         return false;
@@ -354,7 +355,7 @@ fn is_of_same_points(one: &Term, other: &Term, setting: &Setting) -> bool {
     over && one.figure == other.figure && at(one) == at(other)
 }
 
-/// A figure in the runs of a point that count.
+/// Values of a figure in the runs of a point that count.
 fn each(point: &Point, figure: &str, processors: Option<Distance>) -> Vec<f64> {
     match processors {
         None => point.each(figure),
@@ -368,8 +369,11 @@ fn each(point: &Point, figure: &str, processors: Option<Distance>) -> Vec<f64> {
     }
 }
 
-/// The value of a term under a setting; `None` where its points were not measured, or not all of them while the
-/// processors were that far apart, or fewer than `least` of a term over a knob.
+/// Value of a term under a setting.
+///
+/// `None` if a point was not measured at the required CPU distance, or if an aggregate has fewer
+/// than
+/// `least` points.
 fn read(
     term: &Term,
     setting: &Setting,
@@ -414,7 +418,7 @@ fn read(
     }
 }
 
-/// Knobs and values of the points that there are, in the order of the file.
+/// Knobs with the values that occur in `settings`, in the order of the file.
 pub(crate) fn knobs_of(experiment: &Experiment, settings: &[Setting]) -> Vec<Knob> {
     experiment
         .knobs
@@ -495,7 +499,8 @@ mod tests {
         verdict.state
     }
 
-    /// A virtual machine has two states, and each median is of the one that two of three runs were in.
+    /// The virtual machine had two states, and each median belongs to the state of two of three
+    /// runs.
     #[test]
     fn a_slope_is_that_of_the_runs_and_not_of_their_medians() {
         let medians = [("0", 15.4), ("2", 13.5), ("4", 15.2)];
@@ -535,7 +540,7 @@ mod tests {
         }
     }
 
-    /// A point that is added alone is not held against itself.
+    /// A single added point is not compared with itself.
     #[test]
     fn one_point_is_no_line() {
         use ShapeState::{Holds, Misses, Untested};
@@ -558,7 +563,7 @@ mod tests {
         }
     }
 
-    /// Two lines of one point each are held against one another.
+    /// Two series of one point each are compared with one another.
     #[test]
     fn a_line_may_be_one_point_beside_another_line() {
         use ShapeState::{Holds, Misses};
@@ -598,7 +603,7 @@ mod tests {
             shape("p50[hops=0,socket=reused] >= 20 * p50[hops=0,socket=reopened]"),
             "100 us is 1.75 times 57.0 us; at least 20 was expected"
         );
-        // Rounded it would be what was asked for, and miss it all the same.
+        // Rounded, the measured factor would equal the expected one although it misses it.
         assert_eq!(
             shape("p50[hops=0,socket=reused] >= 1.7547 * p50[hops=0,socket=reopened]"),
             "100 us is 1.754 times 57.0 us; at least 1.755 was expected"
@@ -635,7 +640,7 @@ mod tests {
         let told: Vec<_> = (trends.iter())
             .map(|t| (t.from.as_str(), t.to.as_str(), t.agrees, t.why.as_str()))
             .collect();
-        // 1,reopened differs in two knobs from the first, and 1,reused in one from both.
+        // (1, reopened) differs in two knobs from the first, and (1, reused) in one knob from both.
         assert_eq!(
             told,
             [
@@ -647,7 +652,7 @@ mod tests {
         );
     }
 
-    /// Whichever published direction is another one here, the file says why that may be.
+    /// The file gives a reason for each published direction that may differ here.
     #[test]
     fn shipped_experiments_say_why_each_direction_may_be_another() {
         for (name, text) in crate::shipped::SHIPPED {
@@ -671,7 +676,7 @@ mod tests {
         }
     }
 
-    /// Whatever a verdict is, it says what speaks against the runs that it rests on, and of no others.
+    /// A verdict lists the caveats of its own runs only.
     #[test]
     fn a_verdict_names_the_doubts_of_its_own_runs() {
         let text = include_str!("../../report/tests/fixtures/run-1.json");
@@ -712,7 +717,7 @@ mod tests {
         assert_eq!(told(&experiment, line), all);
         let one = "p50[hops=1,socket=reused] > 1";
         assert_eq!(told(&experiment, one), ["steal in its run"]);
-        // The same figure as one of the tail, and as one that is computed.
+        // The same figure read from a tail percentile, then marked as computed.
         experiment.figures[0].name = "p50".to_owned();
         experiment.figures[0].from = vec!["/summary/rtt_ns/p99".to_owned()];
         let tail = ["steal in its run", "thin-tail in its run"];
@@ -768,7 +773,7 @@ mod tests {
         }
     }
 
-    /// One line's run may have been measured in one state of the machine, and the other's in both.
+    /// A series may have been measured in one state of the machine, and the other in both.
     #[test]
     fn a_shape_of_near_processors_rests_on_what_was_measured_while_they_were() {
         use Distance::{Far, Near};
@@ -778,7 +783,7 @@ mod tests {
             ("1", "reused", 1.0),
             ("2", "reused", 1.0),
         ]);
-        // Of all runs the medians fall.
+        // Over all runs the medians fall.
         for (point, (near, far)) in (result.points.iter_mut()).zip([
             (vec![2.0, 2.0], vec![1.0]),
             (vec![4.0], vec![1.0, 1.0]),
@@ -799,7 +804,7 @@ mod tests {
             (scales, Some(Near), Holds, "4.00 ns is 2 times 2.00 ns"),
             (scales, Some(Far), Misses, "1.00 ns is 1 times 1.00 ns"),
             (scales, None, Misses, "1.00 ns is 0.5 times 2.00 ns"),
-            // It was not measured at the last point, which may be the highest.
+            // The last point, which may be the highest, was not measured in this state.
             (
                 highest,
                 Some(Near),
@@ -825,7 +830,7 @@ mod tests {
                 verdict.measured
             );
         }
-        // Nobody knows when they were measured.
+        // The distance of the CPUs is unknown.
         result
             .points
             .iter_mut()
