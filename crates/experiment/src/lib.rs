@@ -1,8 +1,9 @@
-//! Whole experiments from a file: a network to build, far ends to start, commands to run at every
-//! combination of knobs, and what their figures must look like.
+//! Experiments from a TOML file: a network to build, remote programs to start, commands to measure
+//! at every
+//! combination of knob values, and assertions about their figures.
 //!
-//! A point is measured by the same command lines that people type, run on a host of the lab, so each row
-//! of a table can be repeated by hand. Nothing here measures by itself or prints.
+//! A point is measured by ordinary command lines of this program, run on a host of the lab, so each
+//! table row can be reproduced by hand. This crate measures and prints nothing itself.
 #![forbid(unsafe_code)]
 
 mod again;

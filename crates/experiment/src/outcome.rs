@@ -1,4 +1,4 @@
-//! All points together, with those that were in the table before.
+//! Results of an experiment, merged with the points that the table had before.
 
 use linerate_metric::experiment::{ExperimentResult, FigureOf, Point, Setting};
 use linerate_metric::record::Record;
@@ -10,7 +10,7 @@ use crate::place::Place;
 use crate::point::fits;
 use crate::run::{INTERRUPTED, Kept, Options};
 
-/// The figures, each once.
+/// Figures of the experiment, each once.
 fn figures_of(experiment: &Experiment) -> Vec<FigureOf> {
     let mut figures: Vec<FigureOf> = Vec::new();
     for figure in &experiment.figures {
@@ -26,7 +26,7 @@ fn figures_of(experiment: &Experiment) -> Vec<FigureOf> {
     figures
 }
 
-/// All that came out, with what was in the table before.
+/// Builds the set of all results, merged with those that were in the table before.
 pub(crate) fn set(
     experiment: &Experiment,
     options: &Options<'_>,
@@ -93,10 +93,11 @@ pub(crate) fn set(
     }
 }
 
-/// The earlier points that stay in the table; what came now in their place is left out.
+/// Returns the earlier points that stay in the table, and removes their new versions.
 ///
-/// A point that is measured again takes the place of the earlier one: not one that could not be measured this
-/// time, and not the few runs of it that there were when somebody stopped. Inserting a switch may have cost hands.
+/// A new measurement replaces an earlier point unless it failed, or was interrupted with fewer
+/// runs:
+/// an earlier point may have required manual changes.
 fn staying(
     earlier: &[Point],
     points: &mut Vec<Point>,
@@ -104,7 +105,7 @@ fn staying(
     interrupted: bool,
 ) -> Vec<Point> {
     let replaces = |old: &Point, new: &Point| match (old.runs.len(), new.runs.len()) {
-        // Why it has none is known better now, unless nobody came to it.
+        // The new reason is more current, unless the point was not reached.
         (0, 0) => new.skipped.as_deref() != Some(INTERRUPTED),
         (_, 0) => false,
         (had, has) => !interrupted || has >= had,
@@ -124,9 +125,10 @@ fn staying(
     staying
 }
 
-/// Figures that no record had of the points that should have them: a pointer that leads nowhere, or
-/// something that no run could tell. `in_part`: only some points were asked for, and a figure that is of all may
-/// be one of the others.
+/// Figures missing in each record that should have them, for example because of a pointer that
+/// matches nothing.
+///
+/// `in_part`: only some points were selected, so a figure without `when` may belong to the others.
 fn unread(experiment: &Experiment, kept: &[Kept], in_part: bool) -> Vec<String> {
     let measured: Vec<&Kept> = kept.iter().filter(|kept| !kept.runs.is_empty()).collect();
     let mut unread: Vec<String> = Vec::new();
@@ -169,7 +171,7 @@ mod tests {
         let earlier = [skipped("it refuses")];
         for (now, told) in [
             ("it has no address", "it has no address"),
-            // Nobody came to it.
+            // The point was not reached.
             (INTERRUPTED, "it refuses"),
         ] {
             let mut points = vec![skipped(now)];
@@ -191,11 +193,11 @@ mod tests {
             point("8K", &["d"]),
         ];
         for (now, interrupted, table) in [
-            // Measured again, all of it.
+            // Measured again completely.
             (vec![point("64", &["e", "f"])], false, "64=e+f 1K=c 8K=d"),
-            // Fewer repeats were asked for.
+            // Fewer repeats were requested.
             (vec![point("64", &["e"])], false, "64=e 1K=c 8K=d"),
-            // Somebody stopped after the first of them; the second point was not reached.
+            // Interrupted after the first repeat; the second point was not reached.
             (
                 vec![point("64", &["e"]), point("1K", &[])],
                 true,
@@ -206,7 +208,7 @@ mod tests {
                 true,
                 "64=a+b 1K=e 8K=d 9K=",
             ),
-            // It could not be measured this time.
+            // The point could not be measured this time.
             (vec![point("8K", &[])], false, "64=a+b 1K=c 8K=d"),
         ] {
             let mut points = now.clone();

@@ -1,4 +1,4 @@
-//! Where an experiment is run, and what it needs there.
+//! Location of an experiment (a lab or a real host) and its requirements.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,21 +10,21 @@ use crate::ExperimentError;
 use crate::file::Experiment;
 use crate::point::settings;
 
-/// Where an experiment is run.
+/// Location at which an experiment runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In networks of its own on this machine.
+    /// Lab networks on this machine.
     Lab,
-    /// From here to a host, on which `linerate server` runs.
+    /// From this machine to a host that runs `linerate server`.
     Host(FarHost),
 }
 
-/// A host on which `linerate server` runs: `NAME`, `NAME:PORT`, `ADDRESS` or `[ADDRESS]:PORT`.
+/// Host that runs `linerate server`: `NAME`, `NAME:PORT`, `ADDRESS` or `[ADDRESS]:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FarHost {
-    /// Its name or address.
+    /// Name or address.
     pub name: String,
-    /// The port of the server; none: the usual one.
+    /// Port of the server; `None`: the default port.
     pub port: Option<u16>,
 }
 
@@ -33,7 +33,7 @@ impl FromStr for FarHost {
 
     fn from_str(host: &str) -> Result<Self, ExperimentError> {
         let (name, port) = parted(host);
-        // It is to be a word of a command.
+        // The name becomes one argument of a command line.
         let foreign = |c: char| c.is_whitespace() || matches!(c, '[' | ']' | ',');
         if name.is_empty() || name.contains(foreign) {
             return Err(ExperimentError::NoHost {
@@ -65,11 +65,12 @@ impl fmt::Display for FarHost {
     }
 }
 
-/// What stands in front of a port, and the port. A bare IPv6 address has none, and a bracket that is not closed no name.
+/// Splits host and port; a bare IPv6 address has no port, an unclosed bracket leaves the host
+/// empty.
 fn parted(host: &str) -> (&str, Option<&str>) {
     if let Some(rest) = host.strip_prefix('[') {
         let (address, rest) = rest.split_once(']').unwrap_or_default();
-        // Without the colon it is shown from its bracket on.
+        // Without the colon the text shown begins with the bracket.
         let behind = || &host[host.len() - rest.len() - 1..];
         let port = || rest.strip_prefix(':').unwrap_or_else(behind);
         return (address, (!rest.is_empty()).then(port));
@@ -81,11 +82,12 @@ fn parted(host: &str) -> (&str, Option<&str>) {
 }
 
 impl Experiment {
-    /// Whether it can be run there: before anything is begun.
+    /// Checks whether the experiment can run at `place`, before anything starts.
     ///
     /// # Errors
-    /// [`ExperimentError::StaysHere`], [`ExperimentError::NeedsHands`] where several values are left of what the network is
-    /// built from and nobody sits at the terminal, and [`ExperimentError::NoSuchPoint`].
+    /// [`ExperimentError::StaysHere`], [`ExperimentError::NoSuchPoint`], and
+    /// [`ExperimentError::NeedsHands`] if the
+    /// network has several variants to set up manually and no terminal is attached.
     pub fn check_place(
         &self,
         place: &Place,
@@ -95,7 +97,8 @@ impl Experiment {
         self.fits(place, can_ask(), quick, only)
     }
 
-    /// The same, with or without somebody who can be asked to set what hands must.
+    /// Like [`Experiment::check_place`]; `has_hands`: a user at the terminal can make manual
+    /// changes.
     fn fits(
         &self,
         place: &Place,
@@ -122,7 +125,7 @@ impl Experiment {
         }
     }
 
-    /// What the network is built from at a point: on real hosts hands set it.
+    /// Values of the network's knobs at a point, which are set manually on real hosts.
     pub(crate) fn set_by_hand(&self, setting: &Setting) -> Vec<String> {
         let knobs = self.knobs_of_the_network().into_iter();
         let set = knobs.filter_map(|knob| {
@@ -133,7 +136,7 @@ impl Experiment {
     }
 }
 
-/// Whether somebody sits there who can set and start things between two points.
+/// Returns whether a user at the terminal can change and start things between two points.
 pub(crate) fn can_ask() -> bool {
     std::io::IsTerminal::is_terminal(&std::io::stdin())
 }
@@ -157,13 +160,16 @@ mod tests {
         }
         assert_eq!("[fd77::1]".parse::<FarHost>().unwrap().name, "fd77::1");
         for (text, says) in [
-            ("far:70000", "`70000` is no port; say --on far, or"),
-            ("far:", "`` is no port"),
-            ("[fd77::1]:0", "say --on fd77::1, or"),
-            ("[fd77::1]:", "`` is no port; say --on fd77::1, or"),
-            ("[fd77::1]5302", "`]5302` is no port; say --on fd77::1, or"),
+            ("far:70000", "`70000` is not a port; use --on far, or"),
+            ("far:", "`` is not a port"),
+            ("[fd77::1]:0", "use --on fd77::1, or"),
+            ("[fd77::1]:", "`` is not a port; use --on fd77::1, or"),
+            (
+                "[fd77::1]5302",
+                "`]5302` is not a port; use --on fd77::1, or",
+            ),
             ("[far near]:5302", "names no host"),
-            (":5302", "--on :5302: names no host; say --on HOST"),
+            (":5302", "--on :5302: names no host; use --on HOST"),
             ("", "names no host"),
             ("[::1", "--on [::1: names no host"),
             ("::1]:5302", "names no host"),
