@@ -1,4 +1,4 @@
-//! The points of an experiment, and the words of their commands.
+//! Points of an experiment and the arguments of their commands.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::ExperimentError;
 use crate::file::{CommandOf, Experiment};
 use crate::place::FarHost;
 
-/// Every combination of the knobs' values that is asked for, the first knob the slowest.
+/// Selected combinations of knob values, the first knob varying slowest.
 pub(crate) fn settings(
     experiment: &Experiment,
     quick: bool,
@@ -50,7 +50,7 @@ pub(crate) fn settings(
     Ok(settings)
 }
 
-/// `hops=2 size=1024`, in the order of the file.
+/// Formats a setting as `hops=2 size=1024`, in the order of the file.
 pub(crate) fn words_of(experiment: &Experiment, setting: &Setting) -> String {
     let named = experiment.knobs.iter().filter_map(|knob| {
         let value = setting.get(&knob.name)?;
@@ -59,13 +59,13 @@ pub(crate) fn words_of(experiment: &Experiment, setting: &Setting) -> String {
     named.collect::<Vec<_>>().join(" ")
 }
 
-/// Stands for the folder until words are split: its name may have spaces.
+/// Placeholder of the results directory until a command is split: the path may contain spaces.
 const DIR: char = '\u{1}';
 
-/// What `{names}` stand for at a point.
+/// Values of `{names}` at a point.
 pub(crate) struct Names {
     known: BTreeMap<String, String>,
-    /// The far host.
+    /// Remote host, if the experiment does not run in a lab.
     far: Option<FarHost>,
 }
 
@@ -97,7 +97,7 @@ impl Names {
         Self { known, far: None }
     }
 
-    /// The same where our commands are for a far host.
+    /// Adds the remote host, whose port is inserted into commands of this program.
     pub(crate) fn towards(self, far: &FarHost) -> Self {
         Self {
             far: Some(far.clone()),
@@ -105,7 +105,8 @@ impl Names {
         }
     }
 
-    /// The text with all names replaced; words of knobs may have names in them, once.
+    /// Replaces all names in `text`; the text of a knob value may contain names too, one level
+    /// deep.
     pub(crate) fn fill(&self, text: &str) -> Result<String, ExperimentError> {
         let once = self.replace(text)?;
         self.replace(&once)
@@ -127,7 +128,7 @@ impl Names {
         Ok(out)
     }
 
-    /// The words of a command; `dir` stands for the folder of the results.
+    /// Arguments of a command; `dir` is the results directory.
     pub(crate) fn words(
         &self,
         command: &CommandOf,
@@ -147,8 +148,10 @@ impl Names {
     }
 }
 
-/// A command of ours with the port of our server: the server's own, or of one that asks it. What names a port, or another
-/// program (`--peer`), stays as it is.
+/// Inserts the server's port into a command of this program: the server itself, or a client that
+/// connects to `host`.
+///
+/// A command that names a port or another program (`--peer`) is unchanged.
 fn with_port(mut words: Vec<String>, host: &str, port: u16) -> Vec<String> {
     let of_its_own = |word: &String| {
         let digits = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
@@ -170,12 +173,12 @@ fn with_port(mut words: Vec<String>, host: &str, port: u16) -> Vec<String> {
 fn unknown(text: &str, name: &str) -> ExperimentError {
     ExperimentError::content(
         format!("`{text}`"),
-        format!("nothing is called `{name}`"),
+        format!("unknown name `{name}`"),
         "name a knob, an amount, a host of the lab, id, dir or point",
     )
 }
 
-/// The names in a text, `{one}` by one; otherwise what begins one and does not end it.
+/// Names in a text, in order; an error is the rest that begins with an unclosed brace.
 pub(crate) fn names_in(text: &str) -> Result<Vec<&str>, &str> {
     let mut names = Vec::new();
     let mut rest = text;
@@ -188,12 +191,12 @@ pub(crate) fn names_in(text: &str) -> Result<Vec<&str>, &str> {
     Ok(names)
 }
 
-/// Whether a command belongs to a point.
+/// Returns whether a command belongs to a point.
 pub(crate) fn applies(command: &CommandOf, setting: &Setting) -> bool {
     fits(&command.when, setting)
 }
 
-/// Whether a setting has all values of another.
+/// Returns whether `setting` has all values of the other one.
 pub(crate) fn fits(asked: &Setting, setting: &Setting) -> bool {
     asked
         .iter()
@@ -210,12 +213,12 @@ mod tests {
             ("server -q", "server -p 5302 -q"),
             ("throughput far -u", "throughput far -p 5302 -u"),
             ("latency -u far -l 64", "latency -u far -p 5302 -l 64"),
-            // It has one.
+            // A port is given.
             ("latency far -p 7", "latency far -p 7"),
             ("latency far -p7", "latency far -p7"),
             ("latency far --port=7", "latency far --port=7"),
             ("server --port 7", "server --port 7"),
-            // Of another program, or another host.
+            // Another program, or another host.
             ("latency far --peer echo", "latency far --peer echo"),
             ("ttcp -t far", "ttcp -t far"),
             ("latency 10.77.0.9 -u", "latency 10.77.0.9 -u"),

@@ -1,4 +1,4 @@
-//! Programs of an experiment: on hosts of its lab, ended with it, whatever ends it.
+//! Programs of an experiment on hosts of its lab; they always end with it.
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
@@ -18,50 +18,49 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::ExperimentError;
 use crate::run::Listener;
 
-/// Tells a program that it is to die with the process that has this number.
+/// Environment variable with the process id of the experiment that the program must end with.
 pub const PARENT_VARIABLE: &str = "LINERATE_DIES_WITH";
 
-/// How long a far end may take to be ready, and a program to end when it is told to.
+/// Timeout for a remote program to report that it is ready, and for a program to end after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What a program that says nothing when it is ready is given.
+/// Delay for a program that does not report that it is ready.
 const MOMENT: Duration = Duration::from_millis(400);
 
-/// How often a running program is looked at: rarely, since it measures.
+/// Poll interval of a running program: long, because the program measures.
 const GLANCE: Duration = Duration::from_millis(100);
 
-/// How soon a stop is noticed while a program starts.
+/// Poll interval of the stop flag while a program starts.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What a program that is not ready yet is given to end: it has nothing to bring to an end.
+/// Timeout for a program that is not ready yet to end: it has nothing to complete.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// Makes this process die with the experiment that started it, where one did; called first in `main`.
+/// Makes this process end with the experiment that started it, if any; called first in `main`.
 ///
-/// Whoever started it has asked for that already, but Linux forgets it where the file of the program gives
-/// capabilities.
+/// The parent set a death signal too, but Linux clears it if the executable has file capabilities.
 pub fn die_with_parent() {
     let parent = std::env::var(PARENT_VARIABLE).ok();
     let Some(parent) = parent.and_then(|parent| Pid::from_raw(parent.parse().ok()?)) else {
         return;
     };
     if rustix::process::getppid() == Some(parent) {
-        // Where it cannot be had, programs end with their own time limits.
+        // Without a death signal, programs end at their own time limits.
         let _ = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
     }
-    // One that a script of the experiment started has another parent, and ends with that.
+    // A program started by a script of the experiment has another parent and ends with that.
     let is_gone = rustix::process::test_kill_process(parent) == Err(rustix::io::Errno::SRCH);
     if is_gone {
         std::process::exit(i32::from(linerate_metric::exit::FAILED));
     }
 }
 
-/// A command line without anything in its environment that would change what it does.
+/// Command without environment variables that change its behavior.
 fn command(program: &Path, words: &[String]) -> Command {
     let mut command = Command::new(program);
-    // In a group of its own it hears of Ctrl-C from us alone, once, and whatever it started with it.
+    // In its own process group it receives Ctrl-C only from this process, once, with its children.
     command.args(words).stdin(Stdio::null()).process_group(0);
-    // Of an abort by a second Ctrl-C it would not hear at all.
+    // A second Ctrl-C aborts this process without a signal to its children.
     end_with_thread(&mut command);
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("LINERATE_") {
@@ -72,7 +71,7 @@ fn command(program: &Path, words: &[String]) -> Command {
     command
 }
 
-/// Runs something on a host of the lab, or here.
+/// Runs `body` on a host of the lab, or on this machine.
 fn on<R: Send>(
     host: Option<&LabHost>,
     body: impl FnOnce() -> R + Send,
@@ -83,20 +82,21 @@ fn on<R: Send>(
     }
 }
 
-/// How a program ended.
+/// Exit status and output of a program.
 #[derive(Debug, Default)]
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
-    /// What killed it, if something did.
+    /// Signal that killed it, if any.
     pub(crate) signal: Option<i32>,
-    /// Whether it was ended because it took too long.
+    /// True if it was ended by the time limit.
     pub(crate) late: bool,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
 
-/// Runs a program to its end; a stop and a time limit end it early. A listener hears what it tells as a
-/// stream of events; its output is then the document that the stream ends with.
+/// Runs a program to completion, until a stop or until the time limit.
+///
+/// With a listener, its output is read as a stream of events, and `stdout` is the final document.
 pub(crate) fn finish(
     host: Option<&LabHost>,
     program: &Path,
@@ -108,7 +108,7 @@ pub(crate) fn finish(
     let mut command = command(program, words);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let name = words.join(" ");
-    // The thread that starts a program must live as long as it: its death would be the parent's.
+    // The thread that starts a program must outlive it: its end would trigger the death signal.
     on(host, move || {
         let mut child = command.spawn().map_err(|error| far(&name, error))?;
         let stdout = child.stdout.take().expect("it is piped");
@@ -132,7 +132,7 @@ pub(crate) fn finish(
                 _ => thread::sleep(GLANCE),
             }
         }
-        // What it left behind would hold the pipes, and run on beside the next point.
+        // Processes left behind would hold the pipes open and disturb the next point.
         signal(&child, Signal::KILL);
         let status = child.wait().map_err(|error| far(&name, error))?;
         Ok(Ended {
@@ -152,28 +152,30 @@ fn far(command: &str, error: impl std::fmt::Display) -> ExperimentError {
     }
 }
 
-/// All that a program said that has ended; of a pipe that somebody outside of its group still holds, what came.
+/// Output of a program that has ended; partial if a process outside its group still holds the pipe.
 fn text(reader: &Reader) -> String {
     let _ = reader.ends_within(PATIENCE);
     reader.text()
 }
 
-/// Lets somebody hear the events of a stream; gives the document that it ends with.
+/// Passes the events of a stream to `listener`; the reader returns the final document.
 fn follow(pipe: ChildStdout, listener: Listener) -> Reader {
     Reader::lines(pipe, move |line| {
         Some(read_line(line, &mut |event| listener(event))? + "\n")
     })
 }
 
-/// Signals a program and what it started; it is our child and not yet waited for, so its number is its own.
+/// Signals the process group of a program, which has not been waited for, so that its id is still
+/// valid.
 fn signal(child: &Child, signal: Signal) {
     if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
         let _ = kill_process_group(pid, signal);
     }
 }
 
-/// Whether anything else still runs in the group of a program. Of a signal to the group nobody learns that,
-/// since the program that has ended, and is not waited for, is part of it.
+/// Returns whether other processes of a program's group still run.
+///
+/// A signal to the group cannot test this: the ended program is a zombie that belongs to it.
 fn has_others(child: &Child) -> bool {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -184,23 +186,23 @@ fn has_others(child: &Child) -> bool {
     })
 }
 
-/// Whether a line of `/proc/PID/stat` (proc_pid_stat(5)) is of a process of that group that has not ended.
+/// Returns whether a line of `/proc/PID/stat` (proc_pid_stat(5)) shows a live process of `group`.
 fn is_alive_in(stat: &str, group: u32) -> bool {
-    // The name before may hold spaces and brackets.
+    // The command name before may contain spaces and parentheses.
     let mut fields = stat.rsplit(')').next().unwrap_or_default().split(' ');
     let (state, of) = (fields.nth(1), fields.nth(1));
     !matches!(state, Some("Z" | "X")) && of.and_then(|of| of.parse().ok()) == Some(group)
 }
 
-/// A program that runs until this is dropped.
+/// Program that runs until this is dropped.
 pub(crate) struct Running {
-    /// How long it may take to end; without a word, [`PATIENCE`].
+    /// Sends the time that it may take to end; closing the channel means [`PATIENCE`].
     end: Option<Sender<Duration>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Running {
-    /// Ends it at once: it need not come to an end of its own.
+    /// Ends it quickly, since it has nothing to complete.
     fn break_off(self) {
         if let Some(end) = &self.end {
             let _ = end.send(SHORT);
@@ -217,7 +219,7 @@ impl Drop for Running {
     }
 }
 
-/// Programs that run until this is dropped: all are told to end before one is waited for.
+/// Programs that run until this is dropped: each is signalled before the first is waited for.
 #[derive(Default)]
 pub(crate) struct Programs(Vec<Running>);
 
@@ -235,8 +237,10 @@ impl Drop for Programs {
     }
 }
 
-/// Starts a program and returns when it says that it is ready, or, where it is to say nothing, after a moment; a
-/// stop ends it, and the wait, at once.
+/// Starts a program and returns when it reports that it is ready, or after a delay if it does not
+/// report.
+///
+/// A stop ends the program and the wait at once.
 pub(crate) fn start(
     host: Option<&LabHost>,
     program: &Path,
@@ -287,17 +291,18 @@ fn start_in(
             match ended.recv_timeout(if is_up { GLANCE * 5 } else { GLANCE }) {
                 Ok(patience) => break patience,
                 Err(RecvTimeoutError::Disconnected) => break PATIENCE,
-                // What was up may have left others in its place.
+                // A program that was ready may leave child processes behind in its place.
                 Err(RecvTimeoutError::Timeout) if is_up => continue,
                 Err(RecvTimeoutError::Timeout) => {}
             }
             let is_over = match end_of(&child) {
                 None => false,
-                // It did what it was to do, or left others in its place: where one of them is to say that it is
-                // ready, it holds the pipe.
+                // Exit code 0: the work is done, or child processes continue it. If one of them is
+                // to report
+                // that it is ready, it holds the pipe open.
                 Some(End::With(0)) => !quiet && lines.ends_within(Duration::ZERO),
                 Some(_) => {
-                    // What it said last may be on its way to us.
+                    // Its last output may still be in the pipe.
                     let _ = lines.ends_within(SHORT);
                     true
                 }
@@ -312,12 +317,11 @@ fn start_in(
         };
         signal(&child, Signal::TERM);
         let deadline = Instant::now() + patience;
-        // What it started may have more to bring to an end than itself: a server below a shell sets back
-        // what it turned.
+        // Its children may need longer than itself: a server started by a shell restores settings.
         while (end_of(&child).is_none() || has_others(&child)) && Instant::now() < deadline {
             thread::sleep(GLANCE / 10);
         }
-        // Also what it started and left behind, which would hold the pipes below.
+        // Remaining children are killed too: they would hold the pipes read below.
         signal(&child, Signal::KILL);
         let status = child.wait();
         if patience.is_zero() {
@@ -346,18 +350,18 @@ fn start_in(
             Ok(Err(why)) => return Err(far(&name, why)),
             Err(_) if stop.load(Relaxed) => {
                 running.break_off();
-                return Err(far(&name, "somebody ended the experiment"));
+                return Err(far(&name, "the experiment was stopped"));
             }
             Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
             Err(_) => {
                 running.break_off();
-                return Err(far(&name, "it does not say that it is ready"));
+                return Err(far(&name, "it did not report that it is ready"));
             }
         }
     }
 }
 
-/// `it was killed by SIGSEGV`.
+/// Text such as `it was killed by SIGSEGV`.
 pub(crate) fn signal_words(signal: i32) -> String {
     let name = match Signal::from_named_raw(signal) {
         Some(Signal::KILL) => "SIGKILL",
@@ -373,10 +377,10 @@ pub(crate) fn signal_words(signal: i32) -> String {
     format!("it was killed by {name}")
 }
 
-/// The first line of what a program said, for people.
+/// First line of a program's output, for display.
 pub(crate) fn first_line(text: &str) -> String {
     let line = text.lines().map(str::trim).find(|line| !line.is_empty());
-    line.unwrap_or("it ended without a word").to_owned()
+    line.unwrap_or("it ended without output").to_owned()
 }
 
 #[cfg(test)]
@@ -385,16 +389,16 @@ mod tests {
 
     fn sh(script: &str, ready: Option<&str>, stop: &AtomicBool) -> Result<Running, String> {
         let words = ["-c".to_owned(), script.to_owned()];
-        // Long enough for any machine, where it is waited out for nothing.
+        // Long enough for any machine if the delay is waited out.
         let what = (Path::new("/bin/sh"), &words[..]);
         start_in(None, what, ready, PATIENCE, stop).map_err(|error| error.to_string())
     }
 
-    /// Whether a process runs, by the file that it wrote its number to.
+    /// Returns whether the process whose id is in `file` runs.
     fn runs(file: &Path) -> bool {
         let number = std::fs::read_to_string(file).unwrap_or_default();
         let number = number.trim();
-        // Without a number it would be `/proc/stat`, which is always there.
+        // An empty id would give `/proc//stat`, which always exists.
         if number.is_empty() {
             return false;
         }
@@ -410,7 +414,7 @@ mod tests {
         }
     }
 
-    /// Ctrl-C while a program starts: nothing of it is left, though it does not obey.
+    /// Ctrl-C while a program starts: nothing remains, even if it ignores signals.
     #[test]
     fn a_stop_ends_a_program_that_starts_and_what_it_started() {
         let room = tempfile::tempdir().unwrap();
@@ -427,11 +431,11 @@ mod tests {
             stop.store(true, Relaxed);
             starting.join().unwrap()
         });
-        assert!(told.unwrap_err().contains("somebody ended"));
+        assert!(told.unwrap_err().contains("was stopped"));
         wait_for(|| !runs(&own) && !runs(&other));
     }
 
-    /// A second Ctrl-C ends the experiment at once: no word to a program then, and none is needed.
+    /// A second Ctrl-C ends the experiment at once, without a signal to its programs.
     #[test]
     fn a_program_of_any_kind_ends_with_who_started_it() {
         let words = ["1000".to_owned()];
@@ -440,7 +444,7 @@ mod tests {
         assert_eq!(child.wait().unwrap().signal(), Some(Signal::TERM.as_raw()));
     }
 
-    /// A shell goes at once, and the server that it started for us has to set back what it turned.
+    /// A shell ends at once, but the server that it started must still restore settings.
     #[test]
     fn what_a_program_started_may_come_to_its_end_too() {
         let room = tempfile::tempdir().unwrap();
@@ -473,21 +477,22 @@ mod tests {
             assert!(told.contains("did not start: it lacks a thing"), "{told}");
         }
         let told = sh("exit 0", Some("READY"), &stop).map(drop).unwrap_err();
-        assert!(told.contains("ended without a word"), "{told}");
+        assert!(told.contains("ended without output"), "{told}");
         let told = sh("kill -9 $$", Some("READY"), &stop)
             .map(drop)
             .unwrap_err();
         assert!(told.contains("it was killed by SIGKILL"), "{told}");
     }
 
-    /// A server that goes into the background, or a command that sets something up.
+    /// A server that goes into the background, or a setup command.
     #[test]
     fn who_is_to_say_nothing_and_has_done_its_work_is_up() {
         let room = tempfile::tempdir().unwrap();
         let other = room.path().join("other");
         let script = format!("sleep 1000 & echo $! > {}", other.display());
         let words = ["-c".to_owned(), script];
-        // It ends within this moment wherever a shell takes less; elsewhere this tests little.
+        // The shell ends within this delay unless the machine is very slow; then the test covers
+        // less.
         let (program, moment) = (Path::new("/bin/sh"), Duration::from_secs(2));
         let stop = AtomicBool::new(false);
         let running = start_in(None, (program, &words), None, moment, &stop).unwrap();
@@ -496,7 +501,7 @@ mod tests {
         wait_for(|| !runs(&other));
     }
 
-    /// A shell may be gone before the server says so that it left behind.
+    /// The shell may end before its child reports that it is ready.
     #[test]
     fn ready_is_heard_of_whom_a_program_left_behind_or_as_its_last_word() {
         let stop = AtomicBool::new(false);
@@ -508,7 +513,7 @@ mod tests {
         }
     }
 
-    /// Whatever a measuring program leaves behind would hold its output open.
+    /// A process left behind by a measuring program would hold its output open.
     #[test]
     fn a_program_is_over_when_it_ends_and_what_it_left_goes_with_it() {
         let room = tempfile::tempdir().unwrap();
@@ -525,7 +530,7 @@ mod tests {
         wait_for(|| !runs(&other));
     }
 
-    /// Each of them may take its whole time.
+    /// Every program may use its full timeout.
     #[test]
     fn programs_come_to_their_end_together() {
         let room = tempfile::tempdir().unwrap();
@@ -547,7 +552,7 @@ mod tests {
         );
     }
 
-    /// What a program that was ready leaves in its place goes with the point.
+    /// Processes left behind by a program that was ready end with the point.
     #[test]
     fn what_a_program_leaves_in_its_place_goes_with_it() {
         let room = tempfile::tempdir().unwrap();
@@ -555,7 +560,7 @@ mod tests {
         let script = format!("sleep 1000 & echo $! > {}; echo READY", other.display());
         let stop = AtomicBool::new(false);
         let running = sh(&script, Some("READY"), &stop).unwrap();
-        // It has been looked at since.
+        // It has been polled since.
         thread::sleep(GLANCE * 7);
         assert!(runs(&other));
         drop(running);

@@ -1,13 +1,14 @@
-//! Rules that a shape must keep to: `tcp[setup=tuned] >= 20 * tcp[setup=default]`.
+//! Rules of assertions: `tcp[setup=tuned] >= 20 * tcp[setup=default]`.
 //!
 //! A rule compares two sums. A term is a number (`0`, `10us`, `5%`), a figure at a setting
-//! (`p50[hops=0]`), or what a figure does along a knob (`slope(p50 over hops)`), each with a factor before
-//! it if wanted. Knobs that a figure leaves open are those of the rule: it must hold for each combination.
+//! (`p50[hops=0]`), or an aggregate of a figure over a knob (`slope(p50 over hops)`), with an
+//! optional
+//! factor. Knobs that a term leaves open belong to the rule: it must hold for each combination.
 
 use linerate_metric::experiment::Setting;
 use linerate_metric::units::{parse_duration, parse_fraction};
 
-/// A rule.
+/// Comparison of two sums.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
     pub(crate) left: Sum,
@@ -15,7 +16,7 @@ pub struct Rule {
     pub(crate) right: Sum,
 }
 
-/// How both sides must compare.
+/// Comparison operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sign {
     Less,
@@ -53,38 +54,34 @@ impl Sign {
     }
 }
 
-/// Numbers and figures with their factors, added up.
+/// Sum of numbers and figures with their factors.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Sum {
     pub(crate) constant: f64,
     pub(crate) terms: Vec<Term>,
 }
 
-/// A figure in a rule.
+/// Figure in a rule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Term {
-    /// What it is multiplied with.
     pub factor: f64,
-    /// The figure.
     pub figure: String,
-    /// The knobs that are set for it.
+    /// Knob values that the rule fixes for it.
     pub setting: Setting,
-    /// What is taken along which knob.
+    /// Aggregate over a knob.
     pub over: Option<(Along, String)>,
 }
 
-/// What is taken of a figure along a knob.
+/// Aggregate of a figure over the values of a knob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Along {
-    /// The median of the slopes between all pairs of runs (Theil, Sen), per unit of the knob.
+    /// Median of the slopes between all pairs of runs (Theil-Sen), per unit of the knob.
     Slope,
-    /// The highest value.
     Max,
-    /// The lowest value.
     Min,
-    /// The value at the knob's first value that was measured.
+    /// Value at the first measured value of the knob.
     First,
-    /// That at its last.
+    /// Value at the last measured value of the knob.
     Last,
 }
 
@@ -102,10 +99,10 @@ fn functions() -> String {
 }
 
 impl Rule {
-    /// Reads a rule.
+    /// Parses a rule.
     ///
     /// # Errors
-    /// What is wrong with it, as a sentence fragment.
+    /// The error as a sentence fragment.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut reader = Reader { rest: text };
         let left = reader.sum()?;
@@ -113,7 +110,7 @@ impl Rule {
         let right = reader.sum()?;
         reader.space();
         if !reader.rest.is_empty() {
-            return Err(format!("`{}` is too much", reader.rest));
+            return Err(format!("unexpected `{}` at the end", reader.rest));
         }
         if left.terms.is_empty() && right.terms.is_empty() {
             return Err("it compares numbers only".to_owned());
@@ -121,7 +118,7 @@ impl Rule {
         Ok(Self { left, sign, right })
     }
 
-    /// The figures in it.
+    /// Figures in the rule.
     pub fn terms(&self) -> impl Iterator<Item = &Term> {
         self.left.terms.iter().chain(&self.right.terms)
     }
@@ -166,7 +163,7 @@ impl<'a> Reader<'a> {
             }
         }
         Err(match self.rest {
-            "" => "no comparison stands there".to_owned(),
+            "" => "the comparison is missing".to_owned(),
             rest => format!("no comparison before `{rest}`"),
         })
     }
@@ -198,7 +195,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// `20 * tcp[…]`, `tcp`, `10us`, `slope(p50 over hops)`.
+    /// Parses `20 * tcp[…]`, `tcp`, `10us` or `slope(p50 over hops)`.
     fn product(&mut self, mut factor: f64, sum: &mut Sum) -> Result<(), String> {
         let mut word = self.word();
         if let Some(value) = value(word) {
@@ -228,7 +225,7 @@ impl<'a> Reader<'a> {
             }
             None if self.rest.starts_with('(') => {
                 return Err(format!(
-                    "nothing is called `{word}(`: there are {}",
+                    "unknown function `{word}(`: use one of {}",
                     functions()
                 ));
             }
@@ -264,7 +261,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A number, a time in nanoseconds, or a share.
+/// Parses a number, a time (in nanoseconds), or a share in percent.
 fn value(word: &str) -> Option<f64> {
     if !word.starts_with(|c: char| c.is_ascii_digit()) {
         return None;
