@@ -1,4 +1,4 @@
-//! Running an experiment: rounds over its points, labs that stay up between them.
+//! Run of an experiment: rounds over its points, with labs that stay up in between.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -23,143 +23,136 @@ use crate::place::Place;
 use crate::point::{settings, words_of};
 use crate::runner::{Alike, LeftOut, Runner};
 
-/// How an experiment is run.
+/// Options of a run.
 pub struct Options<'a> {
-    /// The id that its set gets.
+    /// Id of the resulting set.
     pub id: String,
-    /// The experiment as it was named: a file, or one that ships.
+    /// Argument that selected the experiment: a file, or the name of a built-in one.
     pub file: String,
-    /// When it was begun.
     pub started: Timestamp,
-    /// What an earlier process measured of it, before something ended that.
+    /// Results of an earlier process that was interrupted.
     pub done: &'a [Measured],
-    /// Fewer points, shorter.
+    /// True for fewer points and shorter measurements (`--quick`).
     pub quick: bool,
-    /// Where.
     pub place: Place,
-    /// Only points of this setting.
+    /// Restricts the run to points with these values.
     pub only: Setting,
-    /// Rounds; as the file says without it.
+    /// Number of rounds; `None`: as in the file.
     pub repeats: Option<u32>,
-    /// The table that points are added to.
+    /// Label of the table to which points are added.
     pub label: Option<String>,
-    /// What is in that table. It is asked when all points are measured: others may have added some meanwhile.
+    /// Reads the current content of that table; called after the last point, since others may add
+    /// points meanwhile.
     pub before: &'a dyn Fn() -> Option<RunSet>,
-    /// The folder of the results.
+    /// Directory of the results.
     pub dir: PathBuf,
-    /// The program that measures: this one.
+    /// Path of the program that measures: this one.
     pub program: PathBuf,
-    /// Processors of this machine.
+    /// Number of CPUs of this machine.
     pub cores: usize,
-    /// Measures how far apart two of them are. Virtual machines are moved within seconds, so it is asked before and
-    /// behind each run of a point, and only where a shape depends on it.
+    /// Measures the distance between two CPUs.
+    ///
+    /// Virtual machines migrate within seconds, so it is called before and after each run, but only
+    /// if an
+    /// assertion depends on it.
     pub distance: fn() -> Option<Distance>,
-    /// Ends it early.
+    /// Stops the run.
     pub stop: &'a AtomicBool,
-    /// Who hears what commands tell while they measure.
+    /// Receives the events of commands while they measure.
     pub listener: Option<Listener>,
 }
 
-/// Hears what a command tells while it measures, on a thread of its own.
+/// Callback for events of a command, called on another thread.
 pub type Listener = Arc<dyn Fn(Event) + Send + Sync>;
 
-/// A point that was measured once: all that is needed to go on without measuring it again.
+/// Result of one measurement of a point, complete enough to resume without measuring it again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// The round, from 0.
+    /// Round, from 0.
     pub round: u32,
-    /// The point.
     pub setting: Setting,
-    /// The commands that measured it.
+    /// Command lines that measured the point.
     pub commands: Vec<String>,
-    /// What it takes around them.
+    /// Commands to run before them to reproduce the point.
     pub around: Vec<String>,
-    /// Its figures.
     pub values: BTreeMap<String, f64>,
-    /// Its records.
     pub runs: Vec<Record>,
-    /// How far apart the processors were meanwhile; none where nobody asked, or that changed.
+    /// Distance of the CPUs; `None` if it was not measured or changed during the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub distance: Option<Distance>,
 }
 
-/// What happens meanwhile.
+/// Progress of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Progress {
     /// A point is about to be measured.
     Point {
-        /// Which, from 1.
+        /// Number of the measurement, from 1.
         number: usize,
-        /// Of how many, all rounds.
+        /// Number of measurements in all rounds.
         of: usize,
-        /// Its setting in words.
+        /// Setting as text.
         words: String,
     },
-    /// It failed in a way that may pass, and is tried again.
+    /// The point failed with a transient error and is tried again.
     Again {
-        /// Its setting in words.
+        /// Setting as text.
         words: String,
-        /// Why.
         because: String,
     },
-    /// It was measured.
+    /// The point was measured.
     Measured {
-        /// Its setting in words.
+        /// Setting as text.
         words: String,
-        /// Its figures, each with its unit, in the order of the file.
+        /// Figures with their values as text, in the order of the file.
         figures: Vec<(String, String)>,
-        /// What came of it, to be kept.
+        /// Result to save.
         measured: Box<Measured>,
     },
-    /// It could not be.
+    /// The point could not be measured.
     Skipped {
-        /// Its setting in words.
+        /// Setting as text.
         words: String,
-        /// Why.
         because: String,
     },
-    /// Other points name what kept the last one from being measured: they are left out as well.
+    /// Other points depend on the object that failed, and are skipped too.
     Alike {
-        /// How many.
+        /// Number of these points.
         points: usize,
-        /// What they name.
+        /// Object that they have in common.
         object: String,
-        /// What to do.
         next_step: String,
     },
-    /// A knob with a command of its own has to get this value; an error is why the point is left out.
-    Turn {
-        /// The knob.
-        knob: KnobOf,
-        /// Its value.
-        value: String,
-    },
-    /// What must run on the host of `--on` before anything is measured.
+    /// A knob with a command must be set to this value; an error skips the point.
+    Turn { knob: KnobOf, value: String },
+    /// A server must be started on the host of `--on` before anything is measured.
     Serve {
-        /// Its command line.
+        /// Command line of the server.
         command: String,
     },
-    /// What hands must set or start now; nothing goes on before this returns.
+    /// A manual step is required; the run continues when the callback returns.
     Hands {
-        /// In words, what it is: `set hops=2`.
+        /// Step as text: `set hops=2`.
         words: String,
     },
 }
 
-/// Longest time of one command: none of an experiment takes a tenth of it.
+/// Time limit of one command: more than ten times what any built-in experiment needs.
 pub(crate) const COMMAND_LIMIT: Duration = Duration::from_secs(180);
 
-/// How soon a stop is noticed between two tries.
+/// Poll interval of the stop flag between two tries.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Why a point was not measured that was still to come when somebody ended it.
+/// Reason of points that were not reached before the run was stopped.
 pub(crate) const INTERRUPTED: &str = "interrupted before it was measured";
 
-/// Runs an experiment: the records of all points, and what they say. Of what `progress` returns only the
-/// error of [`Progress::Turn`] counts.
+/// Runs an experiment and returns the records of all points with the results.
+///
+/// Of the values that `progress` returns only the error of [`Progress::Turn`] is used.
 ///
 /// # Errors
-/// [`ExperimentError`]; a point that cannot be measured is no error as long as another can.
+/// [`ExperimentError`]; a point that cannot be measured is an error only if no other one can be
+/// either.
 pub fn run(
     experiment: &Experiment,
     options: &Options<'_>,
@@ -233,7 +226,7 @@ pub fn run(
             Ok(()) => tried(&mut runner, &kept, (at, round), &mut failures, progress)?,
             Err(because) => Err(Left {
                 because,
-                next_step: "see what its command lacks".to_owned(),
+                next_step: "run its command by hand to see the error".to_owned(),
                 code: exit::FAILED,
                 may_pass: false,
                 alike: None,
@@ -252,7 +245,7 @@ pub fn run(
                     measured: Box::new(measured),
                 });
             }
-            // Whatever a command says that was ended with us is not why it did not go on.
+            // Errors of a command that was stopped with the run are not the reason to report.
             Err(_) if options.stop.load(Relaxed) => break,
             Err(left) => {
                 let because = left.because.clone();
@@ -264,7 +257,7 @@ pub fn run(
                 point.left = Some(left);
                 for &other in alike.iter().flat_map(|alike| &alike.points) {
                     kept[other].skipped = Some(because.clone());
-                    // Whatever it was left for before and may pass: this stays.
+                    // This error is permanent, whatever transient error the point had before.
                     kept[other].left = None;
                 }
                 let _ = progress(&Progress::Skipped { words, because });
@@ -291,7 +284,8 @@ pub fn run(
     Ok(set(experiment, options, kept, ground, interrupted))
 }
 
-/// That not one point was measured: a failure of one comes first, then what this machine lacks for one.
+/// Error for a run without any measured point: a failure if there is one, otherwise a missing
+/// requirement.
 fn nothing(runner: &Runner<'_>, kept: &[Kept]) -> ExperimentError {
     if let Some(left) = kept.iter().find_map(|point| point.left.as_ref()) {
         return ExperimentError::Nothing {
@@ -321,8 +315,11 @@ fn nothing(runner: &Runner<'_>, kept: &[Kept]) -> ExperimentError {
     }
 }
 
-/// Rounds over the points, each a place in `hands`: all rounds over those for which hands do the same come before
-/// the next, so that nobody inserts a switch twice.
+/// Order of the rounds over the points, as (round, index into `hands`).
+///
+/// Points with the same manual steps are measured in all rounds before the next step is required,
+/// so
+/// that no step is repeated.
 fn order(hands: &[String], rounds: u32) -> Vec<(u32, usize)> {
     let mut kinds: Vec<&String> = Vec::new();
     for words in hands {
@@ -340,7 +337,7 @@ fn order(hands: &[String], rounds: u32) -> Vec<(u32, usize)> {
     order
 }
 
-/// Measures a point, several times where its failure may pass; why it could not be otherwise.
+/// Measures a point, with retries if its failure may be transient; the inner error is the reason.
 fn tried(
     runner: &mut Runner<'_>,
     kept: &[Kept],
@@ -349,10 +346,11 @@ fn tried(
     progress: &mut dyn FnMut(&Progress) -> Result<(), String>,
 ) -> Result<Result<Measured, Left>, ExperimentError> {
     let mut tries = 0;
-    // What was measured and then failed for good may be back: only who was waited for in vain is asked once.
+    // A point that was measured and then failed permanently may work again: only transient failures
+    // count.
     let left = kept[at].left.as_ref().filter(|left| left.may_pass);
     let before = left.is_some();
-    // With few points a round takes no time.
+    // With few points a round may take less than the pause.
     if let Some(left) = left {
         wait(left.at + PAUSE, runner);
     }
@@ -366,7 +364,7 @@ fn tried(
             && runner.is_at_every_point(command, kept)?
         {
             failed.failed.problem.again = Some(match tries {
-                // What another program left behind may be gone by then.
+                // A program left behind by another one may have ended by then.
                 1 => Again::MayPass,
                 _ => Again::Stays,
             });
@@ -413,15 +411,16 @@ fn tried(
     }
 }
 
-/// Waits until then, or until somebody ends it.
+/// Waits until this time, or until a stop.
 fn wait(until: Instant, runner: &Runner<'_>) {
     while Instant::now() < until && !runner.is_stopped() {
         std::thread::sleep(LOOK);
     }
 }
 
-/// Turns the knobs that have a command of their own. `turned` is what they stand at; absent: never turned, or
-/// it failed.
+/// Sets the knobs that have a command.
+///
+/// `turned` has their current values; a knob is absent if it was never set or its command failed.
 fn turn(
     experiment: &Experiment,
     setting: &Setting,
@@ -446,7 +445,8 @@ fn turn(
 }
 
 fn is_root() -> bool {
-    // Inside a user namespace of our own everybody is root; the map tells.
+    // In a user namespace every user may be root; the uid map shows whether this is the initial
+    // one.
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     let outside = map
         .split_whitespace()
@@ -455,22 +455,21 @@ fn is_root() -> bool {
     outside && rustix::process::geteuid().is_root()
 }
 
-/// Why a point was left unmeasured in a round.
+/// Reason why a point was skipped in a round.
 struct Left {
     because: String,
-    /// What to do about it.
     next_step: String,
-    /// The exit code that fits.
+    /// Exit code for it.
     code: u8,
-    /// Whether that may be otherwise in the next one.
+    /// True if the point may succeed in the next round.
     may_pass: bool,
-    /// What would fail alike.
+    /// Other points that would fail the same way.
     alike: Option<Alike>,
-    /// When that was.
+    /// Time of the failure.
     at: Instant,
 }
 
-/// A point while it is measured.
+/// State of a point during the run.
 pub(crate) struct Kept {
     pub(crate) setting: Setting,
     pub(crate) commands: Vec<String>,
@@ -478,9 +477,9 @@ pub(crate) struct Kept {
     pub(crate) values: BTreeMap<String, Vec<f64>>,
     values_at: BTreeMap<Distance, BTreeMap<String, Vec<f64>>>,
     pub(crate) runs: Vec<Record>,
-    /// Why it has no run.
+    /// Reason why it has no run.
     pub(crate) skipped: Option<String>,
-    /// Why it was left in the latest round, if it was.
+    /// Reason why it was skipped in the latest round.
     left: Option<Left>,
 }
 
@@ -498,7 +497,7 @@ impl Kept {
         }
     }
 
-    /// Takes what was measured of it in one round.
+    /// Adds the result of one round.
     fn add(&mut self, measured: &Measured) {
         (self.skipped, self.left) = (None, None);
         self.commands.clone_from(&measured.commands);
@@ -514,8 +513,9 @@ impl Kept {
         }
     }
 
-    /// Whether it is measured no more: it is not for this machine, or failed in a way that stays and has
-    /// never been measured.
+    /// Returns whether the point is not measured any more.
+    ///
+    /// True if this machine cannot measure it, or if it failed permanently and was never measured.
     pub(crate) fn is_out(&self) -> bool {
         self.skipped.is_some() && self.left.as_ref().is_none_or(|left| !left.may_pass)
     }
@@ -550,7 +550,7 @@ mod tests {
             let hands: Vec<String> = hands.iter().map(|&words| words.to_owned()).collect();
             order(&hands, 2)
         };
-        // In a lab nobody does anything: rounds go over all points.
+        // A lab requires no manual steps: rounds go over all points.
         assert_eq!(told(&["", ""]), [(0, 0), (0, 1), (1, 0), (1, 1)]);
         let hops = ["set hops=0", "set hops=0", "set hops=2"];
         let groups = [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (1, 2)];

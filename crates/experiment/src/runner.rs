@@ -1,4 +1,4 @@
-//! Measuring single points: labs that stay up between them, programs at the far end, records.
+//! Measurement of single points: labs that stay up in between, remote programs, records.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -26,20 +26,20 @@ mod alike;
 
 pub(crate) use alike::Alike;
 
-/// Stands for the address of a host while commands are only looked at.
+/// Placeholder for the address of a host while commands are only analyzed.
 const STANDS_FOR: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// What hands do for a point on real hosts.
+/// Manual steps for a point on real hosts.
 pub(crate) struct Hands {
     /// Knobs of the network with their values.
     set: Vec<String>,
-    /// Command lines of the far host, but for the server that is there for all points.
+    /// Commands to start on the remote host, except the server shared by all points.
     start: Vec<String>,
     host: String,
 }
 
 impl Hands {
-    /// `set hops=2; on 192.0.2.7 start linerate stack ...`; nothing where there is nothing to do.
+    /// Text such as `set hops=2; on 192.0.2.7 start linerate stack ...`; empty without steps.
     pub(crate) fn words(&self) -> String {
         let set = (!self.set.is_empty()).then(|| format!("set {}", self.set.join(" ")));
         let start = self.start.iter();
@@ -49,18 +49,18 @@ impl Hands {
     }
 }
 
-/// Why a point is not measured at all.
+/// Reason why a point is never measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LeftOut {
     pub(crate) because: String,
-    /// What to do, where somebody asked for nothing else.
+    /// Next step if no other points were selected.
     pub(crate) next_step: String,
-    /// The exit code that fits then.
+    /// Exit code in that case.
     pub(crate) code: u8,
 }
 
 impl LeftOut {
-    /// The first of these that keeps a point from being measured with so many processors, and without root.
+    /// First skip condition that applies to a point with this number of CPUs, with or without root.
     fn of(skips: &[SkipOf], setting: &Setting, cores: usize, rootless: bool) -> Option<Self> {
         let skip = skips.iter().find(|skip| {
             let always = skip.cores_below == 0 && !skip.without_root;
@@ -69,19 +69,17 @@ impl LeftOut {
             lacks && fits(&skip.setting, setting)
         })?;
         let because = &skip.because;
-        let others = "ask for other points (--point)";
+        let others = "select other points (--point)";
         Some(if skip.cores_below > cores {
             let takes = skip.cores_below;
             Self {
-                because: format!(
-                    "{because} (it takes {takes} processors, this machine has {cores})"
-                ),
-                next_step: format!("{others}, or run it where there are {takes} processors"),
+                because: format!("{because} (needs {takes} processors, this machine has {cores})"),
+                next_step: format!("{others}, or use a machine with {takes} processors"),
                 code: exit::MISSING,
             }
         } else if skip.without_root {
             Self {
-                because: format!("{because} (it takes root)"),
+                because: format!("{because} (needs root)"),
                 next_step: format!("run it as root, or {others}"),
                 code: exit::MISSING,
             }
@@ -95,15 +93,15 @@ impl LeftOut {
     }
 }
 
-/// A point that could not be measured.
+/// Failed measurement of a point.
 pub(crate) struct Missed {
     pub(crate) failed: Failed,
-    /// The command of the far host that did not start.
+    /// Remote command that did not start.
     pub(crate) far_command: Option<CommandOf>,
 }
 
 impl Missed {
-    /// By a measuring command that ended with this code.
+    /// Failure of a measuring command that ended with this exit code.
     fn by(problem: Problem, code: Option<i32>) -> Self {
         let code = code.and_then(|code| u8::try_from(code).ok());
         Self {
@@ -122,20 +120,20 @@ impl Missed {
 pub(crate) struct Runner<'a> {
     experiment: &'a Experiment,
     options: &'a Options<'a>,
-    /// Networks by what they are, up until the end.
+    /// Labs by the key of their network; they stay up until the end.
     labs: BTreeMap<String, Lab>,
-    /// Switches of the longest way between client and server so far.
+    /// Switches of the longest path between client and server so far.
     between: Vec<String>,
     rootless: bool,
     serial: u32,
 }
 
 impl Experiment {
-    /// The command lines of ours at every point of a setting that may be measured, each once; hosts have
-    /// addresses that stand for theirs.
+    /// Returns the distinct command lines of this program at the selected points, with placeholder
+    /// addresses.
     ///
     /// # Errors
-    /// [`ExperimentError::Content`] where a name stands for nothing, [`ExperimentError::NoSuchPoint`].
+    /// [`ExperimentError::Content`] for an unknown name, [`ExperimentError::NoSuchPoint`].
     pub fn command_lines(
         &self,
         quick: bool,
@@ -150,8 +148,8 @@ impl Experiment {
         Ok(lines)
     }
 
-    /// The words of all commands at these points, of our own program and of others; `dir` stands for the folder of the
-    /// results.
+    /// Arguments of all commands at these points, of this program and of others; `dir` is the
+    /// results directory.
     fn commands(
         &self,
         quick: bool,
@@ -170,18 +168,17 @@ impl Experiment {
         Ok(all)
     }
 
-    /// The names of the files in the folder of the results that its commands name: what they leave there, or leave for one
-    /// another.
+    /// Returns the names of files in the results directory that the commands name.
     ///
     /// # Errors
     /// As [`Experiment::command_lines`].
     pub fn files_left(&self, quick: bool, only: &Setting) -> Result<Vec<String>, ExperimentError> {
-        /// Stands for the folder, and for nothing else in a command.
+        /// Placeholder for the directory that occurs nowhere else in a command.
         const FOLDER: &str = "\u{1}";
         let inside = format!("{FOLDER}/");
         let mut files = BTreeSet::new();
         for (_, words) in self.commands(quick, only, FOLDER)? {
-            // Within a port's address, too: `pcap:tx={dir}/sent.pcap,mtu=9000`.
+            // Also inside a port URL: `pcap:tx={dir}/sent.pcap,mtu=9000`.
             let parts = words.iter().flat_map(|word| word.split(&inside).skip(1));
             let ends = |c: char| matches!(c, ',' | ';' | '\'' | '"');
             let named = parts.filter_map(|part| part.split(ends).next());
@@ -190,7 +187,8 @@ impl Experiment {
         Ok(files.into_iter().collect())
     }
 
-    /// Addresses that stand in these command lines themselves: of its own network, and of no other.
+    /// Returns the literal addresses in these command lines: they belong to the experiment's own
+    /// network.
     ///
     /// # Errors
     /// As [`Experiment::command_lines`].
@@ -200,7 +198,7 @@ impl Experiment {
         only: &Setting,
     ) -> Result<Vec<IpAddr>, ExperimentError> {
         let lines = self.command_lines(quick, only)?;
-        // `10.77.0.9/24` is one, too.
+        // `10.77.0.9/24` counts too.
         let words = lines
             .iter()
             .flatten()
@@ -210,7 +208,7 @@ impl Experiment {
         Ok(own.collect::<BTreeSet<_>>().into_iter().collect())
     }
 
-    /// Its hosts, each with an address that stands for its own.
+    /// Hosts of the experiment, each with a placeholder address.
     fn stand_ins(&self) -> Vec<(String, String)> {
         let hosts = self.hosts().into_iter();
         hosts.map(|name| (name, STANDS_FOR.to_string())).collect()
@@ -234,12 +232,12 @@ impl<'a> Runner<'a> {
         })
     }
 
-    /// Switches of the longest way that was built.
+    /// Switches of the longest path built.
     pub(crate) fn into_between(self) -> Vec<String> {
         self.between
     }
 
-    /// Why a point is not to be measured here.
+    /// Reason why a point is not to be measured here.
     pub(crate) fn left_out(&self, setting: &Setting) -> Option<LeftOut> {
         LeftOut::of(
             &self.experiment.skip,
@@ -249,7 +247,7 @@ impl<'a> Runner<'a> {
         )
     }
 
-    /// Command lines of a point's far host, with whether each is a server of ours.
+    /// Command lines on a point's remote host, each with whether it starts `linerate server`.
     fn far_commands(
         &self,
         setting: &Setting,
@@ -270,7 +268,7 @@ impl<'a> Runner<'a> {
             .collect()
     }
 
-    /// What hands do for a point; in a lab nothing.
+    /// Manual steps for a point; none in a lab.
     pub(crate) fn hands(&self, setting: &Setting) -> Result<Hands, ExperimentError> {
         let Place::Host(far) = &self.options.place else {
             return Ok(Hands {
@@ -290,8 +288,8 @@ impl<'a> Runner<'a> {
         })
     }
 
-    /// Where nobody can be asked to start something between two points, only points of one kind are measured: those
-    /// that need a program of their own at the far end are left out.
+    /// Skips points that need a program started manually, if no user can be prompted and the points
+    /// differ in it.
     pub(crate) fn leave_to_hands(&self, points: &mut [Kept]) -> Result<(), ExperimentError> {
         if self.options.place == Place::Lab || can_ask() {
             return Ok(());
@@ -306,7 +304,7 @@ impl<'a> Runner<'a> {
                 if let Some(command) = hands.start.first() {
                     point.skipped.get_or_insert_with(|| {
                         format!(
-                            "{} must run `{command}`: start it there and add the points that it answers, --point KNOB=VALUE --label NAME",
+                            "{} must run `{command}`: start it there and add the points that use it, --point KNOB=VALUE --label NAME",
                             hands.host
                         )
                     });
@@ -316,7 +314,8 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    /// The server that all points on a real host share, with every grant that one of them needs.
+    /// Command line of the server that all points on a real host share, with every grant that they
+    /// need.
     pub(crate) fn server_of(&self, points: &[Kept]) -> Option<String> {
         let Place::Host(far) = &self.options.place else {
             return None;
@@ -350,12 +349,12 @@ impl<'a> Runner<'a> {
         })
     }
 
-    /// The folder of the results, for commands that leave something there.
+    /// Results directory, for commands that write files.
     fn dir(&self) -> String {
         self.options.dir.display().to_string()
     }
 
-    /// What `{names}` stand for at a point.
+    /// Values of `{names}` at a point.
     fn names(&self, setting: &Setting, lab: Option<&Lab>, id: &str) -> Names {
         let hosts: Vec<(String, String)> = match (&self.options.place, lab) {
             (Place::Host(far), _) => vec![
@@ -376,7 +375,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// What it takes around a point's commands to repeat them by hand.
+    /// Commands to run around those of a point to reproduce it by hand.
     fn around(&self, setting: &Setting, names: &Names) -> Result<Vec<String>, ExperimentError> {
         let name = &self.experiment.name;
         let mut around = Vec::new();
@@ -406,7 +405,7 @@ impl<'a> Runner<'a> {
         Ok(around)
     }
 
-    /// A command line as it is typed for a host of the experiment's lab; without one as it is.
+    /// Command line as typed for a host of the experiment's lab; unchanged without a lab.
     fn on_host(&self, host: &str, line: &str) -> String {
         let name = &self.experiment.name;
         match (&self.options.place, &self.experiment.lab) {
@@ -415,17 +414,17 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Whether somebody ended it.
+    /// Returns whether the run was stopped.
     pub(crate) fn is_stopped(&self) -> bool {
         self.options.stop.load(Relaxed)
     }
 
-    /// A setting for people.
+    /// Setting as text.
     pub(crate) fn words_of(&self, setting: &Setting) -> String {
         words_of(self.experiment, setting)
     }
 
-    /// Whether the far host runs this very command at every point that is to be measured.
+    /// Returns whether each point still to be measured runs this same command on the remote host.
     pub(crate) fn is_at_every_point(
         &self,
         command: &CommandOf,
@@ -442,7 +441,7 @@ impl<'a> Runner<'a> {
         Ok(lines.windows(2).all(|pair| pair[0] == pair[1]))
     }
 
-    /// The figures of a point that was measured, each with its unit.
+    /// Figures of a measured point with their values as text.
     pub(crate) fn figures_of(&self, measured: &Measured) -> Vec<(String, String)> {
         let mut figures: Vec<(String, String)> = Vec::new();
         for figure in &self.experiment.figures {
@@ -455,7 +454,7 @@ impl<'a> Runner<'a> {
         figures
     }
 
-    /// Measures a point once: `Ok(Err(why))` where it could not be.
+    /// Measures a point once; the inner error is the failure of the point.
     pub(crate) fn measure(
         &mut self,
         setting: &Setting,
@@ -470,18 +469,18 @@ impl<'a> Runner<'a> {
         let measured = self.measure_in(lab.as_deref(), setting, round, &id)?;
         let broken = lab.and_then(|key| {
             let broken = self.labs[&key].check_links().err()?;
-            // The next point that needs this network gets a new one.
+            // The next point that needs this network gets a new lab.
             self.labs.remove(&key);
             Some(ExperimentError::from(broken))
         });
         Ok(match broken {
-            // Whatever was found, it is nothing of the network that was asked for.
+            // The result is invalid: the network was not the requested one.
             Some(error) => Err(Missed::by(error.problem(), Some(error.exit_code().into()))),
             None => measured,
         })
     }
 
-    /// The same in a network that is up.
+    /// Measures a point in a network that is up.
     fn measure_in(
         &self,
         lab: Option<&str>,
@@ -552,8 +551,8 @@ impl<'a> Runner<'a> {
                 return Ok(Err(Missed::by(problem, ended.code)));
             }
             let Some((mut record, value)) = record(&document) else {
-                let next = "run it alone to see what it says";
-                let problem = Problem::new("it gave no record", line, next);
+                let next = "run it by hand to see its output";
+                let problem = Problem::new("it returned no record", line, next);
                 return Ok(Err(Missed::by(problem, None)));
             };
             record.label = Some(words_of(self.experiment, setting));
@@ -578,7 +577,7 @@ impl<'a> Runner<'a> {
         }))
     }
 
-    /// The network of a point with its key; `None` where commands run as they are.
+    /// Network of a point with its key; `None` if commands run without a lab.
     fn network(
         &self,
         setting: &Setting,
@@ -594,7 +593,7 @@ impl<'a> Runner<'a> {
                 let count: usize = hops.parse().map_err(|_| {
                     ExperimentError::content(
                         "[lab]",
-                        format!("`{hops}` is no number of switches"),
+                        format!("`{hops}` is not a valid number of switches"),
                         "give a number, or a knob with numbers",
                     )
                 })?;
@@ -605,7 +604,7 @@ impl<'a> Runner<'a> {
         })
     }
 
-    /// The key of the network of a point, which is up then; `None` where commands run as they are.
+    /// Brings up the network of a point and returns its key; `None` if commands run without a lab.
     fn lab(&mut self, setting: &Setting, id: &str) -> Result<Option<String>, ExperimentError> {
         let Some((key, topology)) = self.network(setting, id)? else {
             return Ok(None);
@@ -617,7 +616,7 @@ impl<'a> Runner<'a> {
         Ok(Some(key))
     }
 
-    /// Notes the switches of a point that was measured by an earlier process.
+    /// Adds the switches of a point that an earlier process measured.
     pub(crate) fn note_way(&mut self, setting: &Setting) -> Result<(), ExperimentError> {
         if self.options.place == Place::Lab
             && let Some((_, topology)) = self.network(setting, "1")?
@@ -635,7 +634,7 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// What lies between two hosts of a network, by the shortest way.
+/// Nodes between two hosts on the shortest path.
 fn switches_between(topology: &Topology, from: &str, to: &str) -> Vec<String> {
     let mut ways: Vec<Vec<String>> = vec![vec![from.to_owned()]];
     let mut seen = vec![from.to_owned()];
@@ -662,8 +661,8 @@ fn switches_between(topology: &Topology, from: &str, to: &str) -> Vec<String> {
     Vec::new()
 }
 
-/// The record of a document, as a type and as JSON; of several runs the last, which is the one that the
-/// others are there for.
+/// Record of an output document, as a type and as JSON; the last one of several runs, which is the
+/// main one.
 fn record(document: &Value) -> Option<(Record, Value)> {
     let value = match document["schema"].as_str()? {
         RUN_SCHEMA => document.clone(),
@@ -682,10 +681,10 @@ fn read(figure: &FigureFrom, record: &Value) -> Option<f64> {
     numbers.next().filter(|number| number.is_finite())
 }
 
-/// What a command that failed said, or what happened to it.
+/// Error that a failed command reported, or a description of how it ended.
 fn why(document: &Value, ended: &Ended, command: &str) -> Problem {
     if let Ok(mut problem) = Problem::deserialize(&document["error"]) {
-        // An experiment asks again by itself, and its commands stand in its file.
+        // The experiment retries by itself, and its commands are fixed in its file.
         problem.next_step = problem.next_step.replace(WAIT_FOR_IT, "");
         return problem;
     }
@@ -699,12 +698,12 @@ fn why(document: &Value, ended: &Ended, command: &str) -> Problem {
         Some(signal) => Problem::new(
             signal_words(signal),
             object,
-            "run it alone; where the kernel killed it, `dmesg` says why",
+            "run it by hand; if the kernel killed it, `dmesg` shows the reason",
         ),
         None => Problem::new(
             first_line(&ended.stderr),
             object,
-            "run it alone to see what it says",
+            "run it by hand to see its output",
         ),
     }
 }

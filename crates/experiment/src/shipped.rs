@@ -1,6 +1,6 @@
-//! The experiments that come with the program.
+//! Experiments built into the program.
 
-/// Name and text of each, in the order lists show them.
+/// Name and text of each built-in experiment, in display order.
 pub const SHIPPED: &[(&str, &str)] = &[
     (
         "stack-tuning",
@@ -24,7 +24,7 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ),
 ];
 
-/// The text of a shipped experiment.
+/// Text of the built-in experiment `name`.
 #[must_use]
 pub fn shipped(name: &str) -> Option<&'static str> {
     let found = SHIPPED.iter().find(|(known, _)| *known == name);
@@ -57,7 +57,7 @@ mod tests {
         }
     }
 
-    /// Ours over theirs in a row of the benchmarks.
+    /// Ratio of a benchmark row: this program over the other one.
     fn benched(row: &str) -> f64 {
         let text = include_str!("../../../docs/BENCHMARKS.md");
         let line = text
