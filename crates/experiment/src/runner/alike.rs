@@ -1,4 +1,5 @@
-//! Points that fail alike: what one of them could not have, the others that name it cannot have either.
+//! Groups of points that fail for the same reason: an object that one could not use fails for the
+//! others too.
 
 use super::Runner;
 use crate::ExperimentError;
@@ -6,27 +7,31 @@ use crate::place::Place;
 use crate::point::applies;
 use crate::run::Kept;
 
-/// What points have in common that keeps them from being measured.
+/// Points skipped for the same reason.
 #[derive(Clone)]
 pub(crate) struct Alike {
-    /// What they name.
+    /// Object that they name.
     pub(crate) object: String,
-    /// Those that are still to come, each a place in the list of points.
+    /// Indices of the points still to be measured.
     pub(crate) points: Vec<usize>,
-    /// Whether that leaves none.
+    /// True if no other points remain.
     pub(crate) is_all: bool,
 }
 
 impl Runner<'_> {
-    /// The points that would fail as one of them did over an object: their commands name it, in the same network. `None`
-    /// where that one does not name it itself, or one that does was measured.
+    /// Finds the points that would fail like the one at `at`: their commands name `object` in the
+    /// same network.
+    ///
+    /// Returns `None` if that point does not name the object itself, or if one that does was
+    /// measured.
     pub(crate) fn alike(
         &self,
         object: &str,
         points: &[Kept],
         at: usize,
     ) -> Result<Option<Alike>, ExperimentError> {
-        // Where one is in use, whoever asks for it all the same may have it.
+        // A busy object is still usable for a command with `force`, so forced points form their own
+        // group.
         let place = |point: &Kept| -> Result<Option<(String, bool)>, ExperimentError> {
             let network = match &self.options.place {
                 Place::Lab => self.network(&point.setting, "1")?.map(|(key, _)| key),
@@ -36,7 +41,7 @@ impl Runner<'_> {
             let mut forced = Vec::new();
             let measures = self.experiment.measure.iter();
             for command in measures.filter(|command| applies(command, &point.setting)) {
-                // The folder of the results may be called anything.
+                // A fixed directory, since the real one may have any name.
                 let words = names.words(command, ".")?;
                 forced.extend(forced_in(&words, object));
             }
@@ -58,7 +63,7 @@ impl Runner<'_> {
     }
 }
 
-/// Whether a word of a command names something: `packet:eth0,force` does so with `eth0`, and not with `eth`.
+/// Returns whether an argument names an object: `packet:eth0,force` names `eth0` but not `eth`.
 fn names_it(word: &str, object: &str) -> bool {
     let goes_on = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
     word.match_indices(object).any(|(at, _)| {
@@ -67,7 +72,7 @@ fn names_it(word: &str, object: &str) -> bool {
     })
 }
 
-/// For each of the words that name something, whether they ask for it even where it is in use.
+/// Returns for each argument that names `object` whether it forces the use of a busy one.
 fn forced_in(words: &[String], object: &str) -> Vec<bool> {
     let all = words.iter().any(|word| word == "--force");
     let naming = words.iter().filter(|word| names_it(word, object));

@@ -101,16 +101,16 @@ fn what_a_point_lacks_is_told_with_what_to_do_and_the_exit_code_of_its_kind() {
     assert_eq!(left_out("udp-response", &real_time, 2, false), None);
     let out = left_out("udp-response", &real_time, 2, true).unwrap();
     assert_eq!(out.code, exit::MISSING);
-    assert_eq!(out.because, "real-time scheduling (it takes root)");
+    assert_eq!(out.because, "real-time scheduling (needs root)");
     assert!(out.next_step.starts_with("run it as root"), "{out:?}");
     let four = [("place", "processes"), ("threads", "2"), ("tx_first", "1")];
     let out = left_out("pmd-threads", &four, 2, false).unwrap();
     assert_eq!(out.code, exit::MISSING);
     assert!(
         out.because
-            .contains("takes 4 processors, this machine has 2")
+            .contains("needs 4 processors, this machine has 2")
     );
-    // What is never measured is no matter of the machine.
+    // A point that is never measured does not depend on the machine.
     let never = [
         ("workload", "udp-send-fragments"),
         ("setup", "no-fragments"),
@@ -156,7 +156,7 @@ fn files_that_commands_leave_are_found_wherever_they_are_named() {
     experiment.measure.truncate(1);
     for (run, exec, files) in [
         (Some("latency {server}"), None, &[][..]),
-        // What lies where it is run is nobody's.
+        // Files in the current directory do not count.
         (Some("latency {server} -o ./a.json"), None, &[]),
         (
             Some("latency {server} --trace={dir}/a.json"),
