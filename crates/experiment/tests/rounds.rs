@@ -1,5 +1,5 @@
-//! Rounds over points of which one does not answer at first, with a script in place of the program that
-//! measures.
+//! Rounds over points of which one does not respond at first; a script replaces the measuring
+//! program.
 
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::AtomicBool;
@@ -35,7 +35,7 @@ unit = "count"
 says = "answers above a limit, which these records have none of"
 "#;
 
-/// The host `late` refuses five times, and is there from then on.
+/// The host `late` rejects the first five calls and works afterwards.
 const PROGRAM: &str = r#"#!/bin/sh
 cd "${0%/*}" || exit 1
 echo "$2" >> calls
@@ -47,10 +47,11 @@ else
 fi
 "#;
 
-/// A script that is open for writing in a process that somebody else starts meanwhile cannot be run.
+/// Serializes the tests: a script cannot be executed while a process forked meanwhile has it open
+/// for writing.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// A folder with the program and what it gives.
+/// Directory with the program and its output.
 struct Room {
     folder: tempfile::TempDir,
     _alone: MutexGuard<'static, ()>,
@@ -71,18 +72,18 @@ impl Room {
         }
     }
 
-    /// How often the program was called so far.
+    /// Number of calls of the program so far.
     fn calls(&self) -> usize {
         let calls = std::fs::read_to_string(self.folder.path().join("calls")).unwrap();
         calls.lines().count()
     }
 
-    /// Four rounds, without those that are done.
+    /// Runs four rounds, without the measurements in `done`.
     fn run(&self, only: &[(&str, &str)], done: &[Measured], hear: impl FnMut(&Progress)) -> RunSet {
         self.run_into(&|| None, only, done, hear)
     }
 
-    /// The same, into a table.
+    /// Like `run`, and adds the points to a table.
     fn run_into(
         &self,
         table: &dyn Fn() -> Option<RunSet>,
@@ -93,7 +94,7 @@ impl Room {
         self.attempt(table, only, done, hear).unwrap()
     }
 
-    /// The same, whether or not anything is measured.
+    /// Like `run_into`, and returns the error if nothing is measured.
     fn attempt(
         &self,
         table: &dyn Fn() -> Option<RunSet>,
@@ -104,7 +105,7 @@ impl Room {
         self.attempt_of(FILE, table, only, done, hear)
     }
 
-    /// The same of another experiment.
+    /// Like `attempt`, for another experiment file.
     fn attempt_of(
         &self,
         file: &str,
@@ -143,7 +144,7 @@ impl Room {
     }
 }
 
-/// Four rounds: what was told, and the runs of each point.
+/// Progress events of four rounds, and the number of runs of each point.
 fn rounds(only: &[(&str, &str)]) -> (String, Vec<usize>) {
     let mut told: Vec<&str> = Vec::new();
     let set = Room::new().run(only, &[], |progress| {
@@ -187,7 +188,7 @@ fn a_point_that_does_not_answer_is_asked_once_a_round_and_measured_when_it_does(
     assert_eq!(runs, [4, 2]);
 }
 
-/// Alone it is no reason to take nobody to be there.
+/// With a single point the experiment does not conclude that the host is absent.
 #[test]
 fn the_only_point_may_come_late_too() {
     let (told, runs) = rounds(&[("far", "late")]);
@@ -201,7 +202,7 @@ fn the_only_point_may_come_late_too() {
     assert_eq!(runs, [2]);
 }
 
-/// What a process measured before it was killed is not measured again, in whichever round it was.
+/// Measurements of a killed process are not repeated, in any round.
 #[test]
 fn points_that_were_measured_before_are_not_measured_again() {
     let room = Room::new();
@@ -212,7 +213,7 @@ fn points_that_were_measured_before_are_not_measured_again() {
         }
     });
     assert_eq!(first.runs.len(), 6, "four of the one, two of the other");
-    // Through the text that a journal holds.
+    // Through JSON, as in the journal.
     let text = serde_json::to_string(&kept[..3]).unwrap();
     let done: Vec<Measured> = serde_json::from_str(&text).unwrap();
     let before = room.calls();
@@ -230,7 +231,8 @@ fn points_that_were_measured_before_are_not_measured_again() {
     assert_eq!(points[0].figures["goodput"].runs, 4);
 }
 
-/// Two that add points to one table at a time: who ends last has those of the other.
+/// Two processes add points to one table at the same time: the later one keeps the points of the
+/// other.
 #[test]
 fn what_others_put_into_the_table_meanwhile_stays_in_it() {
     let other = Room::new().run(&[("far", "there")], &[], |_| ());
@@ -260,7 +262,7 @@ fn where_nothing_could_be_measured_the_first_failure_says_what_to_do() {
     );
 }
 
-/// What an interface keeps from being measured is asked for once, and told with what to do.
+/// A missing interface is requested once and reported with the next step.
 #[test]
 fn points_that_name_what_is_not_to_be_had_are_left_out_together() {
     let file = FILE.replace(
@@ -292,12 +294,12 @@ fn points_that_name_what_is_not_to_be_had_are_left_out_together() {
     let points = result.unwrap().result.experiment.unwrap().points;
     let skipped = points.iter().filter(|point| point.skipped.is_some());
     assert_eq!(skipped.count(), 3);
-    // Where no other point is left it is over.
+    // Without other points the run ends.
     let (result, _, calls) = told(&[("far", "there")]);
     assert_eq!((result.unwrap_err().exit_code(), calls), (1, 1));
 }
 
-/// What a point was left for that may pass is forgotten when it is left out with others.
+/// A transient failure of a point is forgotten when the point is skipped with others.
 #[test]
 fn a_point_that_was_left_out_with_others_is_not_tried_again() {
     let file = FILE.replace(
@@ -315,7 +317,7 @@ fn a_point_that_was_left_out_with_others_is_not_tried_again() {
         }
     });
     assert_eq!(others, [1]);
-    // The one four times in the first round, the other once, and four rounds over the rest.
+    // The first point four times in the first round, the other once, and four rounds over the rest.
     assert_eq!(room.calls(), 4 + 1 + 4 * 2);
     let points = result.unwrap().result.experiment.unwrap().points;
     let skipped = points.iter().filter(|point| point.skipped.is_some());
