@@ -1,4 +1,4 @@
-//! The command that makes a run again with something changed.
+//! Commands that repeat a run with changed options.
 
 use linerate_metric::command_line::CommandLine;
 use linerate_metric::facts::Role;
@@ -8,7 +8,7 @@ use linerate_metric::stack::{KEYS_OF_OPTIONS, STACK_NAME};
 
 use super::Case;
 
-/// Options that rules name by a letter.
+/// Options that rules write in their short form.
 const LETTERS: &[(&str, &str)] = &[
     ("-b", "bitrate"),
     ("-C", "congestion"),
@@ -22,7 +22,7 @@ const LETTERS: &[(&str, &str)] = &[
     ("-w", "window"),
 ];
 
-/// Options that are not given beside each other: what is set, and what has to go for it.
+/// Mutually exclusive options: an option, and those that must be removed for it.
 const EXCLUDED: &[(&str, &[&str])] = &[
     ("bitrate", &["pps"]),
     ("time", &["bytes", "count"]),
@@ -34,15 +34,16 @@ const EXCLUDED: &[(&str, &[&str])] = &[
     ("calls", &["trace", "trace-on"]),
 ];
 
-/// What a search for the highest rate has no place for.
+/// Options that a rate search does not support.
 const NOT_SEARCHED: &[&str] = &[
     "bidir", "bytes", "repeat", "batch", "verify", "pacing", "pps", "trace", "trace-on",
 ];
 
-/// What dialects have no place for: with one of these options the far end has to be our own server. What
-/// else a dialect refuses no rule asks for; the command line's test over the bank holds this to its checks.
+/// Options that protocols of other tools do not support: a command with one of these needs our
+/// server. Lists only options that rules use; a test of the command line checks it against the
+/// protocols.
 const NOT_CARRIED: &[(&str, &[&str])] = &[
-    // It takes one connection, and ends with it.
+    // It accepts one connection, and exits with it.
     ("ttcp", &["reverse", "bidir", "omit", "parallel"]),
     ("discard", &["reverse", "bidir", "omit"]),
     ("chargen", &["bidir", "omit", "bitrate", "udp"]),
@@ -52,23 +53,23 @@ const NOT_CARRIED: &[(&str, &[&str])] = &[
     ("nuttcp", &["bidir", "parallel", "congestion", "omit"]),
 ];
 
-/// Options of two halves, of which no other program can be told the far one.
+/// Options with a value per end, of which the server's cannot be sent to another tool.
 const HALVES: &[&str] = &["cpu", "sched", "threads", "wait"];
 
-/// Options of rules that `linerate ttcp` has too.
+/// Options used by rules that `linerate ttcp` also has.
 const OF_TTCP: &[&str] = &["buffer", "calls", "length", "udp", "wait"];
 
-/// Options for which it has one of its own.
+/// Options that `ttcp` replaces with `--buffer`.
 const BUFFERS: &[&str] = &["rcvbuf", "sndbuf", "window"];
 
 impl Case<'_> {
-    /// The command that makes such a run again, with these options in place of what it had of them.
+    /// Returns the command that repeats the run with these options added or replaced.
     #[must_use]
     pub fn again(&self, options: &str) -> String {
         self.changed(options).to_string()
     }
 
-    /// The same without some options, by their long names.
+    /// Returns the command with these options, and without some options given by their long names.
     #[must_use]
     pub fn again_without(&self, left_out: &[&str], options: &str) -> String {
         let mut line = self.changed(options);
@@ -78,14 +79,14 @@ impl Case<'_> {
         line.to_string()
     }
 
-    /// The same questions over sockets that stay open.
+    /// Returns the command that keeps the sockets open between requests.
     #[must_use]
     pub fn kept_open(&self) -> String {
         let mut line = self.changed("");
         line.remove("reopen");
         if line.has("connect") {
-            // Connections are `throughput`'s to count; without them it would send payload and ask nothing.
-            // `latency` has no option for how many threads share the flows.
+            // Only `throughput` counts connections; without `--connect` it would send a stream.
+            // `latency` has no option for the threads that share the flows.
             line.remove("connect");
             line.remove("threads");
             line.command = Kind::Latency.to_string();
@@ -93,14 +94,14 @@ impl Case<'_> {
         line.to_string()
     }
 
-    /// The same with one key set of our own stack's configuration at an end; of the far end the command that
-    /// serves there.
+    /// Returns the command with one configuration key of our stack set at an end; for the server
+    /// its own `linerate stack` command.
     #[must_use]
     pub fn again_with_key(&self, role: Role, key: &str, value: &str) -> String {
         self.again_with_keys(role, &[(key, value.to_owned())])
     }
 
-    /// The same with several keys.
+    /// Returns the command with several configuration keys of our stack set at an end.
     #[must_use]
     pub fn again_with_keys(&self, role: Role, keys: &[(&str, String)]) -> String {
         let far = self.host(role).and_then(|host| host.stack.as_ref());
@@ -119,7 +120,8 @@ impl Case<'_> {
             _ => self.line(""),
         };
         for (key, value) in keys {
-            // An option that says something else of it would be refused beside it; what else it says stays.
+            // An option that sets the same key differently would be rejected; its other effects
+            // stay.
             for (_, option) in KEYS_OF_OPTIONS.iter().filter(|(own, _)| own == key) {
                 let said = value_of(&line, option);
                 line.remove(option);
@@ -133,8 +135,8 @@ impl Case<'_> {
         self.with_far_end(line).to_string()
     }
 
-    /// The same at a rate: what fits is searched for, where the far end lets itself be asked again and
-    /// again.
+    /// Returns the command with a rate: a search for the highest one if the server permits repeated
+    /// runs, else this rate.
     #[must_use]
     pub fn again_slower(&self, rate_bps: f64) -> String {
         match self.plan.protocol == Protocol::Udp && !self.far_is_foreign() {
@@ -143,7 +145,7 @@ impl Case<'_> {
         }
     }
 
-    /// The same with every call timed; our own stack makes none.
+    /// Returns the command with call timing; unchanged for our stack, which makes no system calls.
     #[must_use]
     pub fn watched(&self) -> String {
         match self.is_own_stack(Role::Client) {
@@ -152,7 +154,7 @@ impl Case<'_> {
         }
     }
 
-    /// The same asked of our own server in the far program's place.
+    /// Returns the command for our server in place of the third-party one.
     #[must_use]
     pub fn of_own_server(&self) -> String {
         let mut plan = self.plan.clone();
@@ -161,7 +163,7 @@ impl Case<'_> {
         self.of_plan_here(&plan).to_string()
     }
 
-    /// The command that comes to a plan, started as the one of the run was.
+    /// Returns the command of a plan, with the wrapper and program of the recorded command.
     fn of_plan_here(&self, plan: &Plan) -> CommandLine {
         let mut line = of_plan(plan);
         if let Some(typed) = &self.record.command {
@@ -171,7 +173,7 @@ impl Case<'_> {
         line
     }
 
-    /// Payload one way over the same path, in place of round trips.
+    /// Returns a throughput command over the same path, in place of round trips.
     #[must_use]
     pub fn one_way(&self, options: &str) -> String {
         let mut plan = self.plan.clone();
@@ -179,13 +181,13 @@ impl Case<'_> {
         let plain = Plan::new(plan.kind, plan.protocol, "");
         plan.payload_bytes = plain.payload_bytes;
         let mut line = self.of_plan_here(&plan);
-        // Dialects of round trips carry no stream.
+        // Protocols of round trips carry no stream.
         line.remove("peer");
         change(&mut line, options);
         line.to_string()
     }
 
-    /// The command of the run as it was typed, where it can be given these options.
+    /// Returns the recorded command if it accepts these options.
     fn typed(&self, options: &str) -> Option<CommandLine> {
         let typed = self.record.command.as_ref()?;
         let fits = match (self.plan.kind, typed.command.as_str()) {
@@ -201,7 +203,7 @@ impl Case<'_> {
         fits.then(|| typed.clone())
     }
 
-    /// Whether our own stack is at an end.
+    /// Returns true if our stack carries the payload at an end.
     #[must_use]
     pub fn is_own_stack(&self, role: Role) -> bool {
         let stack = &self.plan.stack;
@@ -211,7 +213,7 @@ impl Case<'_> {
         }
     }
 
-    /// Options in the words of the classic, where that was typed: its sockets have one option.
+    /// Translates options for `linerate ttcp`, which has one option for both socket buffers.
     fn worded(&self, options: &str) -> Option<String> {
         let typed = self.record.command.as_ref()?;
         if typed.command != "ttcp" {
@@ -237,13 +239,14 @@ impl Case<'_> {
         self.with_far_end(line)
     }
 
-    /// The same, to our own server where the far end's dialect cannot carry it.
+    /// Removes the options of the third-party server if its protocol does not support the command:
+    /// then our server is used.
     fn with_far_end(&self, mut line: CommandLine) -> CommandLine {
         if let Some(dialect) = self.plan.dialect.as_deref()
             && line.has("peer")
             && !carries(dialect, &line)
         {
-            // Its own server has another port.
+            // Our server has another port.
             for option in ["peer", "port", "far-report"] {
                 line.remove(option);
             }
@@ -251,12 +254,13 @@ impl Case<'_> {
         line
     }
 
-    /// The command of the run: the one that was typed, or else one that comes to the same plan.
+    /// Returns the command of the run: the recorded one, or one that gives the same plan.
     fn line(&self, options: &str) -> CommandLine {
         self.typed(options).unwrap_or_else(|| {
             let mut plan = self.plan.clone();
             if self.is_of_a_guest() {
-                // What the guest's own program would be told is not known here; ours can ask this server.
+                // The options of the other tool's client are unknown; our client can use this
+                // server.
                 plan.dialect = None;
             }
             self.of_plan_here(&plan)
@@ -264,11 +268,11 @@ impl Case<'_> {
     }
 }
 
-/// Whether a dialect has a place for all options of a command.
+/// Returns true if a protocol supports all options of a command.
 fn carries(dialect: &str, line: &CommandLine) -> bool {
     let lacks = NOT_CARRIED.iter().find(|(name, _)| *name == dialect);
     let lacks = lacks.map_or(&[][..], |(_, options)| options);
-    // A stream that comes back over TCP has no rate there.
+    // iperf2 has no rate limit for a reverse TCP stream.
     let kept =
         dialect != "iperf2" || !line.has("bitrate") || !line.has("reverse") || line.has("udp");
     kept && line.arguments.iter().all(|argument| {
@@ -279,7 +283,7 @@ fn carries(dialect: &str, line: &CommandLine) -> bool {
     })
 }
 
-/// Options as they are written, with their long names and values.
+/// Splits options into their written form, long name and value.
 fn words_of(options: &str) -> impl Iterator<Item = (&str, &str, Option<&str>)> {
     let mut words = options.split_ascii_whitespace().peekable();
     std::iter::from_fn(move || {
@@ -291,7 +295,7 @@ fn words_of(options: &str) -> impl Iterator<Item = (&str, &str, Option<&str>)> {
     })
 }
 
-/// The value that a command gives an option, however it was typed.
+/// Returns the value of an option in a command, in any notation.
 fn value_of(line: &CommandLine, option: &str) -> Option<String> {
     let mut arguments = line.arguments.iter();
     let argument = arguments.find(|argument| argument.option.as_deref() == Some(option))?;
@@ -306,13 +310,14 @@ fn value_of(line: &CommandLine, option: &str) -> Option<String> {
     Some(value.to_owned()).filter(|value| !value.is_empty())
 }
 
-/// What an option said beside one key of our own stack, which is set to this: as an option and its value.
+/// Returns the option and value that keep the other effects of an option when a key of our stack
+/// replaces one of them.
 fn rest_of(option: &str, said: &str, key: &str, value: &str) -> Option<(&'static str, String)> {
     match (option, key) {
-        // It is both buffers', at both ends.
+        // It sets both buffers at both ends.
         ("window", "tcp.send_buffer") => Some(("rcvbuf", said.to_owned())),
         ("window", "tcp.receive_window") => Some(("sndbuf", said.to_owned())),
-        // The far half is the far end's; the near one has to say what the key does.
+        // The server's value stays, and the client's must match the key.
         ("wait", _) => {
             let (_, far) = said.split_once('/')?;
             let near = match value {
@@ -325,7 +330,7 @@ fn rest_of(option: &str, said: &str, key: &str, value: &str) -> Option<(&'static
     }
 }
 
-/// Puts options in place of what a command had of them.
+/// Adds or replaces options of a command.
 fn change(line: &mut CommandLine, options: &str) {
     for (word, name, value) in words_of(options) {
         let excluded = EXCLUDED.iter().filter(|(option, _)| *option == name);
@@ -340,7 +345,7 @@ fn change(line: &mut CommandLine, options: &str) {
     }
 }
 
-/// `94.3M`: a rate with three digits, rounded down.
+/// Formats a rate with three digits, rounded down: `94.3M`.
 pub(crate) fn rate_word(bps: f64) -> String {
     let (unit, letter) = match bps {
         bps if bps >= 1e9 => (1e9, "G"),
@@ -356,7 +361,7 @@ pub(crate) fn rate_word(bps: f64) -> String {
     format!("{}{letter}", (scaled * step).floor() / step)
 }
 
-/// A command from what a plan differs by from the one without options.
+/// Builds a command from the differences of a plan to the default plan.
 fn of_plan(plan: &Plan) -> CommandLine {
     let mut line = CommandLine::new(plan.kind.to_string());
     let text = |number: u64| number.to_string();
@@ -386,7 +391,8 @@ fn of_plan(plan: &Plan) -> CommandLine {
         line.command = Kind::Throughput.to_string();
     }
     line.push(plan.host.clone());
-    // Each dialect has a port of its own, which is not known here: where there is one it is written out.
+    // Each protocol has its own default port, which is not known here: with a protocol the port is
+    // written.
     if plan.port != plain.port || plan.dialect.is_some() {
         line.set("port", &["-p", &text(plan.port.into())]);
     }
@@ -403,7 +409,7 @@ fn of_plan(plan: &Plan) -> CommandLine {
     }
     match plan.directions[..] {
         [Direction::Receive] => line.set("reverse", &["-R"]),
-        // One after the other is a run each.
+        // Directions one after the other are separate runs.
         [_, _, ..] if !plan.in_turn => line.set("bidir", &["--bidir"]),
         _ => {}
     }
@@ -458,7 +464,7 @@ mod tests {
         }
     }
 
-    /// What `ttcp -r` is told can be typed, or says what it needs.
+    /// Changes of `ttcp -r` use its options, or name the command that supports them.
     #[test]
     fn the_classic_is_changed_in_its_own_words() {
         let mut record = received();
@@ -468,12 +474,12 @@ mod tests {
         let case = Case::new(&record);
         assert_eq!(case.again("-w 4M"), "linerate ttcp -r --buffer 4M");
         assert_eq!(case.again("--calls"), "linerate ttcp -r --calls");
-        // Several flows it has not.
+        // It does not support several flows.
         assert_eq!(case.again("-P 2"), "linerate throughput 10.0.0.1 -R -P 2");
         assert_eq!(case.of_own_server(), "linerate throughput 10.0.0.1 -R");
     }
 
-    /// A record of `ttcp -r` that a sender at 10.0.0.1 was counted by.
+    /// Returns a record of `ttcp -r` with a sender at 10.0.0.1.
     fn received() -> Record {
         let text = include_str!("../../../report/tests/fixtures/run-1.json");
         let mut record: Record = serde_json::from_str(text).expect("a record");
@@ -485,7 +491,7 @@ mod tests {
         record
     }
 
-    /// A record without a typed command is the far end's, and what it tells to try makes the same run again.
+    /// A record without a command is the server's copy; the suggested command repeats the same run.
     #[test]
     fn sockets_that_are_opened_for_each_question_stay_in_the_command_or_are_kept_open() {
         let mut record = received();
@@ -510,7 +516,7 @@ mod tests {
             let told = Case::new(&record).again("");
             assert_eq!(told, again);
             assert_eq!(Case::new(&record).kept_open(), open);
-            // As it was typed it comes to the same.
+            // The recorded command gives the same result.
             let mut words = told.split(' ').skip(1);
             let mut typed = CommandLine::new(words.next().expect("a command"));
             typed.push(words.next().expect("a host").to_owned());
@@ -528,7 +534,7 @@ mod tests {
         }
     }
 
-    /// Beside the key the option would be refused.
+    /// The option would be rejected together with the key.
     #[test]
     fn a_key_takes_the_place_of_the_option_that_says_it() {
         let mut record = received();
@@ -569,7 +575,7 @@ mod tests {
             let want = format!("linerate throughput --dev tap:t0{rest} --set {key}={value}");
             assert_eq!(again, want, "{words}");
         }
-        // What is asked for by an option of its own stays.
+        // Effects that have an option of their own stay.
         let mut typed = CommandLine::new("throughput");
         typed.add("window", &["-w", "1K"]);
         typed.add("rcvbuf", &["--rcvbuf", "2K"]);

@@ -1,30 +1,32 @@
-//! Segments that were lost where no counter in view has them, and whether they are what holds a sender.
+//! Segments that were lost without a trace in any counter, and their effect on the sender.
 
 use super::{Tcp, Way};
 use linerate_metric::facts::Role;
 use linerate_metric::record::Interval;
 
-/// Share of the segments from which loss matters: with Mathis' formula it holds a stream of 1448 B segments on a
+/// Smallest loss share that matters: by Mathis' formula it limits a stream of 1448 B segments on a
 /// path of 1 ms to 630 Mb/s.
 const MATTERS: f64 = 0.0005;
 
-/// Segments that must be lost: fewer are an accident.
+/// Fewest lost segments; fewer are noise.
 const FEW: u64 = 10;
 
-/// The same where they were lost again and again, each time in an interval of its own, and how many of those it takes:
-/// over a long path few segments move in a run, and few of them are lost. Only where every queue is in view: a queue out
-/// of it loses as many at the tops of an ordinary sawtooth.
+/// Fewest lost segments if they were lost in several intervals, and the number of these intervals:
+/// on a long path few segments are sent in a run, and few of them are lost. Valid only if every
+/// queue is visible: a hidden queue loses as many at the peaks of a normal sawtooth.
 const FEW_APART: u64 = 4;
 const APART: usize = 3;
 
-/// Window over Mathis' from which it is not loss that bounds it: losses that come together, as at the end of slow
-/// start, cut a window once for all of them. Cubic's is up to twice that of Reno's on long paths.
+/// Window over that of Mathis' formula from which the loss does not limit it: losses that occur
+/// together, as at the end of slow start, reduce the window only once. Cubic's window is up to
+/// twice Reno's on long paths.
 const BOUND: f64 = 4.0;
 
-/// Mathis, Semke, Mahdavi, Ott (CCR 1997): the window of a stream that loses this share is 1.22 / sqrt(p) segments.
+/// Mathis, Semke, Mahdavi, Ott (CCR 1997): the window of a stream with loss share p is 1.22 /
+/// sqrt(p) segments.
 pub(crate) const MATHIS: f64 = 1.22;
 
-/// Counters of packets that were dropped on the way.
+/// Counters of packets dropped on the path.
 pub(crate) const DROPS: &[&str] = &[
     "qdisc_drops",
     "tx_dropped",
@@ -34,38 +36,38 @@ pub(crate) const DROPS: &[&str] = &[
     "backlog_drops",
 ];
 
-/// The largest packet of many segments, bytes, where an interface does not tell.
+/// Largest GSO packet in bytes, if the interface does not report it.
 const GSO: u32 = 65_536;
 
-/// Loss that no counter in view has.
+/// Loss that appears in no counter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Unseen {
-    /// Segments.
+    /// Lost segments.
     pub segments: u64,
     /// Share of all segments.
     pub share: f64,
 }
 
 impl Way<'_> {
-    /// Packets that counters on the way saw dropped.
+    /// Returns the packets that counters on the path report as dropped.
     fn dropped(&self) -> u64 {
         let counters = self.record.counters.iter();
         let drops = counters.filter(|found| DROPS.contains(&found.counter.as_str()));
         drops.map(|found| found.added()).sum()
     }
 
-    /// The segments that were lost without a trace in any counter; none where few were, where most had arrived all
-    /// the same, and where next to nothing arrived.
+    /// Returns the segments that were lost without a trace in any counter. `None` for few losses,
+    /// for retransmits that were mostly unnecessary, and if almost no payload arrived.
     #[must_use]
     pub fn unseen_loss(&self) -> Option<Unseen> {
         let tcp = self.tcp()?;
         let lost = tcp.retransmits.saturating_sub(tcp.spurious);
         let share = tcp.loss();
-        // A receiver does not report each of the segments that it had already: many reported ones are reordering.
+        // A receiver does not report every duplicate segment: many reports indicate reordering.
         if share < MATTERS || lost < self.few() || tcp.spurious * 3 >= tcp.retransmits {
             return None;
         }
-        // What a discipline drops may be a packet of many segments.
+        // A packet that a qdisc drops may have many segments.
         let sends = self.sends_by();
         let joined =
             sends.is_some_and(|sends| sends.offloads.get("tx-tcp-segmentation") == Some(&true));
@@ -77,12 +79,13 @@ impl Way<'_> {
         } else {
             1.0
         };
-        // Fewer are told by nobody else.
+        // Fewer ring drops are noise.
         let many = |frames: u64| if frames >= FEW { frames } else { 0 };
-        // What was too long for a port may be many segments as well.
+        // Frames that were too long for a port may have many segments as well.
         let whole = self.dropped() + many(self.too_long_at_port());
         let in_view = whole as f64 * each + many(self.ring_was_full()) as f64;
-        // What all came to our own stack was sent again because its answer was late.
+        // If our stack received all frames, segments were retransmitted because the acknowledgement
+        // was late.
         let arrived = |missing| missing < lost / 2;
         let seen = in_view >= lost as f64 / 2.0 || self.missing_frames(lost).is_some_and(arrived);
         (!seen && self.goodput()? >= 1e5).then_some(Unseen {
@@ -91,7 +94,7 @@ impl Way<'_> {
         })
     }
 
-    /// Lost segments from which it is no accident.
+    /// Returns the smallest number of lost segments that is not noise.
     fn few(&self) -> u64 {
         let lossy = |interval: &&Interval| {
             let tcp = interval.tcp.as_ref();
@@ -103,32 +106,32 @@ impl Way<'_> {
         }
     }
 
-    /// Whether both ends were one machine, so that every queue between them is in view.
+    /// Returns true if both ends ran on one machine, so that every queue between them is visible.
     #[must_use]
     pub fn is_in_view(&self) -> bool {
         let boot = |role| self.host(role)?.boot_id.as_deref();
         boot(Role::Client).is_some() && boot(Role::Client) == boot(Role::Server)
     }
 
-    /// Whether the congestion control takes loss for congestion.
+    /// Returns true if the congestion control reacts to loss.
     #[must_use]
     pub fn heeds_loss(&self) -> bool {
         let control = self.congestion_control();
         !control.is_some_and(|control| control.starts_with("bbr") || control == "none")
     }
 
-    /// Whether what is on its way is no more than what such loss leaves of a congestion window.
+    /// Returns true if the data in flight is no more than this loss leaves of a congestion window.
     #[must_use]
     pub fn is_cut_by(&self, tcp: &Tcp, loss: f64) -> bool {
         let flows = self.streams().len().max(1) as f64;
-        // A window may be larger than what is on its way.
+        // The window may be larger than the data in flight.
         let on_its_way = self.goodput().unwrap_or(0.0) / 8.0 * tcp.rtt_ns / 1e9;
         let window = tcp.cwnd_bytes.min(on_its_way) / tcp.mss / flows;
         self.heeds_loss() && window <= BOUND * MATHIS / loss.max(1e-9).sqrt()
     }
 
-    /// Whether loss on the way is what keeps the rate where it is: then a steady rate, a queue of its own making and
-    /// ends with time to spare prove nothing else.
+    /// Returns true if unaccounted loss limits the rate: then a steady rate, a standing queue and
+    /// idle ends are no evidence of another limit.
     #[must_use]
     pub fn is_held_by_loss(&self) -> bool {
         let (Some(unseen), Some(tcp)) = (self.unseen_loss(), self.tcp()) else {

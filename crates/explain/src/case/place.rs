@@ -1,5 +1,5 @@
-//! Where a command has to run that changes a host: in a lab its interfaces and settings are those of a namespace,
-//! and the machine around it may have an interface of the same name.
+//! Location of a command that changes a host: in a lab it must run in the host's namespace, because
+//! the machine around it may have an interface of the same name.
 
 use linerate_metric::command_line::quoted;
 use linerate_metric::facts::Role;
@@ -7,18 +7,19 @@ use linerate_metric::units::parse_duration;
 
 use super::Case;
 
-/// What a shell does not take for a part of one plain command.
+/// Characters that make a command need a shell.
 const JOINS: &[char] = &[';', '|', '>', '<', '&', '$', '*'];
 
 impl Case<'_> {
-    /// A command of an end's host; in a lab by way of `lab exec LAB/HOST --`, as the run itself.
+    /// Returns the command for an end's host; in a lab wrapped in `lab exec LAB/HOST --`, as the
+    /// run itself.
     #[must_use]
     pub fn at(&self, role: Role, command: &str) -> String {
         let [near, far] = &self.places;
         self.at_host(if role == Role::Client { near } else { far }, command)
     }
 
-    /// The ends whose kernels have a setting switched off; our own stack has none of them.
+    /// Returns the ends whose kernel has a setting disabled; our stack has no such settings.
     #[must_use]
     pub fn off_at(&self, name: &str) -> Vec<Role> {
         let ends = [Role::Client, Role::Server].into_iter();
@@ -26,7 +27,7 @@ impl Case<'_> {
             .collect()
     }
 
-    /// The command that switches a setting on at these ends; two on one host are told once.
+    /// Returns the command that enables a setting at these ends; one command if both are one host.
     #[must_use]
     pub fn switched_on(&self, ends: &[Role], name: &str) -> String {
         let command = format!("sysctl -w {name}=1");
@@ -35,7 +36,7 @@ impl Case<'_> {
         each.join("; ")
     }
 
-    /// The same of a host by the name that counters have it under.
+    /// Returns the command for a host, by its name in the counters.
     #[must_use]
     pub fn at_host(&self, host: &str, command: &str) -> String {
         let host = match (host, &self.places) {
@@ -51,7 +52,7 @@ impl Case<'_> {
         let exec = through
             .windows(2)
             .position(|words| words == ["lab", "exec"]);
-        // Its target is the first word that is no option.
+        // The target is the first argument that is not an option.
         let target =
             exec.and_then(|at| (at + 2..through.len()).find(|&at| !through[at].starts_with('-')));
         let Some(target) = target else {
@@ -68,7 +69,7 @@ impl Case<'_> {
         }
     }
 
-    /// How long our own stack at an end sleeps between two looks at its port; none where it never does.
+    /// Returns the poll interval of our stack at an end; `None` if it polls all the time.
     #[must_use]
     pub fn poll_interval_ns(&self, role: Role) -> Option<f64> {
         let stack = self
@@ -80,16 +81,15 @@ impl Case<'_> {
         Some(interval.as_nanos() as f64).filter(|&interval| interval > 0.0)
     }
 
-    /// The command that raises the last number of a setting of an end's kernel; none where it is as high already.
-    ///
-    /// The numbers before it stay as they are.
+    /// Returns the command that raises the last number of a sysctl; `None` if it is high enough.
+    /// The other numbers stay.
     #[must_use]
     pub fn raise(&self, role: Role, name: &str, least: u64) -> Option<String> {
         let setting = self.raised(role, name, least)?;
         Some(self.at(role, &format!("sysctl -w {setting}")))
     }
 
-    /// `name='4096 131072 33554432'` or `name=8388608`, as `sysctl -w` takes it.
+    /// Returns the setting for `sysctl -w`: `name='4096 131072 33554432'` or `name=8388608`.
     #[must_use]
     pub fn raised(&self, role: Role, name: &str, least: u64) -> Option<String> {
         let now = self.host(role).and_then(|host| host.sysctls.get(name));
@@ -116,7 +116,7 @@ impl Case<'_> {
     }
 }
 
-/// What stands before the last number of a setting where a host did not tell.
+/// Kernel defaults of the numbers before the last one, for hosts that did not report them.
 const DEFAULTS: &[(&str, [&str; 2])] = &[
     ("net.ipv4.tcp_rmem", ["4096", "131072"]),
     ("net.ipv4.tcp_wmem", ["4096", "16384"]),

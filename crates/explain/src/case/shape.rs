@@ -1,26 +1,26 @@
-//! Rates that queueing disciplines in view hold a direction to.
+//! Rate limits of visible qdiscs on a direction.
 
 use linerate_metric::facts::Role;
 use linerate_metric::record::PlaceCounter;
 
 use super::Way;
 
-/// What a queueing discipline holds to.
+/// Rate limit of a qdisc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape<'a> {
-    /// Its kind.
+    /// Kind of the qdisc.
     pub kind: &'a str,
-    /// Its rate, with Ethernet's headers.
+    /// Rate in bit/s, Ethernet headers included.
     pub rate_bps: u64,
-    /// Bytes that may leave at once after a pause.
+    /// Bytes that may be sent at once after a pause.
     pub burst_bytes: Option<u64>,
-    /// Whether it is one of those below `mq`.
+    /// True for a child of `mq`.
     pub below: bool,
 }
 
 impl<'a> Way<'a> {
-    /// What the sending interface's discipline holds this direction to: its own rate, or below `mq`, where every
-    /// queue has one, that of a queue for one flow and that of all of them for several.
+    /// Returns the rate limit of the sending interface. Below `mq`, where every queue has a limit,
+    /// that of one queue for one flow, and their sum for several flows.
     #[must_use]
     pub fn own_shape(&self) -> Option<Shape<'a>> {
         let interface = self.sends_by()?;
@@ -32,7 +32,7 @@ impl<'a> Way<'a> {
                 below: false,
             });
         }
-        // Of other disciplines' classes each flow passes one or another, and nobody tells which.
+        // With other classful qdiscs, the class of a flow is unknown.
         let queues = &interface.qdisc_children;
         let first = queues
             .first()
@@ -43,7 +43,7 @@ impl<'a> Way<'a> {
         let all: u64 = rates.sum::<Option<u64>>()?;
         let rate_bps = match (self.streams().len(), queues.len()) {
             (..=1, 1) => first.rate_bps?,
-            // Which of the queues it takes is not known.
+            // The queue of the flow is unknown.
             (..=1, _) => return None,
             _ => all,
         };
@@ -55,7 +55,7 @@ impl<'a> Way<'a> {
         })
     }
 
-    /// What arrived over the rate that a queueing discipline in view holds to.
+    /// Returns the received rate over the lowest visible rate limit.
     #[must_use]
     pub fn share_of_shape(&self) -> Option<f64> {
         let moved = self.l2_bps()?;
@@ -66,8 +66,8 @@ impl<'a> Way<'a> {
         Some(moved / rate as f64)
     }
 
-    /// The rate that the receiving interface's discipline holds acknowledgements to, and the part of it that they took:
-    /// frames without payload, as far as that interface counted what it sent.
+    /// Returns the rate limit of the receiving interface for acknowledgements, and the share of it
+    /// that they used: frames without payload, from the interface's transmit counter.
     #[must_use]
     pub fn answers(&self) -> Option<(u64, f64)> {
         let interface = self.receives_by()?;
@@ -82,8 +82,8 @@ impl<'a> Way<'a> {
         Some((rate, bits / self.seconds().max(1e-9) / rate as f64))
     }
 
-    /// The slowest discipline with a rate that this direction passes between the ends, of those that what arrived
-    /// can have passed.
+    /// Returns the slowest rate limit between the ends on this direction, among those that the
+    /// received rate does not exceed.
     #[must_use]
     pub fn shape_on_the_way(&self) -> Option<&'a PlaceCounter> {
         let moved = self.l2_bps()?;
@@ -101,9 +101,9 @@ impl<'a> Way<'a> {
         between.min_by_key(|at| at.after)
     }
 
-    /// The part of its rate that the slowest discipline between the ends let through, whoever's packets they were: those
-    /// that its interface counted, as long as full ones of this direction, and no less than what arrived; `None` where it
-    /// did not count.
+    /// Returns the share of the slowest rate limit between the ends that packets of any origin
+    /// used: the interface's transmit counter times the full frame size, and at least the received
+    /// rate. `None` without a counter.
     #[must_use]
     pub fn use_on_the_way(&self) -> Option<f64> {
         let at = self.shape_on_the_way()?;
@@ -112,14 +112,14 @@ impl<'a> Way<'a> {
             other.counter == "tx_packets"
                 && (&other.host, &other.interface) == (&at.host, &at.interface)
         })?;
-        // They were counted in the omitted time as well.
+        // The counter includes the omitted time.
         let seconds = self.seconds() + self.plan().omit_ns as f64 / 1e9;
         let bits = sent.added() as f64 * self.full_frame() * 8.0 / seconds.max(1e-9);
         Some(bits.max(self.l2_bps()?) / at.after as f64)
     }
 
-    /// Whether payload of this direction leaves a host on the way by that interface: of hosts between the ends both
-    /// interfaces are in view, that towards the client first.
+    /// Returns true if payload of this direction leaves a host between the ends through this
+    /// interface. Both interfaces of such hosts are recorded, the one towards the client first.
     #[must_use]
     pub fn leaves_by(&self, host: &str, interface: Option<&str>) -> bool {
         let of_host = self.record.counters.iter().filter(|at| at.host == host);

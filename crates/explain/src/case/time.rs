@@ -1,45 +1,45 @@
-//! How threads spent their time.
+//! Use of time by threads.
 
 use linerate_metric::cost::{Delay, EMPTY_CALL_NS, ThreadCost};
 
-/// Calls that found nothing for each sleep from which a thread looks again and again: one that blocks has one or two.
+/// Empty calls per sleep from which a thread counts as spinning: one that blocks has one or two.
 const SPINS: u64 = 16;
 
-/// Share of a thread's time that has to be left to tell anything of it.
+/// Smallest share of a thread's time that must remain for a statement about it.
 const LEAST_REST: f64 = 0.1;
 
-/// Shares of the threads' time, 0 to 1.
+/// Use of the threads' time, as shares from 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Time {
     /// On a processor, without [`Time::turning`].
     pub working: f64,
-    /// On a processor, in calls that found nothing: an estimate.
+    /// On a processor in empty calls: an estimate.
     pub turning: f64,
-    /// Ready to run, and waiting for a core that others had, without [`Time::waking`].
+    /// Runnable and waiting for a core, without [`Time::waking`].
     pub runnable: f64,
-    /// Ready to run after a sleep, for as long as a core takes to wake up: the kernel counts it as waiting
-    /// for a processor.
+    /// Wake-up latency after sleeps: the kernel counts it as waiting for a processor.
     pub waking: f64,
     /// Asleep.
     pub blocked: f64,
-    /// Times a thread went to sleep, all threads.
+    /// Voluntary context switches, all threads.
     pub sleeps: u64,
-    /// Times a thread was pushed off its processor, all threads.
+    /// Involuntary context switches, all threads.
     pub pushed_off: u64,
-    /// Longest time of a thread, ns.
+    /// Longest wall time of a thread, ns.
     pub wall_ns: u64,
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
-    /// Whether being busy says nothing of them: they poll, and nobody counted how often in vain.
+    /// True if the threads poll and their empty calls were not counted: then their load carries no
+    /// information.
     pub blind: bool,
-    /// Calls that moved something, all threads; 0 where they were not counted.
+    /// Calls that moved data, all threads; 0 if they were not counted.
     pub calls: u64,
-    /// Share of the calls that found nothing, where they were counted.
+    /// Share of empty calls, if they were counted.
     pub empty: Option<f64>,
 }
 
 impl Time {
-    /// The sum over threads; `None` without any, and where the scheduler told nothing.
+    /// Returns the sum over threads; `None` without threads, or without scheduler statistics.
     #[must_use]
     pub fn of<'a>(threads: impl Iterator<Item = &'a ThreadCost>) -> Option<Self> {
         let (mut wall, mut cpu, mut blocked) = (0.0, 0.0, 0.0);
@@ -64,8 +64,8 @@ impl Time {
             return None;
         }
         let running = (cpu / wall).min(1.0);
-        // A thread that blocks has its empty calls between two sleeps: they are not free time. One that spins may have
-        // stood still before the first payload.
+        // The empty calls of a blocking thread lie between two sleeps: they are not idle time. A
+        // spinning thread may have been stalled before the first payload.
         let spins = empty > SPINS * time.sleeps.max(1);
         let turning = match blocked / wall < 0.02 || spins {
             true => ((empty * EMPTY_CALL_NS) as f64 / wall).min(running),
@@ -81,16 +81,16 @@ impl Time {
         Some(time)
     }
 
-    /// The same of threads that poll a port: busy as they are, they are blind unless nearly every call
-    /// found something.
+    /// Adjusts the time of threads that poll a port: their load carries no information unless
+    /// nearly every call moved data.
     #[must_use]
     pub fn of_polling(mut self) -> Self {
         self.blind = self.empty.is_none_or(|empty| empty > 0.1);
         self
     }
 
-    /// The same without a time in which nothing could arrive: it is no free time, and how much of a run it is
-    /// depends on how long the run was asked to be.
+    /// Removes a time in which no payload could arrive: it is not idle time, and its share depends
+    /// on the requested duration.
     #[must_use]
     pub fn without_silence(mut self, silence_ns: u64) -> Self {
         let share = silence_ns as f64 / self.wall_ns.max(1) as f64;
@@ -115,21 +115,21 @@ impl Time {
         self
     }
 
-    /// Time that the threads had nothing to do.
+    /// Returns the share of time in which the threads had nothing to do.
     #[must_use]
     pub fn free(&self) -> f64 {
         (self.blocked + self.turning + self.waking).min(1.0)
     }
 
-    /// Whether they had next to nothing more to give: work, and waiting for a processor, was all.
+    /// Returns true if the threads had almost no idle time: they worked or waited for a processor.
     #[must_use]
     pub fn is_saturated(&self) -> bool {
         !self.blind && self.free() < 0.15 && self.working > 0.5
     }
 }
 
-/// Whether this is a direction's share of a thread whose time is told with the other direction: our own stack moves
-/// both by one.
+/// Returns true for a direction's entry of a thread whose time is counted in the other direction:
+/// our stack serves both with one thread.
 fn is_told_elsewhere(thread: &ThreadCost) -> bool {
     let nothing = thread.runnable_ns.is_none() && thread.blocked_ns.is_none();
     nothing && thread.cpu_ns == 0 && thread.involuntary_switches == 0
@@ -162,7 +162,7 @@ mod tests {
         }
     }
 
-    /// `linerate throughput --bidir` to our own stack: one thread, told with what it receives.
+    /// `linerate throughput --bidir` to our stack: one thread, counted in its receiving direction.
     #[test]
     fn a_thread_of_both_directions_is_counted_once() {
         let whole = thread(600_000, 300_000, 0);
@@ -172,7 +172,7 @@ mod tests {
         let both = Time::of([share.clone(), whole.clone()].iter());
         assert_eq!(both, Time::of([whole.clone()].iter()));
         assert_eq!(Time::of([share].iter()), None);
-        // Where the scheduler told nothing of a thread that worked, nothing is known.
+        // If the scheduler reports nothing about a working thread, the sum is unknown.
         let mut untold = whole.clone();
         (untold.runnable_ns, untold.blocked_ns) = (None, None);
         assert_eq!(Time::of([untold, whole].iter()), None);
@@ -181,14 +181,14 @@ mod tests {
     #[test]
     fn silence_after_the_end_is_no_free_time() {
         for (cpu_ns, empty) in [(750_000, 0), (1_000_000, 1_250)] {
-            // A quarter of the time it slept, or turned, because nobody sent any more.
+            // The thread slept or spun for a quarter of the time, after the sender had stopped.
             let whole = Time::of([thread(cpu_ns, 0, empty)].iter()).unwrap();
             assert!((whole.free() - 0.25).abs() < 1e-9 && !whole.is_saturated());
             let cut = whole.without_silence(250_000);
             assert!(cut.free() < 1e-9 && cut.is_saturated(), "{cut:?}");
             assert!((cut.working - 1.0).abs() < 1e-9 && cut.wall_ns == 750_000);
         }
-        // It still took what waited meanwhile: no more than it really had free is left out.
+        // A thread that processed a backlog meanwhile: only its real idle time is removed.
         let backlog = Time::of([thread(900_000, 50_000, 0)].iter()).unwrap();
         let cut = backlog.without_silence(250_000);
         assert!(cut.blocked.abs() < 1e-9 && (cut.working - 0.9 / 0.95).abs() < 1e-9);
@@ -203,7 +203,7 @@ mod tests {
         assert!(!asleep.is_saturated() && (asleep.free() - 0.8).abs() < 1e-9);
         let spinning = Time::of([thread(1_000_000, 0, 2_500)].iter()).unwrap();
         assert!((spinning.turning - 0.5).abs() < 1e-9 && !spinning.is_saturated());
-        // It stood still at first, and spun from then on: 99.6 % of its calls found nothing.
+        // A thread that stalled first and spun afterwards: 99.6 % of its calls were empty.
         let late = Time::of([thread(920_000, 0, 3_980)].iter()).unwrap();
         assert!(
             (late.working - 0.124).abs() < 1e-9 && !late.is_saturated(),
@@ -216,7 +216,7 @@ mod tests {
         let both = Time::of([thread(1_000_000, 0, 0), thread(0, 0, 0)].iter()).unwrap();
         assert_eq!(both.threads, 2);
         assert!((both.blocked - 0.5).abs() < 1e-9);
-        // Ten wake-ups of 30 us at most are none of a processor that others have.
+        // Ten wake-ups of at most 30 us do not count as waiting for a core.
         let mut woken = thread(200_000, 400_000, 0);
         woken.voluntary_switches = 10;
         let woken = Time::of([woken].iter()).unwrap();

@@ -1,4 +1,4 @@
-//! One direction of a run.
+//! View of one direction of a run.
 
 use std::net::IpAddr;
 
@@ -12,27 +12,28 @@ use linerate_metric::stack::STACK_NAME;
 
 use super::Time;
 
-/// Ethernet's header, bytes a frame.
+/// Ethernet header in bytes per frame.
 const ETHERNET: f64 = 14.0;
 
-/// TCP's header, and its time stamps (RFC 7323) where both ends send them.
+/// TCP header, and the timestamp option (RFC 7323) if both ends send it.
 const TCP_HEADER: f64 = 20.0;
 const TIME_STAMPS: f64 = 12.0;
 
-/// Share of the segments that overtake others from which the least round-trip time is no path's without a queue: over
-/// 4 ms with 5 % of them ahead it was 0.1 ms. Streams that lose in a queue are told of 0.03 %.
+/// Share of reordered segments from which the minimum round-trip time is too low for the path: with
+/// 5 % of the segments ahead of others, 0.1 ms was measured on a path of 4 ms. Streams with queue
+/// losses report 0.03 %.
 const OVERTAKING: f64 = 0.005;
 
-/// UDP's header.
+/// UDP header in bytes.
 const UDP_HEADER: f64 = 8.0;
 
-/// What IPv6 puts before each fragment beside its header (RFC 8200, section 4.5).
+/// IPv6 fragment header (RFC 8200, section 4.5).
 const FRAGMENT_HEADER: f64 = 8.0;
 
-/// Fragments but the last hold a multiple of so many bytes (RFC 791, RFC 8200).
+/// Unit of fragment sizes: all fragments but the last carry a multiple of it (RFC 791, RFC 8200).
 const FRAGMENT_UNIT: f64 = 8.0;
 
-/// Frames that our own stack's port gave it and that were no packets for it, by their counters.
+/// Counters of frames that our stack's port received and that were not packets for the stack.
 const OTHERS: &[&str] = &[
     "in_not_ours",
     "in_unknown_protocols",
@@ -40,81 +41,83 @@ const OTHERS: &[&str] = &[
     "in_neighbor_replies",
 ];
 
-/// What a frame takes on a wire beyond its headers: preamble, check sequence and gap (IEEE 802.3).
+/// Bytes of a frame on the wire in addition to header and payload: preamble, FCS and gap (IEEE
+/// 802.3).
 const WIRE: f64 = 8.0 + 4.0 + 12.0;
 
-/// A direction.
+/// Read-only view of one direction of a run.
 pub struct Way<'a> {
     pub(super) record: &'a Record,
-    /// Which one.
+    /// Direction of the payload.
     pub direction: Direction,
-    /// Its figures.
+    /// Figures of the direction.
     pub figures: &'a DirectionFigures,
-    /// The end that sends payload, or asks.
+    /// End that sends the payload, or the requests.
     pub sender: Role,
-    /// The end that receives it, or answers.
+    /// End that receives the payload, or sends the responses.
     pub receiver: Role,
 }
 
-/// What the sending kernels told of a direction's connections, over the counted time.
+/// TCP_INFO of a direction's senders, over the measured time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tcp {
-    /// Share of the time with data to send; absent: not told.
+    /// Share of the time with data to send; absent: not reported.
     pub busy: Option<f64>,
     /// Share of the time limited by the receiver's window.
     pub receive_window: f64,
-    /// Share of the time limited by the send buffer, as far as the kernel notices.
+    /// Share of the time limited by the send buffer, as far as the kernel detects it.
     pub send_buffer: f64,
     /// Mean smoothed round-trip time.
     pub rtt_ns: f64,
-    /// Least round-trip time.
+    /// Minimum round-trip time.
     pub min_rtt_ns: f64,
-    /// Congestion window, bytes, of all flows.
+    /// Congestion window of all flows, in bytes.
     pub cwnd_bytes: f64,
-    /// Segments sent again.
+    /// Segments retransmitted.
     pub retransmits: u64,
-    /// Of these, segments that the receiver had already.
+    /// Retransmitted segments that the receiver already had.
     pub spurious: u64,
-    /// Times that reordering was seen.
+    /// Detected reordering events.
     pub reordering: u64,
-    /// Time-outs.
+    /// Retransmission timeouts.
     pub timeouts: u64,
-    /// Congestion marks.
+    /// Congestion marks (ECN).
     pub marked: u64,
-    /// Largest segment.
+    /// Maximum segment size in bytes.
     pub mss: f64,
-    /// Segments that carried the payload, about.
+    /// Number of payload segments, from the bytes and the segment size.
     pub segments: f64,
 }
 
 impl Tcp {
-    /// Share of the segments that were sent again and were not there yet.
+    /// Returns the share of lost segments: retransmitted ones that the receiver did not have.
     #[must_use]
     pub fn loss(&self) -> f64 {
         let lost = self.retransmits.saturating_sub(self.spurious) as f64;
         lost / (self.segments + lost).max(1.0)
     }
 
-    /// Share of the segments that were sent again.
+    /// Returns the share of retransmitted segments.
     #[must_use]
     pub fn repeated(&self) -> f64 {
         self.retransmits as f64 / (self.segments + self.retransmits as f64).max(1.0)
     }
 
-    /// Whether the sender had something on its way all the time, and no window or buffer held it.
+    /// Returns true if the sender had data in flight all the time, and no window or buffer limited
+    /// it.
     #[must_use]
     pub fn pushes(&self) -> bool {
         let busy = self.busy.is_some_and(|busy| busy > 0.85);
         busy && self.receive_window < 0.3 && self.send_buffer < 0.3
     }
 
-    /// Whether so many segments overtake others that the least round-trip time is theirs.
+    /// Returns true if so many segments are reordered that the minimum round-trip time is theirs.
     #[must_use]
     pub fn is_overtaking(&self) -> bool {
         self.reordering > 0 && self.reordering as f64 >= OVERTAKING * self.segments
     }
 
-    /// How much of the round-trip time is queues: 0 none, or not to be told, towards 1 all.
+    /// Returns the share of queueing in the round-trip time: from 0 (none or unknown) towards 1.
     #[must_use]
     pub fn queueing(&self) -> f64 {
         match self.rtt_ns > 0.0 && !self.is_overtaking() {
@@ -136,13 +139,13 @@ impl<'a> Way<'a> {
         }
     }
 
-    /// The plan of the run.
+    /// Returns the plan of the run.
     #[must_use]
     pub fn plan(&self) -> &'a Plan {
         &self.record.plan
     }
 
-    /// The network stack that moved the payload at an end.
+    /// Returns the network stack of an end.
     #[must_use]
     pub fn stack(&self, role: Role) -> &'a str {
         match role {
@@ -151,43 +154,43 @@ impl<'a> Way<'a> {
         }
     }
 
-    /// Its figures without the flows.
+    /// Returns the figures without the flows.
     #[must_use]
     pub fn summary(&self) -> &'a Summary {
         &self.figures.summary
     }
 
-    /// Payload that arrived, bit/s.
+    /// Returns the goodput in bit/s.
     #[must_use]
     pub fn goodput(&self) -> Option<f64> {
         self.summary().goodput_bps
     }
 
-    /// Counted time in seconds.
+    /// Returns the measured time in seconds.
     #[must_use]
     pub fn seconds(&self) -> f64 {
         self.summary().duration_ns.unwrap_or(0) as f64 / 1e9
     }
 
-    /// The host of an end.
+    /// Returns the host of an end.
     #[must_use]
     pub fn host(&self, role: Role) -> Option<&'a Host> {
         super::host(self.record, role)
     }
 
-    /// The sending host's interface towards the other end; none where our own stack sends.
+    /// Returns the sending host's interface towards the other end; `None` for our stack.
     #[must_use]
     pub fn sends_by(&self) -> Option<&'a Interface> {
         self.by_kernel(self.sender)?.interface.as_ref()
     }
 
-    /// The receiving host's interface towards the other end; none where our own stack receives.
+    /// Returns the receiving host's interface towards the other end; `None` for our stack.
     #[must_use]
     pub fn receives_by(&self) -> Option<&'a Interface> {
         self.by_kernel(self.receiver)?.interface.as_ref()
     }
 
-    /// Whether our own stack moves the payload at an end.
+    /// Returns true if our stack carries the payload at an end.
     #[must_use]
     pub fn is_own_stack(&self, role: Role) -> bool {
         self.stack(role) == STACK_NAME
@@ -197,7 +200,7 @@ impl<'a> Way<'a> {
         self.host(role).filter(|_| !self.is_own_stack(role))
     }
 
-    /// How the threads of one part of this direction spent their time.
+    /// Returns the time of the threads at one end of this direction.
     #[must_use]
     pub fn time(&self, part: CountedAt) -> Option<Time> {
         let role = match part {
@@ -208,7 +211,7 @@ impl<'a> Way<'a> {
         let own = cost.threads.iter();
         let own = own.filter(|thread| thread.direction == self.direction && thread.part == part);
         let time = Time::of(own)?;
-        // A receiver of datagrams listens on after the last one, for those that are late.
+        // A UDP receiver keeps listening for late datagrams after the last one.
         let silence = match (part, self.plan().protocol) {
             (CountedAt::Receiver, Protocol::Udp) => self
                 .time(CountedAt::Sender)
@@ -222,7 +225,7 @@ impl<'a> Way<'a> {
         })
     }
 
-    /// Whether an end looks again and again instead of sleeping: that it is busy says nothing.
+    /// Returns true if an end polls instead of sleeping: then its load carries no information.
     #[must_use]
     pub fn polls(&self, role: Role) -> bool {
         let polls = matches!(
@@ -232,8 +235,8 @@ impl<'a> Way<'a> {
         polls || self.is_own_stack(role)
     }
 
-    /// Whether one part sleeps where it can, and moves so much between two sleeps, and by each call, that
-    /// its processor time is that of the bytes.
+    /// Returns true if an end blocks when it can, and moves so much data per sleep and per call
+    /// that its processor time is that of the bytes.
     #[must_use]
     pub fn works_in_large_pieces(&self, part: CountedAt) -> bool {
         let role = match part {
@@ -243,7 +246,7 @@ impl<'a> Way<'a> {
         let Some(time) = self.time(part).filter(|_| !self.polls(role)) else {
             return false;
         };
-        // Through little room go small pieces, whatever the calls move.
+        // Small buffers make small chunks, whatever the size of the calls.
         let room = [self.send_buffer(), self.receive_buffer()];
         if room
             .into_iter()
@@ -258,13 +261,13 @@ impl<'a> Way<'a> {
         bytes / pieces >= LARGE_PIECE
     }
 
-    /// The flows.
+    /// Returns the flows.
     #[must_use]
     pub fn streams(&self) -> &'a [Stream] {
         &self.figures.streams
     }
 
-    /// The sending sockets that are known.
+    /// Returns the recorded sending sockets.
     pub fn senders(&self) -> impl Iterator<Item = &'a Socket> {
         self.figures
             .streams
@@ -272,7 +275,7 @@ impl<'a> Way<'a> {
             .filter_map(|stream| stream.sender.as_ref())
     }
 
-    /// The receiving sockets that are known.
+    /// Returns the recorded receiving sockets.
     pub fn receivers(&self) -> impl Iterator<Item = &'a Socket> {
         self.figures
             .streams
@@ -280,7 +283,7 @@ impl<'a> Way<'a> {
             .filter_map(|stream| stream.receiver.as_ref())
     }
 
-    /// The smallest send buffer that a flow was granted.
+    /// Returns the smallest send buffer granted to a flow.
     #[must_use]
     pub fn send_buffer(&self) -> Option<u64> {
         self.senders()
@@ -288,7 +291,7 @@ impl<'a> Way<'a> {
             .min()
     }
 
-    /// The smallest receive buffer that a flow was granted.
+    /// Returns the smallest receive buffer granted to a flow.
     #[must_use]
     pub fn receive_buffer(&self) -> Option<u64> {
         self.receivers()
@@ -296,7 +299,7 @@ impl<'a> Way<'a> {
             .min()
     }
 
-    /// The congestion control of its flows.
+    /// Returns the congestion control of the flows.
     #[must_use]
     pub fn congestion_control(&self) -> Option<&'a str> {
         self.senders()
@@ -304,7 +307,7 @@ impl<'a> Way<'a> {
             .or(self.record.plan.congestion_control.as_deref())
     }
 
-    /// The counted intervals.
+    /// Returns the intervals after the omitted time.
     pub fn intervals(&self) -> impl Iterator<Item = &'a Interval> {
         let direction = self.direction;
         let intervals = self.record.intervals.iter();
@@ -315,7 +318,7 @@ impl<'a> Way<'a> {
         })
     }
 
-    /// What TCP_INFO told; `None` where it was not asked, or its sender is not in view.
+    /// Returns TCP_INFO; `None` if it was not recorded.
     #[must_use]
     pub fn tcp(&self) -> Option<Tcp> {
         let told: Vec<(&Interval, _)> = self
@@ -341,7 +344,7 @@ impl<'a> Way<'a> {
         Some(tcp)
     }
 
-    /// What our own stack sent, where it is the sender of a stream: segments in all, and those sent again.
+    /// Returns the segments that our stack sent on a stream, and those that it retransmitted.
     #[must_use]
     pub fn sent_by_own_stack(&self) -> Option<(u64, u64)> {
         let is_own = self.is_own_stack(self.sender) && self.plan().protocol == Protocol::Tcp;
@@ -350,20 +353,21 @@ impl<'a> Way<'a> {
         Some((count("out_segments"), count("retransmitted_segments")))
     }
 
-    /// Frames that found no free descriptor, or buffer, at our own stack's port, where it receives.
+    /// Returns the frames dropped at our stack's port for lack of a free descriptor or buffer, if
+    /// our stack receives.
     #[must_use]
     pub fn ring_was_full(&self) -> u64 {
         self.at_own_port("port_ring_full") + self.at_own_port("port_no_buffer")
     }
 
-    /// Frames that our own stack's port did not take because they were too long, where it receives: the stack's doubts
-    /// say so of them.
+    /// Returns the frames that our stack's port dropped because they were too long, if our stack
+    /// receives. The stack reports a caveat for them.
     #[must_use]
     pub fn too_long_at_port(&self) -> u64 {
         self.at_own_port("port_too_long")
     }
 
-    /// A counter of our own stack's link, where it receives.
+    /// Returns a link counter of our stack, if it receives.
     fn at_own_port(&self, counter: &str) -> u64 {
         let host = self.host(self.receiver);
         let stack = host.and_then(|host| host.stack.as_ref());
@@ -371,9 +375,11 @@ impl<'a> Way<'a> {
         stack.map_or(0, |stack| stack.counter("link", counter))
     }
 
-    /// Frames that the sending kernel's interface put on the way and that our own stack's port did not give it; `None`
-    /// where either did not count, a frame may be several segments, the ends are two machines, whose wire others
-    /// use, too, or more arrived than were sent by half of these `lost` ones: then others' are among them.
+    /// Returns the frames that the sending kernel's interface transmitted and our stack's port did
+    /// not receive. `None` if one of them has no counter, if a frame may have several segments, or
+    /// if the ends are two machines, whose link carries other traffic as well. Also `None` if the
+    /// received frames exceed the sent ones by more than half of the `lost` ones: then frames of
+    /// other senders are included.
     #[must_use]
     pub fn missing_frames(&self, lost: u64) -> Option<u64> {
         if !self.is_in_view() {
@@ -397,31 +403,32 @@ impl<'a> Way<'a> {
         (cut && is_ours).then(|| sent.added().saturating_sub(arrived))
     }
 
-    /// The largest packet of the sending interface, bytes.
+    /// Returns the MTU of the sending interface in bytes.
     #[must_use]
     pub fn mtu(&self) -> f64 {
         let mtu = self.sends_by().and_then(|interface| interface.mtu);
         f64::from(mtu.unwrap_or(1500))
     }
 
-    /// Whether its packets are IPv6's.
+    /// Returns true if the packets are IPv6.
     #[must_use]
     pub fn is_ipv6(&self) -> bool {
         let mut sockets = self.senders().chain(self.receivers());
         let told = sockets.find_map(|socket| socket.remote.as_deref().or(socket.local.as_deref()));
         let address = super::bare(told.unwrap_or(&self.plan().host));
-        // With a zone it is no address to the library, and IPv6's all the same.
+        // The standard library does not parse addresses with a zone.
         let address = address.split('%').next().unwrap_or(address);
         let parsed = address.parse::<IpAddr>();
         parsed.is_ok_and(|address| address.to_canonical().is_ipv6())
     }
 
-    /// IP's header, bytes.
+    /// Returns the size of the IP header in bytes.
     fn ip_header(&self) -> f64 {
         if self.is_ipv6() { 40.0 } else { 20.0 }
     }
 
-    /// TCP's header with its options, bytes: kernels send time stamps unless either was told not to.
+    /// Returns the size of the TCP header with options in bytes: kernels send timestamps unless one
+    /// of them has them disabled.
     fn tcp_header(&self) -> f64 {
         let is_off = |role| {
             let host = self.by_kernel(role);
@@ -434,12 +441,12 @@ impl<'a> Way<'a> {
         }
     }
 
-    /// A frame of TCP without payload, bytes.
+    /// Returns the size of a TCP frame without payload in bytes.
     pub(super) fn empty_frame(&self) -> f64 {
         ETHERNET + self.ip_header() + self.tcp_header()
     }
 
-    /// A frame that is full of payload of this direction, bytes.
+    /// Returns the size of a frame full of payload in bytes.
     pub(super) fn full_frame(&self) -> f64 {
         match self.packet_bytes() {
             Some(packet) => ETHERNET + packet,
@@ -447,7 +454,8 @@ impl<'a> Way<'a> {
         }
     }
 
-    /// Packets of UDP at their largest, bytes; none for TCP, which asks its far end.
+    /// Returns the largest UDP packet in bytes; `None` for TCP, whose segment size depends on the
+    /// peer.
     #[must_use]
     pub fn packet_bytes(&self) -> Option<f64> {
         let plan = self.plan();
@@ -455,7 +463,7 @@ impl<'a> Way<'a> {
         (plan.protocol == Protocol::Udp).then(|| whole.min(self.mtu()))
     }
 
-    /// IP packets that a datagram is cut into; 1 for TCP.
+    /// Returns the number of IP packets per datagram; 1 for TCP.
     #[must_use]
     pub fn fragments(&self) -> f64 {
         let plan = self.plan();
@@ -470,18 +478,18 @@ impl<'a> Way<'a> {
             room
         };
         let each = (room / FRAGMENT_UNIT).floor().max(1.0) * FRAGMENT_UNIT;
-        // The last one may be as long as there is room.
+        // The last fragment need not be a multiple of the unit.
         1.0 + ((whole - room) / each).ceil().max(1.0)
     }
 
-    /// Bits of frames for each bit of payload: headers counted, with what a wire adds or without.
+    /// Returns the bits on the wire per payload bit: headers included, plus `wire` bytes per frame.
     fn overhead(&self, wire: f64) -> f64 {
         let plan = self.plan();
         let headers = ETHERNET + self.ip_header();
         match plan.protocol {
             Protocol::Tcp => {
                 let mss = self.tcp().map_or(1448.0, |tcp| tcp.mss);
-                // A write smaller than a segment may travel alone; most are joined.
+                // A write below the segment size may be sent alone; most are coalesced.
                 (mss + headers + self.tcp_header() + wire) / mss
             }
             Protocol::Udp => {
@@ -493,25 +501,25 @@ impl<'a> Way<'a> {
                     0.0
                 };
                 let frame = payload + UDP_HEADER + packets * (headers + fragment + wire);
-                // Frames have 60 bytes at least (IEEE 802.3), 64 with check sequence.
+                // Frames have at least 60 bytes (IEEE 802.3), 64 with FCS.
                 frame.max(60.0 + wire) / payload
             }
         }
     }
 
-    /// What arrived in bits of frames a second, Ethernet's header counted (as token buckets count).
+    /// Returns the received rate in bit/s with Ethernet headers, as token buckets count.
     #[must_use]
     pub fn l2_bps(&self) -> Option<f64> {
         Some(self.goodput()? * self.overhead(0.0))
     }
 
-    /// What arrived in bits a second on a wire.
+    /// Returns the received rate in bit/s on the wire.
     #[must_use]
     pub fn l1_bps(&self) -> Option<f64> {
         Some(self.goodput()? * self.overhead(WIRE))
     }
 
-    /// The slower of both ends' links, bit/s.
+    /// Returns the speed of the slower link in bit/s.
     #[must_use]
     pub fn line_bps(&self) -> Option<u64> {
         let speed = |interface: Option<&Interface>| interface?.speed_bps;
@@ -521,14 +529,14 @@ impl<'a> Way<'a> {
         }
     }
 
-    /// What arrived over the rate of the slower link.
+    /// Returns the received rate over the speed of the slower link.
     #[must_use]
     pub fn share_of_line(&self) -> Option<f64> {
         Some(self.l1_bps()? / self.line_bps()? as f64)
     }
 
-    /// Whether the path carried what it can: a known rate is used up, or its queues are full while both
-    /// ends have time to spare.
+    /// Returns true if the path is saturated: a known rate is used up, or its queues are full while
+    /// both ends have idle time.
     #[must_use]
     pub fn fills_path(&self) -> bool {
         self.share_of_line().is_some_and(|share| share >= FULL)
@@ -536,9 +544,10 @@ impl<'a> Way<'a> {
             || self.shaped_elsewhere().is_some()
     }
 
-    /// Whether next to nothing but a congestion window that was full held the sender, and what it let out was
-    /// acknowledged as soon as a long path can: then no thread of either end kept it waiting, however long one stood in
-    /// line. A sender is busy whenever anything is under way, with room in its window as well.
+    /// Returns true if almost only a full congestion window limited the sender, and its data was
+    /// acknowledged as fast as a long path permits. Then no thread delayed it, however long one
+    /// waited for a core. TCP_INFO counts a sender as busy whenever data is in flight, even with a
+    /// window that is not full.
     #[must_use]
     pub fn waits_for_path(&self) -> bool {
         let waits = |tcp: Tcp| {
@@ -551,8 +560,8 @@ impl<'a> Way<'a> {
         self.plan().protocol == Protocol::Tcp && self.tcp().is_some_and(waits)
     }
 
-    /// The rate of a bottleneck out of view, bit/s of payload: TCP has a standing queue, its rate is
-    /// steady, and both ends have time to spare.
+    /// Returns the payload rate of a hidden bottleneck in bit/s: TCP has a standing queue, its rate
+    /// is steady, and both ends have idle time.
     #[must_use]
     pub fn shaped_elsewhere(&self) -> Option<f64> {
         if self.plan().protocol != Protocol::Tcp || self.plan().rate_bps.is_some() {
@@ -560,13 +569,13 @@ impl<'a> Way<'a> {
         }
         let tcp = self.tcp()?;
         let free = |part| self.time(part).is_some_and(|time| time.free() > 0.3);
-        // A receiver without time makes a steady rate as well. Of another program nobody knows.
+        // A saturated receiver causes a steady rate as well; the times of another tool are unknown.
         let reads = self.time(CountedAt::Receiver).is_none() || free(CountedAt::Receiver);
         let waiting = tcp.rtt_ns - tcp.min_rtt_ns;
         let queue = tcp.queueing() > 0.6 && waiting > STANDING_NS;
-        // A single interval tells of no rate that stays.
+        // A steady rate needs more than one interval.
         let steady = self.rates().len() > PLATEAU && self.spread()? < 0.15;
-        // Between two ends of one machine nothing holds so much to a rate without being in view.
+        // Between two ends of one machine every rate limiter of this size is visible.
         let one_machine = self.is_in_view();
         if one_machine && self.goodput()? > LARGEST_OUT_OF_VIEW || self.is_held_by_loss() {
             return None;
@@ -576,7 +585,7 @@ impl<'a> Way<'a> {
             .flatten()
     }
 
-    /// How much the intervals' rates differ: interquartile range over median, the first one left out.
+    /// Returns the spread of the interval rates without the first: interquartile range over median.
     #[must_use]
     pub fn spread(&self) -> Option<f64> {
         let mut rates: Vec<f64> = self.rates().into_iter().skip(1).collect();
@@ -584,7 +593,7 @@ impl<'a> Way<'a> {
             return Some(0.0);
         }
         rates.sort_by(f64::total_cmp);
-        // Few have no quartiles worth the name: half of their whole range.
+        // Too few intervals for quartiles: half of their full range.
         if let (Some(least), Some(most), true) = (rates.first(), rates.last(), rates.len() < 8) {
             let middle = rates[rates.len() / 2].max(1.0);
             return Some((most - least) / 2.0 / middle);
@@ -593,7 +602,7 @@ impl<'a> Way<'a> {
         Some((at(0.75) - at(0.25)) / at(0.5).max(1.0))
     }
 
-    /// Payload bits per second of each counted interval.
+    /// Returns the payload rate of each interval in bit/s.
     #[must_use]
     pub fn rates(&self) -> Vec<f64> {
         let rate = |interval: &Interval| {
@@ -602,7 +611,7 @@ impl<'a> Way<'a> {
         self.intervals().map(rate).collect()
     }
 
-    /// Datagrams of this direction that were lost at a place.
+    /// Returns the datagrams of this direction that were lost at a place.
     #[must_use]
     pub fn lost_at(&self, place: &str) -> u64 {
         let losses = self.record.losses.iter();
@@ -612,15 +621,15 @@ impl<'a> Way<'a> {
             .sum()
     }
 
-    /// Sends for which the kernel had no way to the far end.
+    /// Returns the sends for which the kernel had no route to the peer.
     #[must_use]
     pub fn unroutable(&self) -> u64 {
         let told = self.senders().filter_map(|socket| socket.unroutable);
         told.map(u64::from).sum()
     }
 
-    /// Datagrams that were given up because the socket had no room: what waited for a way to the far end
-    /// had none either, and is not counted here.
+    /// Returns the datagrams dropped because the socket buffer was full. Those that waited for a
+    /// missing route are not included.
     #[must_use]
     pub fn lost_for_room(&self) -> u64 {
         match self.unroutable() {
@@ -629,7 +638,7 @@ impl<'a> Way<'a> {
         }
     }
 
-    /// Datagrams that got a number.
+    /// Returns the datagrams that got a sequence number.
     #[must_use]
     pub fn packets_sent(&self) -> f64 {
         let summary = self.summary();
@@ -637,13 +646,13 @@ impl<'a> Way<'a> {
         sent.unwrap_or(0).max(1) as f64
     }
 
-    /// Share of the datagrams that were lost at a place.
+    /// Returns the share of the datagrams lost at a place.
     #[must_use]
     pub fn lost_share(&self, place: &str) -> f64 {
         self.lost_at(place) as f64 / self.packets_sent()
     }
 
-    /// Packets that crossed the path in this direction, about.
+    /// Returns the approximate number of packets that crossed the path in this direction.
     #[must_use]
     pub fn packets(&self) -> f64 {
         match self.plan().protocol {
@@ -656,32 +665,33 @@ impl<'a> Way<'a> {
     }
 }
 
-/// What passes a link of one machine whose rate no discipline holds, bit/s: a program that emulates one carries
-/// less.
+/// Highest rate of a hidden limit between two ends of one machine without a qdisc, bit/s: programs
+/// that emulate a link carry less.
 const LARGEST_OUT_OF_VIEW: f64 = 5e9;
 
-/// Bytes of a piece from which they cost more than what comes with each.
+/// Chunk size in bytes from which the bytes cost more than the fixed cost of a chunk.
 const LARGE_PIECE: u64 = 32 << 10;
 
-/// Intervals behind the first one that have to be alike for a plateau.
+/// Intervals after the first one that must have equal rates for a plateau.
 pub(crate) const PLATEAU: usize = 2;
 
-/// Share of a known rate from which a path is used up: what is left is the start and the end.
+/// Share of a known rate from which the path is saturated; the rest is start and end of the run.
 pub(crate) const FULL: f64 = 0.9;
 
-/// Share of the time in which the congestion window alone holds a sender from which nothing else does.
+/// Share of the time limited by the congestion window alone from which nothing else limits the
+/// sender.
 const HELD: f64 = 0.85;
 
-/// Part of the congestion window that is under way from which it is full: 0.99 to 1.01 where it was what held a stream,
-/// 0.42 to 0.48 where something else did.
+/// Data in flight over congestion window from which the window is full: 0.99 to 1.01 was measured
+/// for streams limited by it, 0.42 to 0.48 for others.
 const WINDOW_FULL: f64 = 0.8;
 
-/// Mean over least round-trip time up to which acknowledgements come as soon as the path lets them: 1.02 where a
-/// spinning receiver waited for half of the time for its core, over 60 ms.
+/// Mean over minimum round-trip time up to which acknowledgements are prompt: 1.02 was measured
+/// over 60 ms with a spinning receiver that waited for its core half of the time.
 const PROMPT: f64 = 1.25;
 
-/// A queue that holds packets for so long stands in the network: both ends' own queues on a 2-core VM stay
-/// below it.
+/// Queueing delay from which a standing queue is in the network: the queues of both ends on a
+/// 2-core VM stay below it.
 pub(crate) const STANDING_NS: f64 = 700_000.0;
 
 fn over_intervals(told: &[(&Interval, &linerate_metric::cost::TcpInterval)]) -> Tcp {
