@@ -1,4 +1,4 @@
-//! A record as rules look at it: by direction and by end.
+//! View of a record for the rules: by direction and by end.
 
 mod again;
 mod loss;
@@ -19,23 +19,23 @@ use linerate_metric::facts::{Host, Interface, Role};
 use linerate_metric::plan::{Cpus, Direction, Kind, Plan, Protocol, Sched, Wait};
 use linerate_metric::record::{CountedAt, CpuCost, Record};
 
-/// Drivers whose frames touch no wire: what a device does to them is none of theirs.
+/// Drivers of virtual interfaces, whose frames use no wire: device settings do not affect them.
 const VIRTUAL: &[&str] = &["veth", "tun", "bridge", "dummy", "ifb"];
 
-/// A record, and how to ask it.
+/// Read-only view of a record, with the queries that rules need.
 pub struct Case<'a> {
-    /// All of it.
+    /// Record.
     pub record: &'a Record,
-    /// Its plan.
+    /// Plan of the run.
     pub plan: &'a Plan,
-    /// Its directions, of throughput and of round trips.
+    /// Directions of a throughput or latency run.
     pub ways: Vec<Way<'a>>,
-    /// What the client's and the server's hosts are called in their lab.
+    /// Names of the client's and the server's host in their lab.
     pub(crate) places: [String; 2],
 }
 
 impl<'a> Case<'a> {
-    /// The case that a record makes.
+    /// Creates the view of a record.
     #[must_use]
     pub fn new(record: &'a Record) -> Self {
         let ways = record.directions.iter();
@@ -47,41 +47,42 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// The directions of a throughput run over a protocol; none of any other run.
+    /// Returns the directions of a throughput run over a protocol; none for other runs.
     pub fn throughput(&self, protocol: Protocol) -> impl Iterator<Item = &Way<'a>> {
         let is = self.plan.kind == Kind::Throughput && self.plan.protocol == protocol;
         self.ways.iter().filter(move |_| is)
     }
 
-    /// Whether one of these was said against the record's figures.
+    /// Returns true if the record has one of these caveats.
     #[must_use]
     pub fn is_doubted(&self, doubts: &[&str]) -> bool {
         let mut said = self.record.validity.iter();
         said.any(|said| doubts.contains(&&*said.doubt))
     }
 
-    /// Whether a port had nothing at the other end of its wire: then it is no sign of anything how fast it took
-    /// frames, or how often it took none.
+    /// Returns true if a port had no carrier: then the speed at which it accepted frames is
+    /// meaningless.
     #[must_use]
     pub fn lacks_carrier(&self) -> bool {
         self.is_doubted(&["no-carrier"])
     }
 
-    /// The same, or nobody was at the other end of a port, ever or for a while, or the port itself stopped: frames
-    /// went nowhere, and neither whoever sent them nor a ring is the limit.
+    /// Returns true if a port had no carrier, no peer at some time, or stopped: frames were lost
+    /// there, and neither the sender nor a ring is the limit.
     #[must_use]
     pub fn leads_nowhere(&self) -> bool {
         self.lacks_carrier() || self.is_doubted(&["no-peer", "peer-left", "port-stopped"])
     }
 
-    /// Whether the rate that was asked for is so low that one burst is most of the run: what is measured tells nothing of it.
+    /// Returns true if the requested rate is so low that one burst is most of the run: then the
+    /// measured rate is meaningless.
     #[must_use]
     pub fn is_coarse(&self) -> bool {
         self.is_doubted(&["rate-too-coarse"])
     }
 
-    /// Whether there was no way between the ends for a while: a link was down, or a route was gone. Then what
-    /// rises and falls over the run tells nothing of rates and queues.
+    /// Returns true if the ends had no connectivity for a while, because a link was down or a route
+    /// was missing: then changes of the rate say nothing about rates and queues.
     #[must_use]
     pub fn was_cut_off(&self) -> bool {
         let mut counters = self.record.counters.iter();
@@ -89,25 +90,25 @@ impl<'a> Case<'a> {
             || self.ways.iter().any(|way| way.unroutable() > 0)
     }
 
-    /// Whether round trips were measured, and were completed.
+    /// Returns true if round trips were measured and completed.
     #[must_use]
     pub fn is_latency(&self) -> bool {
         self.plan.kind == Kind::Latency && self.record.summary.rtt_ns.is_some()
     }
 
-    /// The host of an end.
+    /// Returns the host of an end.
     #[must_use]
     pub fn host(&self, role: Role) -> Option<&'a Host> {
         host(self.record, role)
     }
 
-    /// The interface of an end towards the other.
+    /// Returns the interface of an end towards the other.
     #[must_use]
     pub fn interface(&self, role: Role) -> Option<&'a Interface> {
         self.host(role)?.interface.as_ref()
     }
 
-    /// The interface of an end where it is a device, and neither virtual nor loopback.
+    /// Returns the interface of an end if it is hardware, not virtual or loopback.
     #[must_use]
     pub fn device(&self, role: Role) -> Option<&'a Interface> {
         self.interface(role)
@@ -118,7 +119,8 @@ impl<'a> Case<'a> {
             })
     }
 
-    /// The address of an end, as the sockets of its flows had it; of the far one without any, what was asked for.
+    /// Returns the address of an end from the sockets of its flows; for a server without sockets
+    /// the requested host.
     #[must_use]
     pub fn address(&self, role: Role) -> String {
         let of_way = |way: &Way<'a>| {
@@ -137,51 +139,51 @@ impl<'a> Case<'a> {
         address.trim_start_matches("::ffff:").to_owned()
     }
 
-    /// Whether the ends speak IPv6 with each other.
+    /// Returns true if the run used IPv6.
     #[must_use]
     pub fn is_ipv6(&self) -> bool {
         self.address(Role::Server).contains(':')
     }
 
-    /// Headers of a datagram: IP's and UDP's, bytes.
+    /// Returns the size of a datagram's IP and UDP headers in bytes.
     #[must_use]
     pub fn datagram_headers(&self) -> u32 {
         if self.is_ipv6() { 48 } else { 28 }
     }
 
-    /// What an end's threads cost.
+    /// Returns the processor cost of an end's threads.
     #[must_use]
     pub fn cpu(&self, role: Role) -> Option<&'a CpuCost> {
         cpu(self.record, role)
     }
 
-    /// Whether both ends were one machine, as far as they told.
+    /// Returns true if both ends ran on one machine, as far as the record shows.
     #[must_use]
     pub fn one_machine(&self) -> bool {
         let boot = |role| self.host(role)?.boot_id.as_deref();
         boot(Role::Client).is_some() && boot(Role::Client) == boot(Role::Server)
     }
 
-    /// Whether the far end is another program, of which nothing is known but what it says.
+    /// Returns true if the server is another tool, which reports only its results.
     #[must_use]
     pub fn far_is_foreign(&self) -> bool {
         self.plan.dialect.is_some()
     }
 
-    /// Whether this is what a server of ours noted of another program's test: it counts what moves, and
-    /// neither its processors nor anything of the client's.
+    /// Returns true for a record of our server about another tool's client: it counts payload, and
+    /// has neither processor times nor facts of the client.
     #[must_use]
     pub fn is_of_a_guest(&self) -> bool {
         self.far_is_foreign() && self.host(Role::Client).is_none()
     }
 
-    /// How an end waits.
+    /// Returns the wait mode of an end.
     #[must_use]
     pub fn wait(&self, role: Role) -> Option<Wait> {
         wait(self.plan, role)
     }
 
-    /// The processors that an end's threads were put on.
+    /// Returns the processors assigned to an end's threads.
     #[must_use]
     pub fn cpus(&self, role: Role) -> &'a Cpus {
         match role {
@@ -190,7 +192,8 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// How an end's threads were scheduled: as was asked for, or else as the program was started.
+    /// Returns the scheduling policy of an end's threads: the requested one, or that of the
+    /// program's start.
     #[must_use]
     pub fn sched(&self, role: Role) -> Sched {
         let asked = self.asked_sched(role);
@@ -201,7 +204,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// How an end's threads were asked to be scheduled.
+    /// Returns the requested scheduling policy of an end's threads.
     #[must_use]
     pub fn asked_sched(&self, role: Role) -> Sched {
         match role {
@@ -210,7 +213,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Where it is known from how an end's threads were scheduled.
+    /// Returns the evidence source of the scheduling policy.
     #[must_use]
     pub fn sched_read(&self, role: Role) -> String {
         match self.asked_sched(role) == self.sched(role) {
@@ -219,15 +222,15 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// A setting of an end's kernel: the last of its numbers.
+    /// Returns a sysctl of an end's kernel: the last of its numbers.
     #[must_use]
     pub fn sysctl(&self, role: Role, name: &str) -> Option<u64> {
         let text = self.host(role)?.sysctls.get(name)?;
         text.split_whitespace().next_back()?.parse().ok()
     }
 
-    /// What a counter added, of all hosts and interfaces that `of` lets through; `None` where none was
-    /// read.
+    /// Returns the increase of a counter, summed over the hosts and interfaces that `of` accepts;
+    /// `None` if no such counter was read.
     #[must_use]
     pub fn added(&self, counter: &str, of: impl Fn(&str, Option<&str>) -> bool) -> Option<u64> {
         let found = self.record.counters.iter().filter(|found| {
@@ -237,8 +240,8 @@ impl<'a> Case<'a> {
         (!added.is_empty()).then(|| added.iter().sum())
     }
 
-    /// Whether an end's processors had time to halt, as far as that is known: of two ends on one machine one
-    /// reads them.
+    /// Returns true if an end's processors had idle time, or if it is unknown: of two ends on one
+    /// machine, one reads the processor times.
     #[must_use]
     pub fn rests(&self, role: Role) -> bool {
         let machine = self.cpu(role).and_then(|cost| cost.machine);
@@ -246,7 +249,7 @@ impl<'a> Case<'a> {
         idle.is_none_or(|idle| idle > 0.15)
     }
 
-    /// What the threads of one part of the whole run did with their time, all directions.
+    /// Returns the time of an end's threads, all directions.
     #[must_use]
     pub fn time(&self, role: Role) -> Option<Time> {
         let time = Time::of(self.cpu(role)?.threads.iter())?;
@@ -257,11 +260,11 @@ impl<'a> Case<'a> {
     }
 }
 
-/// An address without the port behind it.
+/// Strips the port from an address.
 fn bare(address: &str) -> &str {
     match address.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or(rest),
-        // One of IPv6 without brackets has no port.
+        // An IPv6 address without brackets has no port.
         None => match address.split_once(':') {
             Some((host, port)) if !port.contains(':') => host,
             _ => address,
@@ -271,11 +274,11 @@ fn bare(address: &str) -> &str {
 
 pub(crate) fn host(record: &Record, role: Role) -> Option<&Host> {
     let told = record.hosts.iter().find(|host| host.role == Some(role));
-    // A record of one machine names its host without a role.
+    // A record of a single host has no role for it.
     told.or_else(|| record.hosts.first().filter(|host| host.role.is_none()))
 }
 
-/// How an end waits, where that is known.
+/// Returns the wait mode of an end, where it is known.
 fn wait(plan: &Plan, role: Role) -> Option<Wait> {
     match (&plan.wait, role) {
         (Some(wait), Role::Client) => Some(wait.near),
@@ -289,7 +292,7 @@ pub(crate) fn cpu(record: &Record, role: Role) -> Option<&CpuCost> {
     record.summary.cpu.iter().find(|cost| cost.role == role)
 }
 
-/// What an end is called in sentences.
+/// Returns the name of an end for sentences.
 #[must_use]
 pub fn name(role: Role) -> &'static str {
     match role {
@@ -298,7 +301,7 @@ pub fn name(role: Role) -> &'static str {
     }
 }
 
-/// The part that an end has in a direction.
+/// Returns the sending and the receiving role of a direction.
 #[must_use]
 pub(crate) fn ends(kind: Kind, direction: Direction) -> (Role, Role) {
     match (kind, direction) {
@@ -307,7 +310,7 @@ pub(crate) fn ends(kind: Kind, direction: Direction) -> (Role, Role) {
     }
 }
 
-/// The part of a direction as sentences have it.
+/// Returns the name of a flow's end for sentences.
 #[must_use]
 pub fn part_name(part: CountedAt) -> &'static str {
     match part {

@@ -1,9 +1,9 @@
-//! How rules write their findings.
+//! Builder of findings.
 
 use linerate_metric::finding::{End, Evidence, Finding, FindingKind, Value};
 use linerate_metric::plan::Direction;
 
-/// A finding in the making.
+/// A finding under construction.
 #[derive(Clone, Debug)]
 pub struct Draft(Finding);
 
@@ -26,25 +26,25 @@ impl Draft {
         })
     }
 
-    /// Something that can be changed.
+    /// Starts a finding of a cause, which can be changed.
     #[must_use]
     pub fn cause(id: &str, end: impl Into<End>) -> Self {
         Self::new(FindingKind::Cause, id, end)
     }
 
-    /// Something that the run came up against.
+    /// Starts a finding of a limit that the run reached.
     #[must_use]
     pub fn limit(id: &str, end: impl Into<End>) -> Self {
         Self::new(FindingKind::Limit, id, end)
     }
 
-    /// Something that could not be decided.
+    /// Starts a finding of something that could not be decided.
     #[must_use]
     pub fn unknown(id: &str, end: impl Into<End>) -> Self {
         Self::new(FindingKind::Unknown, id, end)
     }
 
-    /// A cause or, where `limit` holds, a limit.
+    /// Starts a limit if `limit` is true, else a cause.
     #[must_use]
     pub fn limit_if(limit: bool, id: &str, end: impl Into<End>) -> Self {
         match limit {
@@ -53,14 +53,14 @@ impl Draft {
         }
     }
 
-    /// The direction that it concerns.
+    /// Sets the direction.
     #[must_use]
     pub fn way(mut self, direction: Direction) -> Self {
         self.0.direction = Some(direction);
         self
     }
 
-    /// What it costs, as a share; cut to 0 to 1.
+    /// Sets the cost as a share, clamped to 0 to 1.
     #[must_use]
     pub fn cost(mut self, share: f64) -> Self {
         self.0.cost = match share.is_finite() {
@@ -70,14 +70,14 @@ impl Draft {
         self
     }
 
-    /// What happened, as a sentence.
+    /// Sets the sentence that states the cause.
     #[must_use]
     pub fn says(mut self, what: impl Into<String>) -> Self {
         self.0.what = what.into();
         self
     }
 
-    /// A reading.
+    /// Adds an evidence.
     #[must_use]
     pub fn seen(
         mut self,
@@ -96,7 +96,7 @@ impl Draft {
         self
     }
 
-    /// A reading, where there is one.
+    /// Adds an evidence if there is a value.
     #[must_use]
     pub fn seen_if<V: IntoValue>(
         self,
@@ -111,7 +111,7 @@ impl Draft {
         }
     }
 
-    /// A reading that could not be made, and why.
+    /// Adds an evidence that could not be read, with the reason.
     #[must_use]
     pub fn missing(mut self, counter: &str, read: &str, why: impl Into<String>) -> Self {
         self.0.evidence.push(Evidence {
@@ -124,14 +124,14 @@ impl Draft {
         self
     }
 
-    /// What to do, as a sentence.
+    /// Sets the sentence that states the remedy.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.0.remedy = remedy.into();
         self
     }
 
-    /// The exact command or setting; an empty text is none.
+    /// Sets the exact command or setting; an empty text sets none.
     #[must_use]
     pub fn command(mut self, command: impl Into<String>) -> Self {
         let command = command.into();
@@ -141,14 +141,14 @@ impl Draft {
         self
     }
 
-    /// Something of this kind that the run had already.
+    /// Adds a similar remedy that the run already used.
     #[must_use]
     pub fn tried(mut self, what: Option<String>) -> Self {
         self.0.tried.extend(what);
         self
     }
 
-    /// What the remedy gives: the figure after over the figure before. Left out when that is no gain.
+    /// Sets the estimated gain, figure after over figure before; ignored unless it exceeds 1.
     #[must_use]
     pub fn gain(mut self, factor: Option<f64>, formula: impl Into<String>) -> Self {
         let factor = factor.map(|factor| (factor * 1e3).round() / 1e3);
@@ -159,16 +159,16 @@ impl Draft {
         self
     }
 
-    /// The finding; none without evidence, whatever a rule wants.
+    /// Returns the finding; `None` without evidence.
     #[must_use]
     pub fn found(self) -> Option<Finding> {
         (!self.0.evidence.is_empty()).then_some(self.0)
     }
 }
 
-/// What can stand as the value of a reading.
+/// Types that can be the value of an evidence.
 pub trait IntoValue {
-    /// The same as a value.
+    /// Converts to an evidence value.
     fn into_value(self) -> Value;
 }
 
@@ -185,7 +185,7 @@ impl IntoValue for u32 {
 }
 
 impl IntoValue for f64 {
-    /// Four digits behind the point, and whole numbers as such from a million on.
+    /// Rounds to four decimals; from a million on to an integer.
     fn into_value(self) -> Value {
         match self.abs() {
             large if (1e6..9e15).contains(&large) && self > 0.0 => {

@@ -1,10 +1,11 @@
-//! What the ends of a run are called in its counters.
+//! Names of both ends' hosts in the counters of a record.
 
 use linerate_metric::record::Record;
 
-/// What the hosts of both ends are called: in a lab by its file, else `client` and `server`.
+/// Returns the host names of client and server: in a lab those of its file, else `client` and
+/// `server`.
 pub(crate) fn places(record: &Record) -> [String; 2] {
-    // What hosts count as a whole is read at the client first, then at the server.
+    // Host-wide counters are recorded for the client first, then for the server.
     let mut hosts: Vec<&str> = Vec::new();
     for counter in record
         .counters
@@ -15,7 +16,7 @@ pub(crate) fn places(record: &Record) -> [String; 2] {
             hosts.push(&counter.host);
         }
     }
-    // Our own stack's counters stand under its part beside those of the lab's hosts.
+    // Counters of our stack are listed under the role, next to those of the lab's hosts.
     let of_lab = |host: &&&str| !["client", "server"].contains(*host);
     let of_lab: Vec<&str> = hosts.iter().filter(of_lab).copied().collect();
     let ends = if of_lab.len() >= 2 { of_lab } else { hosts };
@@ -25,8 +26,8 @@ pub(crate) fn places(record: &Record) -> [String; 2] {
     }
 }
 
-/// The record with the counters of both ends under what the ends are in it, `client` and `server`: within a lab
-/// they stand under the names of its hosts. `None` where they do so already.
+/// Returns the record with the counters of both ends under `client` and `server`. In a lab they
+/// have the names of its hosts. `None` if no renaming is necessary.
 pub(crate) fn by_their_parts(record: &Record, [near, far]: &[String; 2]) -> Option<Record> {
     if (near.as_str(), far.as_str()) == ("client", "server") {
         return None;
