@@ -1,8 +1,8 @@
-//! Why a run was no faster: a record in, findings out.
+//! Explains a run: a record in, findings out.
 //!
-//! Nothing here measures, asks the machine, or knows where a record came from: a record from another
-//! host is explained as well as one's own. Each rule is a file of [`rules`], pure, and tells its finding
-//! only with the readings that prove it. What could not be read is said as that.
+//! Nothing here measures or reads the machine, so records of other hosts can be explained as well.
+//! Each rule is a pure function in a file of [`rules`] and attaches the evidence to its finding.
+//! Values that could not be read are reported as missing.
 #![forbid(unsafe_code)]
 
 pub mod case;
@@ -23,9 +23,9 @@ use linerate_metric::set::RunSet;
 
 use crate::case::Case;
 
-/// Why a run was no faster: what costs most comes first, and behind it what only follows from it.
+/// Explains why a run was not faster: findings sorted by cost, each followed by its consequences.
 ///
-/// Causes come before limits, limits before what is not known.
+/// Causes come before limits, limits before unknowns.
 #[must_use]
 pub fn explain(record: &Record) -> Vec<Finding> {
     if record.interrupted && record.summary.duration_ns.is_none() {
@@ -43,7 +43,8 @@ pub fn explain(record: &Record) -> Vec<Finding> {
     rank::rank(found, case.one_machine())
 }
 
-/// Says so where a command needs our own server in the place of the program that was there.
+/// Adds a note to the remedy if its command needs our server instead of the third-party server of
+/// the run.
 fn name_far_end(case: &Case<'_>, finding: &mut Finding) {
     let Some(dialect) = case
         .plan
@@ -63,17 +64,17 @@ fn name_far_end(case: &Case<'_>, finding: &mut Finding) {
     if finding.command.as_ref().is_some_and(asks) {
         let remedy = &mut finding.remedy;
         remedy.push_str(&format!(
-            "; {dialect} cannot carry that, `linerate server` in its place at the far end can"
+            "; {dialect} does not support that: run `linerate server` on the server host instead"
         ));
     }
 }
 
-/// Puts the findings into a record, in place of those that it had.
+/// Replaces the findings of a record.
 pub fn complete(record: &mut Record) {
     record.findings = explain(record);
 }
 
-/// The same for each run of a set.
+/// Replaces the findings of each run of a set.
 pub fn complete_set(set: &mut RunSet) {
     for run in &mut set.runs {
         complete(run);
@@ -88,7 +89,7 @@ mod tests {
     use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
     use linerate_metric::record::{DirectionFigures, Summary};
 
-    /// What a client has of a run with another program.
+    /// Returns the client's record of a run with another tool's server.
     fn foreign(dialect: &str, direction: Direction, plan: Plan, summary: Summary) -> Record {
         let text = include_str!("../../report/tests/fixtures/run-1.json");
         let mut record: Record = serde_json::from_str(text).expect("a record");
@@ -126,7 +127,7 @@ mod tests {
             let names: Vec<_> = found.iter().map(|f| (f.cause.as_str(), f.end)).collect();
             assert!(names.contains(&(cause, End::Server)), "{names:?}");
             let told = found.iter().find(|found| found.end == End::Server);
-            let remedy = &told.expect("it is told").remedy;
+            let remedy = &told.expect("a finding for the server").remedy;
             let back = direction == Direction::Receive;
             let asks = format!(
                 "`linerate throughput 10.0.0.1{}` here",
@@ -153,7 +154,9 @@ mod tests {
             };
             let record = foreign("discard", Direction::Send, plan, summary);
             let found = explain(&record);
-            let arrived = found.iter().any(|f| f.what.contains("all of it arrived"));
+            let arrived = found
+                .iter()
+                .any(|f| f.what.contains("all of it was received"));
             assert_eq!(arrived, told, "{protocol} {loss:?}");
             assert!(found.iter().all(|found| found.cause != "path-loss"));
         }

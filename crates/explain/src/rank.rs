@@ -1,11 +1,11 @@
-//! Which finding comes first, and which only follows from another.
+//! Order of findings, and links from consequences to their causes.
 
 use std::cmp::Ordering;
 
 use linerate_metric::finding::{End, Finding, FindingKind};
 
-/// What is a consequence of what: `(effect, what it follows from)`. An effect is linked to the first of its
-/// causes that was found, so the nearer one stands before the further.
+/// Pairs of consequence and cause: `(effect, cause)`. An effect is linked to the first of its
+/// causes that was found, so direct causes come before remote ones.
 pub const FOLLOWS: &[(&str, &str)] = &[
     ("shaped-link", "asymmetric-path"),
     ("qdisc-drop", "shaped-link"),
@@ -83,9 +83,9 @@ pub const FOLLOWS: &[(&str, &str)] = &[
     ("line-rate", "link-speed"),
 ];
 
-/// Causes that are an end's own: what its threads, its processors or its sockets lack explains nothing of the
-/// other end. The rest travel: a short queue at the sender leaves fragments at the receiver, and segmentation
-/// that is off at one end is work for both.
+/// Causes that affect only their own end: missing time of threads, processors or sockets explains
+/// nothing at the other end. Other causes also affect the peer: a short queue at the sender leaves
+/// incomplete datagrams at the receiver, and disabled segmentation offload costs both ends.
 const OF_ONE_END: &[&str] = &[
     "steal",
     "cpu-frequency",
@@ -96,18 +96,19 @@ const OF_ONE_END: &[&str] = &[
     "tool-limit",
 ];
 
-/// Of these, what both ends have in common where they are one machine.
+/// Causes of [`OF_ONE_END`] that two ends on one machine share.
 const OF_THE_MACHINE: &[&str] = &["steal", "cpu-frequency"];
 
-/// What follows from each other where payload of one direction concerns neither: the processors of `forward` turn round
-/// for frames that a short ring dropped. Between two ends a ring runs over because somebody has no time, and nobody's time
-/// goes where a ring runs over.
+/// Pairs of consequence and cause that are linked only in findings without a direction: the
+/// processors of `forward` repeat work for frames that a short ring dropped. Between two ends, a
+/// ring overflows because a thread has no time, and not the other way round.
 const OF_NO_DIRECTION: &[(&str, &str)] = &[("sender-cpu", "too-few-descriptors")];
 
-/// Links consequences to what they follow from, and puts what costs most first; `one_machine`: both ends were.
+/// Links consequences to their causes and sorts by cost. `one_machine`: both ends ran on one
+/// machine.
 ///
-/// Findings that nothing else leads to come in the order of their kind and cost, each with what follows from
-/// it directly behind it. What follows from a limit is part of that limit and no cause of its own.
+/// Findings without a cause are sorted by kind and cost, each followed by its consequences. A
+/// consequence of a limit is part of that limit and no cause of its own.
 pub(crate) fn rank(mut findings: Vec<Finding>, one_machine: bool) -> Vec<Finding> {
     let leads = |from: &Finding, to: &Finding| leads_to(from, to, one_machine);
     for at in 0..findings.len() {
@@ -126,7 +127,7 @@ pub(crate) fn rank(mut findings: Vec<Finding>, one_machine: bool) -> Vec<Finding
             findings[at].follows_from = Some(findings[from].cause.clone());
         }
     }
-    // A chain of them is as long as it likes, and in any order.
+    // Chains may have any length and order.
     for _ in 0..findings.len() {
         for at in 0..findings.len() {
             let from = findings[at].follows_from.as_deref();
@@ -163,14 +164,14 @@ pub(crate) fn rank(mut findings: Vec<Finding>, one_machine: bool) -> Vec<Finding
     let mut placed = vec![false; findings.len()];
     let mut order = Vec::with_capacity(findings.len());
     for root in roots {
-        // What is not known matters where what is known does not explain the run.
+        // Unknowns matter only if the other findings do not explain the run.
         if explained && findings[root].kind == FindingKind::Unknown {
             placed[root] = true;
             continue;
         }
         place(root, &findings, &leads, &mut placed, &mut order);
     }
-    // A ring of consequences would have no root: nothing is lost.
+    // A cycle of consequences has no root, but must not be lost.
     for at in 0..findings.len() {
         if !placed[at] {
             place(at, &findings, &leads, &mut placed, &mut order);
@@ -180,7 +181,7 @@ pub(crate) fn rank(mut findings: Vec<Finding>, one_machine: bool) -> Vec<Finding
     order.iter().filter_map(|&at| slots[at].take()).collect()
 }
 
-/// Cost from which a finding is an explanation.
+/// Smallest cost of a finding that explains a run.
 const EXPLAINED: f64 = 0.3;
 
 fn place(
@@ -208,8 +209,8 @@ fn place(
     }
 }
 
-/// Whether one finding can be why there is another: both concern the same payload, and what is an end's own is at
-/// the end of what follows from it, where both name one.
+/// Returns true if one finding can cause the other: both concern the same payload, and a cause of a
+/// single end is at the end of its consequence.
 fn leads_to(from: &Finding, to: &Finding, one_machine: bool) -> bool {
     let payload =
         from.direction.is_none() || to.direction.is_none() || from.direction == to.direction;
@@ -262,7 +263,7 @@ mod tests {
         assert_eq!(found[2].follows_from, None);
     }
 
-    /// Each datagram that lacks a fragment holds memory for half a minute.
+    /// Datagrams that lack a fragment hold memory for half a minute.
     #[test]
     fn memory_full_of_what_others_dropped_is_theirs() {
         for place in ["qdisc-drop", "nic-drop", "softnet-backlog", "path-loss"] {
@@ -329,7 +330,7 @@ mod tests {
         assert_eq!(rank(vec![a], false).len(), 1);
     }
 
-    /// What a host lacks explains what is slow at that host, and nothing of the other one.
+    /// A cause at one host explains a slow host only if it is the same one.
     #[test]
     fn what_is_an_ends_own_explains_that_end() {
         let (client, server) = (Role::Client, Role::Server);
@@ -337,7 +338,7 @@ mod tests {
             ("steal", server, "sender-cpu", client, false, false),
             ("steal", server, "receiver-cpu", server, false, true),
             ("steal", server, "scheduling-delay", client, false, false),
-            // The processors are the same.
+            // One machine: the processors are the same.
             ("steal", server, "sender-cpu", client, true, true),
             ("cpu-frequency", server, "sender-cpu", client, false, false),
             ("cpu-frequency", server, "sender-cpu", client, true, true),
@@ -406,7 +407,8 @@ mod tests {
                 false,
                 true,
             ),
-            // What leaves the other end too small, too often or not at all arrives here.
+            // Work that one end causes by small, numerous or unsegmented packets is done by the
+            // other.
             ("offload-off", client, "receiver-cpu", server, false, true),
             ("small-writes", client, "receiver-cpu", server, false, true),
         ] {
@@ -423,7 +425,7 @@ mod tests {
                 "{cause} {at:?}, {effect} {of:?}"
             );
         }
-        // What has no end of its own has that of both.
+        // A finding of both ends can cause one of a single end.
         let both = vec![
             finding(Draft::limit("scheduling-delay", server), 0.9),
             finding(Draft::cause("shared-core", End::Both), 0.2),
@@ -434,7 +436,7 @@ mod tests {
         );
     }
 
-    /// A ring that ran over takes no sender's time; the one between two ports of `forward` does.
+    /// An overflowing ring costs a sender no time; one between two ports of `forward` does.
     #[test]
     fn rings_explain_the_processors_of_forward() {
         for (direction, follows) in [(None, true), (Some(Direction::Send), false)] {
@@ -455,7 +457,7 @@ mod tests {
         }
     }
 
-    /// Each stands behind its own.
+    /// Consequences follow the cause at their own end.
     #[test]
     fn two_ends_that_wait_explain_one_each() {
         let found = rank(

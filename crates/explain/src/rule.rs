@@ -1,16 +1,16 @@
-//! What a rule is.
+//! Interface of a rule.
 
 use linerate_metric::finding::Finding;
 
 use crate::case::Case;
 
-/// One thing that can keep a network stack from being faster.
+/// A rule that detects one cause, limit or unknown of a run's performance.
 ///
 /// Pure: the same record gives the same findings.
 pub trait Rule: Sync {
-    /// Its id: kebab-case, the `cause` of its findings, and the name of its section in docs/CAUSES.md.
+    /// Kebab-case id: the `cause` of its findings, and its section in docs/CAUSES.md.
     fn id(&self) -> &'static str;
 
-    /// What it finds: nothing, or a finding for each direction or end that it concerns.
+    /// Returns a finding for each direction or end that is affected.
     fn examine(&self, case: &Case<'_>) -> Vec<Finding>;
 }
