@@ -1,62 +1,51 @@
-//! The rules: one file each, and a line of [`RULES`].
+//! Rules of the explain engine: one file per rule, and one line in [`RULES`].
 
-macro_rules! rules {
-    ($($module:ident $rule:ident),* $(,)?) => {
-        $(mod $module;)*
-
-        /// Every rule, in the order of docs/CAUSES.md.
-        pub const RULES: &[&dyn crate::Rule] = &[$(&$module::$rule),*];
-    };
-}
-
-rules! {
-    receive_window ReceiveWindow,
-    send_buffer SendBuffer,
-    congestion_loss CongestionLoss,
-    congestion_control CongestionControl,
-    reordering Reordering,
-    delayed_ack DelayedAck,
-    nagle Nagle,
-    small_writes SmallWrites,
-    sender_cpu SenderCpu,
-    receiver_cpu ReceiverCpu,
-    shared_core SharedCore,
-    softirq_core SoftirqCore,
-    idle_wakeup IdleWakeup,
-    scheduling_delay SchedulingDelay,
-    rt_throttle RtThrottle,
-    cpu_frequency CpuFrequency,
-    steal Steal,
-    udp_receive_queue UdpReceiveQueue,
-    socket_buffer_cap SocketBufferCap,
-    qdisc_drop QdiscDrop,
-    nic_drop NicDrop,
-    softnet_backlog SoftnetBacklog,
-    fragment_loss FragmentLoss,
-    reassembly Reassembly,
-    mtu_black_hole MtuBlackHole,
-    offload_off OffloadOff,
-    gso_size GsoSize,
-    line_rate LineRate,
-    shaped_link ShapedLink,
-    path_loss PathLoss,
-    path_delay PathDelay,
-    asymmetric_path AsymmetricPath,
-    single_flow SingleFlow,
-    too_few_in_flight TooFewInFlight,
-    too_few_descriptors TooFewDescriptors,
-    burst_size BurstSize,
-    socket_reopened SocketReopened,
-    slow_sender_application SlowSenderApplication,
-    slow_receiver_application SlowReceiverApplication,
-    link_down LinkDown,
-    neighbour Neighbour,
-    link_speed LinkSpeed,
-    usb_adapter UsbAdapter,
-    interrupt_coalescing InterruptCoalescing,
-    energy_efficient_ethernet EnergyEfficientEthernet,
-    tool_limit ToolLimit,
-}
+mod asymmetric_path;
+mod burst_size;
+mod congestion_control;
+mod congestion_loss;
+mod cpu_frequency;
+mod delayed_ack;
+mod energy_efficient_ethernet;
+mod fragment_loss;
+mod gso_size;
+mod idle_wakeup;
+mod interrupt_coalescing;
+mod line_rate;
+mod link_down;
+mod link_speed;
+mod mtu_black_hole;
+mod nagle;
+mod neighbour;
+mod nic_drop;
+mod offload_off;
+mod path_delay;
+mod path_loss;
+mod qdisc_drop;
+mod reassembly;
+mod receive_window;
+mod receiver_cpu;
+mod reordering;
+mod rt_throttle;
+mod scheduling_delay;
+mod send_buffer;
+mod sender_cpu;
+mod shaped_link;
+mod shared_core;
+mod single_flow;
+mod slow_receiver_application;
+mod slow_sender_application;
+mod small_writes;
+mod socket_buffer_cap;
+mod socket_reopened;
+mod softirq_core;
+mod softnet_backlog;
+mod steal;
+mod too_few_descriptors;
+mod too_few_in_flight;
+mod tool_limit;
+mod udp_receive_queue;
+mod usb_adapter;
 
 use linerate_metric::facts::{ChildQdisc, Role};
 use linerate_metric::finding::Finding;
@@ -66,19 +55,70 @@ use linerate_metric::record::CountedAt;
 use crate::case::{Case, Tcp, Way, name};
 use crate::draft::Draft;
 
-/// Most that a remedy is said to give: beyond it nobody can tell.
+/// Rules in the order of docs/CAUSES.md.
+pub const RULES: &[&dyn crate::Rule] = &[
+    &receive_window::ReceiveWindow,
+    &send_buffer::SendBuffer,
+    &congestion_loss::CongestionLoss,
+    &congestion_control::CongestionControl,
+    &reordering::Reordering,
+    &delayed_ack::DelayedAck,
+    &nagle::Nagle,
+    &small_writes::SmallWrites,
+    &sender_cpu::SenderCpu,
+    &receiver_cpu::ReceiverCpu,
+    &shared_core::SharedCore,
+    &softirq_core::SoftirqCore,
+    &idle_wakeup::IdleWakeup,
+    &scheduling_delay::SchedulingDelay,
+    &rt_throttle::RtThrottle,
+    &cpu_frequency::CpuFrequency,
+    &steal::Steal,
+    &udp_receive_queue::UdpReceiveQueue,
+    &socket_buffer_cap::SocketBufferCap,
+    &qdisc_drop::QdiscDrop,
+    &nic_drop::NicDrop,
+    &softnet_backlog::SoftnetBacklog,
+    &fragment_loss::FragmentLoss,
+    &reassembly::Reassembly,
+    &mtu_black_hole::MtuBlackHole,
+    &offload_off::OffloadOff,
+    &gso_size::GsoSize,
+    &line_rate::LineRate,
+    &shaped_link::ShapedLink,
+    &path_loss::PathLoss,
+    &path_delay::PathDelay,
+    &asymmetric_path::AsymmetricPath,
+    &single_flow::SingleFlow,
+    &too_few_in_flight::TooFewInFlight,
+    &too_few_descriptors::TooFewDescriptors,
+    &burst_size::BurstSize,
+    &socket_reopened::SocketReopened,
+    &slow_sender_application::SlowSenderApplication,
+    &slow_receiver_application::SlowReceiverApplication,
+    &link_down::LinkDown,
+    &neighbour::Neighbour,
+    &link_speed::LinkSpeed,
+    &usb_adapter::UsbAdapter,
+    &interrupt_coalescing::InterruptCoalescing,
+    &energy_efficient_ethernet::EnergyEfficientEthernet,
+    &tool_limit::ToolLimit,
+];
+
+/// Largest gain that a finding estimates: beyond it there is no basis for an estimate.
 const MOST: f64 = 1e5;
 
-/// What a byte of a stream takes of one processor at best, ns: 100 Gb/s; the fastest streams of the 2-core
-/// VM come near it (docs/METHOD.md).
+/// Smallest processor time per byte of a stream, ns: 100 Gb/s; the fastest streams of the 2-core VM
+/// come close to it (docs/method/defaults.md#constants-of-estimates).
 const BYTE_NS: f64 = 0.08;
 
-/// The same through our own stack on the 2-core VM: over AF_PACKET 3.3 Gb/s with the room that more did not raise, over
-/// everything else 18.7 Gb/s at best (a tap, docs/ARCHITECTURE.md).
+/// Smallest processor time per byte through our stack on the 2-core VM, ns: over AF_PACKET 3.3 Gb/s
+/// with buffers so large that more gave no gain, over other ports at best 18.7 Gb/s (a tap,
+/// docs/ARCHITECTURE.md).
 const OWN_PACKET_BYTE_NS: f64 = 2.4;
 const OWN_BYTE_NS: f64 = 0.43;
 
-/// What a byte takes at best of what stands at both ends.
+/// Returns the smallest processor time per byte for the stacks of both ends, ns.
 fn byte_ns(way: &Way<'_>) -> f64 {
     let own = [way.sender, way.receiver]
         .into_iter()
@@ -93,13 +133,15 @@ fn byte_ns(way: &Way<'_>) -> f64 {
     each.fold(BYTE_NS, f64::max)
 }
 
-/// How much faster a direction could be at most: until a known rate of the path is used up, or until a
-/// processor has no time left.
+/// Returns the largest possible speedup of a direction: until a known rate of the path is used up,
+/// or until a processor has no time left.
 ///
-/// What a thread works now bounds that only where it works in large pieces, whose cost is that of their bytes
-/// (Amdahl): with small ones it is the pieces that cost, and larger ones cost less. A thread that polls tells
-/// nothing by being busy. Then the bound is what one processor moves at best, all flows of our own stack together: its
-/// one thread moves them. That was measured on one machine: of a direction that moves more already nobody knows.
+/// The current load of a thread bounds the speedup only if it works in large chunks, whose cost is
+/// that of their bytes (Amdahl). With small chunks the number of chunks costs most, and larger ones
+/// reduce it. The load of a polling thread carries no information. Then the bound is the most that
+/// one processor moves; for our stack for all flows together, because one thread moves them. These
+/// bounds were measured on one machine: for a direction that already exceeds them the result is
+/// `None`.
 pub(crate) fn headroom(way: &Way<'_>) -> Option<f64> {
     let goodput = way.goodput().filter(|&goodput| goodput > 0.0)?;
     let own = way.is_own_stack(way.sender) || way.is_own_stack(way.receiver);
@@ -123,15 +165,17 @@ pub(crate) fn headroom(way: &Way<'_>) -> Option<f64> {
     Some(most.clamp(1.0, MOST))
 }
 
-/// What [`headroom`] is, in words.
-pub(crate) const HEADROOM: &str = "known rates, the threads' spare time where they move large pieces, and 100 Gb/s a flow (of our own stack 18 Gb/s in all, 3.3 over AF_PACKET)";
+/// Text of the formula of [`headroom`].
+pub(crate) const HEADROOM: &str = "known rates, the threads' idle time if they move large chunks, \
+                                   and 100 Gb/s per flow (for our stack 18 Gb/s in total, 3.3 \
+                                   over AF_PACKET)";
 
-/// What a factor comes to within the [`headroom`].
+/// Limits a factor to the [`headroom`].
 pub(crate) fn within_headroom(way: &Way<'_>, factor: f64) -> Option<f64> {
     headroom(way).map(|most| most.min(factor))
 }
 
-/// What disciplines below another one are, for evidence; none where there are none.
+/// Returns the child qdiscs as text for evidence; `None` without children.
 pub(crate) fn kinds_below(children: &[ChildQdisc]) -> Option<String> {
     let one = |child: &ChildQdisc| match child.count {
         ..=1 => child.kind.clone(),
@@ -141,19 +185,19 @@ pub(crate) fn kinds_below(children: &[ChildQdisc]) -> Option<String> {
     (!all.is_empty()).then(|| all.join(", "))
 }
 
-/// Room for more than some packets of many segments.
+/// Buffer size that holds several GSO packets.
 const MANY: u64 = 256 << 10;
 
-/// Round-trip times of idle hosts beside each other stay below this.
+/// Round-trip time from which a path counts as long: idle neighbouring hosts stay below it.
 const LONG_NS: f64 = 1e6;
 
-/// What more room gives: as much as the room grows, where it is so little that each piece of it costs a
-/// round trip and two wake-ups; else what the waiting takes. Over a long path the waiting gets shorter by what the room
-/// grows, and what else takes time stays (Amdahl).
+/// Returns the gain of a larger buffer. A small buffer, whose every chunk costs a round trip and
+/// two wake-ups, gains its growth; a large one gains the waiting time. On a long path the waiting
+/// time shrinks with the growth, and other costs stay (Amdahl).
 pub(crate) fn waiting_gain(way: &Way<'_>, held: f64, room: u64, larger: u64) -> f64 {
     let without_waiting = 1.0 / (1.0 - held).max(0.001);
     let growth = larger as f64 / room.max(1) as f64;
-    // Over a long path a window's worth goes each round trip, whatever the threads do.
+    // On a long path one window is sent per round trip, whatever the threads do.
     let is_long = way.tcp().is_some_and(|tcp| tcp.min_rtt_ns >= LONG_NS);
     if is_long && growth > 1.0 {
         let held = held.clamp(0.0, 1.0);
@@ -168,10 +212,12 @@ pub(crate) fn waiting_gain(way: &Way<'_>, held: f64, room: u64, larger: u64) -> 
     }
 }
 
-/// What [`waiting_gain`] is, in words.
-pub(crate) const WAITING_GAIN: &str = "1 / (1 - share of the time waiting for room), or how much the room grows where it is used in small pieces; over a round trip of 1 ms and more 1 / (1 - share + share / how much the room grows)";
+/// Text of the formula of [`waiting_gain`].
+pub(crate) const WAITING_GAIN: &str = "1 / (1 - share of time waiting for buffer space), or the \
+                                       growth of the buffer if it is used in small chunks; with a \
+                                       round trip of 1 ms or more 1 / (1 - share + share / growth)";
 
-/// The command with a larger socket buffer, in the place of the one that was asked for.
+/// Returns the command with a larger socket buffer, through the option that set it.
 pub(crate) fn larger_buffer(
     case: &Case<'_>,
     option: &str,
@@ -185,7 +231,7 @@ pub(crate) fn larger_buffer(
     }
 }
 
-/// Both ends of a run between sockets.
+/// Evaluates both ends of a throughput or latency run.
 pub(crate) fn of_ends(case: &Case<'_>, of: impl Fn(Role) -> Option<Finding>) -> Vec<Finding> {
     match case.plan.kind {
         Kind::Throughput | Kind::Latency => [Role::Client, Role::Server]
@@ -196,7 +242,7 @@ pub(crate) fn of_ends(case: &Case<'_>, of: impl Fn(Role) -> Option<Finding>) -> 
     }
 }
 
-/// The directions of a run, by what carries them.
+/// Evaluates the directions of a throughput run, by protocol.
 pub(crate) fn of_ways(
     case: &Case<'_>,
     of_tcp: impl Fn(&Way<'_>) -> Option<Finding>,
@@ -207,7 +253,7 @@ pub(crate) fn of_ways(
         .collect()
 }
 
-/// What a sender told of its segments, as readings of a finding about lost ones.
+/// Adds a sender's retransmit statistics as evidence.
 pub(crate) fn sent_again(draft: Draft, role: Role, tcp: &Tcp) -> Draft {
     draft
         .seen(
@@ -221,28 +267,29 @@ pub(crate) fn sent_again(draft: Draft, role: Role, tcp: &Tcp) -> Draft {
         .seen("tcpi_min_rtt", tcp.min_rtt_ns.round(), "ns", tcp_info(role))
 }
 
-/// Whether what was asked for was moved all the same: then nobody was late enough to matter.
+/// Returns true if the requested rate was received: then no delay mattered.
 pub(crate) fn kept_its_rate(case: &Case<'_>) -> bool {
     let kept = |way: &Way<'_>| {
         let summary = way.summary();
-        // A coarse one has no error: its burst left, and the next one's time did not come.
+        // A coarse rate has no error: its burst was sent, and the time of the next one did not
+        // come.
         (summary.rate_error).map_or(case.is_coarse(), |error| error > -0.02)
             && summary.loss_fraction.is_none_or(|loss| loss < 0.001)
     };
     is_paced(case) && case.ways.iter().all(kept)
 }
 
-/// `client /proc/self/task/TID/schedstat`.
+/// Returns the evidence source `client /proc/PID/task/TID/schedstat`.
 pub(crate) fn schedstat(role: Role) -> String {
     format!("{} /proc/PID/task/TID/schedstat", name(role))
 }
 
-/// `client TCP_INFO`.
+/// Returns the evidence source `client TCP_INFO`.
 pub(crate) fn tcp_info(role: Role) -> String {
     format!("{} TCP_INFO", name(role))
 }
 
-/// The end that this is not.
+/// Returns the opposite end.
 pub(crate) fn other_end(role: Role) -> Role {
     match role {
         Role::Client => Role::Server,
@@ -250,7 +297,7 @@ pub(crate) fn other_end(role: Role) -> Role {
     }
 }
 
-/// The option that asks for something at one end: `NEAR/FAR`.
+/// Returns the value of a per-end option, `CLIENT/SERVER`.
 pub(crate) fn at_end(role: Role, value: &str, other: &str) -> String {
     match role {
         Role::Client => format!("{value}/{other}"),
@@ -258,12 +305,12 @@ pub(crate) fn at_end(role: Role, value: &str, other: &str) -> String {
     }
 }
 
-/// The setting of an end's kernel as a command.
+/// Returns the `sysctl` command for a setting.
 pub(crate) fn sysctl(name: &str, value: u64) -> String {
     format!("sysctl -w {name}={value}")
 }
 
-/// The parts of a direction with their ends.
+/// Returns both ends of a direction with their roles.
 pub(crate) fn parts(way: &Way<'_>) -> [(Role, CountedAt); 2] {
     [
         (way.sender, CountedAt::Sender),
@@ -271,12 +318,12 @@ pub(crate) fn parts(way: &Way<'_>) -> [(Role, CountedAt); 2] {
     ]
 }
 
-/// Whether the run was held to a rate.
+/// Returns true if the user requested a rate.
 pub(crate) fn is_paced(case: &Case<'_>) -> bool {
     case.plan.rate_bps.is_some() || case.plan.pace.packets_per_second.is_some()
 }
 
-/// Whether either end of a direction had no time left.
+/// Returns true if the threads of either end had no time left.
 pub(crate) fn is_saturated(way: &Way<'_>) -> bool {
     let saturated = |part| way.time(part).is_some_and(|time| time.is_saturated());
     saturated(CountedAt::Sender) || saturated(CountedAt::Receiver)
