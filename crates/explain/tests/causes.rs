@@ -1,4 +1,4 @@
-//! Every rule has its section in docs/CAUSES.md, and every section its rule.
+//! Rules and the sections of docs/CAUSES.md match one to one.
 
 use std::collections::BTreeSet;
 
@@ -46,7 +46,7 @@ fn ids_are_unique_and_links_name_rules() {
     }
 }
 
-/// What a page says a cause follows from is what the table links it to, in that order.
+/// The causes in a section's "Follows from" line match the table, in order.
 #[test]
 fn follows_from_is_the_table() {
     for section in CAUSES.split("\n## ").skip(1) {
