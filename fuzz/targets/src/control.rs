@@ -1,4 +1,4 @@
-//! Our own control protocol, and telling dialects apart.
+//! linerate's control protocol, and classification of protocols.
 
 use linerate_dialect::control::{
     Connection, ControlError, Frame, Heartbeat, Hello, KEY_BYTES, Key, Proof, READ_AHEAD_BYTES,
@@ -8,7 +8,7 @@ use linerate_dialect::sniff::{Carrier, DIALECTS, Speaker, Verdict, speaker};
 
 use crate::Pieces;
 
-/// A server reads pieces of a stream, and what it understood is written again and read as the same.
+/// Server: reads pieces of a stream; the parsed frames are encoded again and parse as the same.
 pub fn control(data: &[u8]) {
     let mut server = connection();
     let mut frames = Vec::new();
@@ -22,7 +22,7 @@ pub fn control(data: &[u8]) {
             }
         }
     }
-    // The same bytes at once.
+    // The same bytes as one piece.
     let whole: Vec<u8> = Pieces(data).flatten().copied().collect();
     let mut at_once = connection();
     let mut same = Vec::new();
@@ -63,13 +63,14 @@ pub fn control(data: &[u8]) {
     );
 }
 
-/// What nobody with the key has written gets nowhere: as a stream of its own, and as changes to one.
+/// Encrypted server: bytes from a peer without the key have no effect, as a stream or as changes to
+/// one.
 pub fn sealed(data: &[u8]) {
     let proof = |random| Proof {
         key: Key::new(b"a secret of this target").expect("it is long enough"),
         random: [random; KEY_BYTES],
     };
-    let fits = "the greeting fits";
+    let fits = "HELLO fits";
     let server = || Connection::proving_server(Hello::new("server"), proof(2)).expect(fits);
     let mut stranger = server();
     let mut frames = Vec::new();
@@ -96,7 +97,7 @@ pub fn sealed(data: &[u8]) {
     for _ in 0..4 {
         client
             .send(&Heartbeat {}.into())
-            .expect("they have greeted");
+            .expect("both have exchanged HELLO");
         ends.push(client.outgoing().len());
     }
     let mut stream = client.outgoing().to_vec();
@@ -117,7 +118,7 @@ pub fn sealed(data: &[u8]) {
 }
 
 fn connection() -> Connection {
-    Connection::server(Hello::new("server")).expect("the greeting fits")
+    Connection::server(Hello::new("server")).expect("HELLO fits")
 }
 
 fn read(
@@ -134,7 +135,7 @@ fn read(
     Ok(())
 }
 
-/// Once something is told, more bytes do not change it; a datagram is told at once.
+/// Classification: more bytes do not change a result, and a datagram is classified at once.
 pub fn sniff(data: &[u8]) {
     let mut told = None;
     for length in 0..=data.len().min(256) {
@@ -156,7 +157,7 @@ pub fn sniff(data: &[u8]) {
         let verdict = (dialect.recognise)(Carrier::Datagram, data);
         assert_ne!(verdict, Verdict::NeedMore, "{}", dialect.name);
         if data.starts_with(b"\x01lr\xC0\xFF") && dialect.name != "linerate" {
-            assert_eq!(verdict, Verdict::No, "{} took ours", dialect.name);
+            assert_eq!(verdict, Verdict::No, "{} detects ours", dialect.name);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What is written about frames: templates, loads, ports, modes, captures.
+//! Parsers of texts about frames: templates, loads, ports, modes, captures.
 
 use std::io::Cursor;
 
@@ -9,10 +9,10 @@ use linerate_metric::units::{parse_duration, parse_fraction};
 use linerate_port::PortUrl;
 use linerate_port::pcap::CaptureReader;
 
-/// Most frames of a template that are written.
+/// Maximum number of frames of a template that are written.
 const FRAMES: u32 = 64;
 
-/// A template file that can be read is frames, or refused with a reason; what frames carry is found.
+/// Frame template: a valid file gives frames whose tags are found, an invalid one an error.
 pub fn template(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -41,12 +41,16 @@ pub fn template(data: &[u8]) {
         template.write(&mut frame, number % template.flows(), tag);
         if let Some(place) = template.tag_place() {
             let found = find(&frame, place, tag.mark, 2, tag.time_ns);
-            assert!(matches!(found, Found::Tagged(found, _) if found.account == 1), "{found:?}");
+            assert!(
+                matches!(found, Found::Tagged(found, _) if found.account == 1),
+                "{found:?}"
+            );
         }
     }
 }
 
-/// Loads, ports and modes read as they print; sizes, shares and times are what they say, or refused.
+/// Loads, ports and modes: printing and parsing round-trip; sizes, fractions and times are in
+/// range.
 pub fn words(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -59,12 +63,12 @@ pub fn words(data: &[u8]) {
     }
     if let Ok(sizes) = Sizes::read(text, 1) {
         let (mean, largest) = (sizes.mean(), f64::from(sizes.largest()));
-        // The mean is with check sequence, and lengths are without.
+        // The mean includes the FCS, lengths do not.
         assert!(mean >= 64.0 && mean <= largest + 4.0, "{mean} of {largest}");
     }
     let _ = (parse_fraction(text), parse_duration(text));
     if let Ok(url) = text.parse::<PortUrl>() {
-        let again: PortUrl = url.to_string().parse().expect("it prints as it reads");
+        let again: PortUrl = url.to_string().parse().expect("a printed URL parses");
         assert_eq!(again.short(), url.short());
         let plan = url.memory_plan();
         assert!(plan.frames > 0 && plan.slot_bytes() >= usize::from(plan.frame_bytes));
@@ -74,7 +78,7 @@ pub fn words(data: &[u8]) {
     }
 }
 
-/// A capture gives whole frames, ends, or says what is wrong with it.
+/// Capture: the reader returns complete frames, the end, or an error.
 pub fn capture(data: &[u8]) {
     let Ok(mut reader) = CaptureReader::new(Cursor::new(data)) else {
         return;
@@ -82,6 +86,6 @@ pub fn capture(data: &[u8]) {
     let mut bytes = 0;
     while let Ok(Some(record)) = reader.read() {
         bytes += record.bytes.len();
-        assert!(bytes <= data.len(), "frames are not larger than their file");
+        assert!(bytes <= data.len(), "more frame bytes than the file has");
     }
 }

@@ -1,10 +1,10 @@
-//! Whom the server sends to.
+//! Anti-amplification limit.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use linerate_dialect::guard::{Guard, Network, PROOF_NS, Rules};
 
-/// Each 4 bytes are an act: an address that was never proved has not got more than came from it.
+/// Guard: each 4 bytes are an event; an unvalidated address never receives more than it sent.
 pub fn guard(data: &[u8]) {
     if let Ok(text) = std::str::from_utf8(data)
         && let Ok(network) = text.parse::<Network>()
@@ -30,15 +30,15 @@ pub fn guard(data: &[u8]) {
         now += u64::from(*passed) << 20;
         let who = who % 16;
         let plain = Ipv4Addr::from_bits(u32::from(who));
-        // The same address in both of its clothes.
+        // The same address in both representations.
         let address: IpAddr = match what & 4 {
             0 => plain.into(),
             _ => plain.to_ipv6_mapped().into(),
         };
         let bytes = u64::from(*size) << (what >> 4);
         let (came, left, proved_at) = &mut account[usize::from(who)];
-        // Proof wears off, and what was sent on its strength is no debt then. What came meanwhile may be credit:
-        // others may have pushed the proof out before its time.
+        // Validation expires, and bytes sent under it are no debt afterwards. Bytes received
+        // meanwhile may be credit: other addresses may have evicted the validation earlier.
         if proved_at.is_some_and(|at| now - at > PROOF_NS) {
             (*left, *proved_at) = (0, None);
         }
@@ -55,7 +55,7 @@ pub fn guard(data: &[u8]) {
             _ => {
                 if guard.send(now, address, bytes).is_ok() {
                     *left += bytes;
-                    assert!(proved || who < 4, "{who} is no neighbour");
+                    assert!(proved || who < 4, "{who} is not a neighbour");
                 }
             }
         }

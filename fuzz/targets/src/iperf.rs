@@ -7,7 +7,7 @@ use linerate_dialect::iperf3::{self, Cookie, Params, Results};
 
 use crate::Pieces;
 
-/// A TCP server, a UDP flow and a client hear anybody.
+/// iperf2: any bytes to a TCP server, a UDP flow and a client.
 pub fn iperf2(data: &[u8]) {
     let jobs = [
         {
@@ -53,7 +53,9 @@ pub fn iperf2(data: &[u8]) {
     }
     if let Ok(mut client) = UdpClient::new(Settings::client(5_001), 1_470) {
         client.finish(1);
-        let reported = Pieces(data).filter(|datagram| client.receive(datagram)).count();
+        let reported = Pieces(data)
+            .filter(|datagram| client.receive(datagram))
+            .count();
         assert_eq!(client.far_report().flows.len(), reported.min(1));
     }
     if data.len() >= 60
@@ -80,10 +82,10 @@ pub fn iperf2(data: &[u8]) {
     );
 }
 
-/// The longest input of which any cut is compared: machines refuse what is read further ahead.
+/// Longest input whose splits are compared: the ends reject bytes that are read too far ahead.
 const COMPARED_BYTES: usize = 16 << 10;
 
-/// A server and a client hear anybody on the control connection, and cuts change nothing.
+/// iperf3: any bytes to both ends of the control connection; splitting changes nothing.
 pub fn iperf3(data: &[u8]) {
     let whole: Vec<u8> = Pieces(data).flatten().copied().collect();
     let pieces: Vec<&[u8]> = Pieces(data).collect();
@@ -105,7 +107,7 @@ pub fn iperf3(data: &[u8]) {
     let _ = Cookie::read(data);
 }
 
-/// What a server makes of it: events, what it says, whether it failed.
+/// Runs a server; returns its events, its output and whether it failed.
 fn iperf3_server(pieces: &[&[u8]]) -> (Vec<String>, Vec<u8>, bool) {
     let mut server = iperf3::Server::new(0);
     let mut events = Vec::new();
@@ -139,7 +141,7 @@ fn iperf3_server(pieces: &[&[u8]]) -> (Vec<String>, Vec<u8>, bool) {
     (events, said, done.is_err())
 }
 
-/// The same of a client.
+/// Runs a client; returns its events, its output and whether it failed.
 fn iperf3_client(pieces: &[&[u8]]) -> (Vec<String>, Vec<u8>, bool) {
     let mut client = iperf3::Client::new(Cookie::new([7; 36]), Params::default(), 0);
     let mut events = Vec::new();

@@ -1,12 +1,12 @@
-//! What is fuzzed: one function for each codec, for what is written about frames, and for our own stack,
-//! from bytes to nothing or a panic.
+//! Fuzz targets: one function for each codec, for the parsers of texts about frames, and for the
+//! user-space stack.
 //!
-//! Each feeds hostile bytes to its machines and asserts what must hold of any bytes: that cutting a
-//! stream changes nothing, that nothing grows beyond its bound, that no answer is larger than what
-//! was asked. The fuzzer's bytes are read as pieces ([`Pieces`]), so that it also chooses where a
-//! stream is cut.
+//! Each target feeds hostile bytes to its code and asserts invariants for any bytes: splitting a
+//! stream changes nothing, nothing grows beyond its bound, and no reply is larger than its request.
+//! The fuzzer's bytes are read as pieces ([`Pieces`]), so that it also chooses where a stream is
+//! split.
 //!
-//! A new target is a function, a line in [`TARGETS`], and a file and a `[[bin]]` beside the others.
+//! A new target is a function, a line in [`TARGETS`], and a file and a `[[bin]]` in `fuzz`.
 #![forbid(unsafe_code)]
 
 mod control;
@@ -31,13 +31,13 @@ pub use simple::{chargen, echo, plain, ttcp};
 pub use sockperf::sockperf;
 pub use stack::stack;
 
-/// Takes any bytes, and panics where something does not hold of them.
+/// Function that accepts any bytes and panics if an invariant is violated.
 pub type Target = fn(&[u8]);
 
-/// Every target by its name.
+/// Table of targets by name.
 pub const TARGETS: &[(&str, Target)] = &[
     ("control", control),
-    ("sealed", sealed),
+    ("control_encrypted", sealed),
     ("sniff", sniff),
     ("nuttcp_server", nuttcp_server),
     ("nuttcp_client", nuttcp_client),
@@ -52,7 +52,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("iperf3", iperf3),
     ("stack", stack),
     ("template", template),
-    ("words", words),
+    ("arguments", words),
     ("capture", capture),
 ];
 

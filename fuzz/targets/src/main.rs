@@ -1,10 +1,10 @@
-//! Runs the targets without a fuzzer: seeds, cut, joined and changed at random, for as long as is
-//! asked. It finds less than libFuzzer, which sees what code was reached, and needs nothing but a
-//! Rust compiler.
+//! Runner of the targets without a fuzzer: it splits, joins and mutates seeds at random for a given
+//! time. It finds less than libFuzzer, which has coverage information, but needs only a Rust
+//! compiler.
 //!
 //! ```text
-//! linerate-fuzz-targets run SECONDS [TARGET]…     each target for so long
-//! linerate-fuzz-targets seeds FOLDER              writes FOLDER/TARGET/seed-N for libFuzzer
+//! linerate-fuzz-targets run SECONDS [TARGET]…     runs each target for this time
+//! linerate-fuzz-targets seeds DIR                 writes DIR/TARGET/seed-N for libFuzzer
 //! linerate-fuzz-targets replay TARGET FILE…       one input, for a debugger
 //! linerate-fuzz-targets list
 //! ```
@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 
 use linerate_fuzz_targets::{TARGETS, Target, seeds};
 
-/// The longest input.
+/// Longest input in bytes.
 const LIMIT_BYTES: usize = 8_192;
 
-/// Inputs that are kept to be changed again.
+/// Number of inputs kept for further mutation.
 const POOL: usize = 512;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -52,7 +52,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
             Ok(())
         }
-        _ => Err("run SECONDS [TARGET]…, seeds FOLDER, replay TARGET FILE…, or list".into()),
+        _ => Err("run SECONDS [TARGET]…, seeds DIR, replay TARGET FILE…, or list".into()),
     }
 }
 
@@ -60,7 +60,7 @@ fn find(wanted: &str) -> Result<Target, Box<dyn Error>> {
     let found = TARGETS.iter().find(|(name, _)| *name == wanted);
     found
         .map(|(_, target)| *target)
-        .ok_or_else(|| format!("there is no target {wanted}").into())
+        .ok_or_else(|| format!("no target {wanted}: see `list`").into())
 }
 
 fn write_seeds(folder: &Path) -> Result<(), Box<dyn Error>> {
@@ -89,7 +89,7 @@ fn run(name: &str, target: fn(&[u8]), time: Duration) -> Result<(), Box<dyn Erro
                 return Err(format!("{name} failed: replay {name} {}", file.display()).into());
             }
             runs += 1;
-            // Without knowing what is new, now and then one is kept at random.
+            // Without coverage information an input is kept at random.
             if fastrand::u32(..64) == 0 {
                 if pool.len() < POOL {
                     pool.push(input);
@@ -104,7 +104,7 @@ fn run(name: &str, target: fn(&[u8]), time: Duration) -> Result<(), Box<dyn Erro
     Ok(())
 }
 
-/// One of the pool, changed in a few places.
+/// Returns an input of the pool with a few mutations.
 fn change(pool: &[Vec<u8>]) -> Vec<u8> {
     let any = || pool.get(fastrand::usize(..pool.len().max(1)));
     let mut input = any().cloned().unwrap_or_default();
@@ -122,14 +122,14 @@ fn change(pool: &[Vec<u8>]) -> Vec<u8> {
             4 if at < input.len() => drop(input.remove(at)),
             5 => input.truncate(at),
             6 => {
-                // A piece of another one.
+                // Inserts a section of another input.
                 let other = any().cloned().unwrap_or_default();
                 let from = fastrand::usize(..=other.len());
                 let piece = &other[from..(from + fastrand::usize(..64)).min(other.len())];
                 input.splice(at..at, piece.iter().copied());
             }
             7 => {
-                // A number at the edge of its range.
+                // A number at a limit of its range.
                 let number = [0u32, 1, 13, 14, 65_507, 65_508, 0x7fff_ffff, u32::MAX];
                 let number = number[fastrand::usize(..number.len())].to_be_bytes();
                 for (byte, part) in input[at..].iter_mut().zip(number) {

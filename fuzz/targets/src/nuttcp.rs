@@ -7,7 +7,7 @@ use linerate_dialect::sniff::Carrier;
 
 use crate::Pieces;
 
-/// A server is talked to by anybody.
+/// nuttcp server: any bytes on the control connection.
 pub fn nuttcp_server(data: &[u8]) {
     let mut events = [Vec::new(), Vec::new()];
     let mut said = [Vec::new(), Vec::new()];
@@ -33,7 +33,7 @@ pub fn nuttcp_server(data: &[u8]) {
             }
             said[way].extend_from_slice(server.outgoing());
             server.sent(server.outgoing().len());
-            assert!(said[way].len() < 4_096, "a client makes us talk");
+            assert!(said[way].len() < 4_096, "too much output");
             if failed {
                 break;
             }
@@ -44,11 +44,11 @@ pub fn nuttcp_server(data: &[u8]) {
     assert_eq!(said[0], said[1]);
 }
 
-/// A client listens to anybody.
+/// nuttcp client: any bytes on the control connection.
 pub fn nuttcp_client(data: &[u8]) {
     for carrier in [Carrier::Stream, Carrier::Datagram] {
         let mut client =
-            Client::new(Test::new(Way::ToServer, carrier, 5_001)).expect("the test can be done");
+            Client::new(Test::new(Way::ToServer, carrier, 5_001)).expect("a valid test");
         for piece in Pieces(data) {
             let failed = client.receive(piece).is_err();
             while let Some(event) = client.poll() {
@@ -61,13 +61,13 @@ pub fn nuttcp_client(data: &[u8]) {
             }
         }
         let _ = client.closed();
-        // What it keeps for people: 2,000 lines of intervals and 64 others.
+        // 2,000 interval lines and 64 others are stored.
         assert!(client.report().text.len() <= 2_000 + 64);
         let _ = client.far_report();
     }
 }
 
-/// The first bytes are a test, the others datagrams; a sender of the same test comes to an end.
+/// nuttcp datagrams: the first bytes are a test, the others datagrams; a sender of this test ends.
 pub fn nuttcp_udp(data: &[u8]) {
     let Some((&[intervals, streams, size, buffers], data)) = data.split_first_chunk() else {
         return;
@@ -114,5 +114,5 @@ pub fn nuttcp_udp(data: &[u8]) {
             linerate_dialect::nuttcp::Send::Marker { .. } => {}
         }
     }
-    panic!("a sender without end");
+    panic!("the sender does not end");
 }

@@ -1,7 +1,7 @@
-//! A fuzzer's bytes as pieces of a stream, or as datagrams.
+//! Splitting of a fuzzer's bytes into pieces of a stream, or datagrams.
 
-/// Reads `length byte | bytes` again and again; the last piece may be cut. A length of 255 means
-/// 16 bits of length that follow.
+/// Iterator over pieces of the form `length byte | bytes`; the last one may be truncated. A length
+/// of 255 means that 16 bits of length follow.
 #[derive(Clone, Copy, Debug)]
 pub struct Pieces<'a>(pub &'a [u8]);
 
@@ -24,7 +24,7 @@ impl<'a> Iterator for Pieces<'a> {
 }
 
 impl Pieces<'_> {
-    /// The pieces as they are written: what seeds are made with.
+    /// Encodes pieces for a seed.
     #[must_use]
     pub fn write(pieces: &[&[u8]]) -> Vec<u8> {
         let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! Beginnings for the fuzzer: what real programs said.
+//! Seeds of the fuzzer: recorded messages of real programs.
 
 use linerate_dialect::control::{Bye, Connection, Hello, KEY_BYTES, Key, Proof, Token, flow};
 use linerate_dialect::nuttcp::{Client, Test, Way};
@@ -6,14 +6,14 @@ use linerate_dialect::sniff::Carrier;
 
 use crate::Pieces;
 
-/// Recorded conversations, relative to the tests of `linerate-dialect`.
+/// Reads a recording of the tests of `linerate-dialect`.
 macro_rules! recorded {
     ($name:literal) => {
         include_str!(concat!("../../../crates/dialect/tests/fixtures/", $name))
     };
 }
 
-/// The seeds of a target; none for a name that is none.
+/// Returns the seeds of a target; none for an unknown name.
 #[must_use]
 pub fn seeds(target: &str) -> Vec<Vec<u8>> {
     let datagrams = |lines: Vec<Vec<u8>>| {
@@ -22,17 +22,17 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
     };
     match target {
         "control" => {
-            let mut client = Connection::client(Hello::new("seed")).expect("the greeting fits");
+            let mut client = Connection::client(Hello::new("seed")).expect("HELLO fits");
             let _ = client.send(&Bye {}.into());
             vec![Pieces::write(&[client.outgoing()])]
         }
-        "sealed" => {
+        "control_encrypted" => {
             let proof = Proof {
                 key: Key::new(b"a secret of this target").expect("it is long enough"),
                 random: [1; KEY_BYTES],
             };
             let client =
-                Connection::proving_client(Hello::new("seed"), proof).expect("the greeting fits");
+                Connection::proving_client(Hello::new("seed"), proof).expect("HELLO fits");
             vec![Pieces::write(&[client.outgoing()]), vec![0; 60]]
         }
         "sniff" => {
@@ -51,8 +51,8 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
         }
         "nuttcp_server" => {
             let mut client = Client::new(Test::new(Way::ToServer, Carrier::Stream, 5_001))
-                .expect("the test can be done");
-            client.receive(b"HELO nuttcp v6.1.2\n").expect("it is one");
+                .expect("a valid test");
+            client.receive(b"HELO nuttcp v6.1.2\n").expect("a valid HELLO");
             client.ready();
             let said = client.outgoing();
             let lines: Vec<&[u8]> = said.split_inclusive(|&byte| byte == b'\n').collect();
@@ -87,14 +87,14 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
             datagrams(client.filter_map(hex).collect())
         }
         "iperf3" => {
-            // Each end of a recorded conversation; the cookie is read by whoever accepts it.
+            // Both ends of a recorded exchange; the acceptor reads the cookie.
             let lines = recorded!("iperf3-3.12.hex").lines();
             let recorded = lines.filter_map(|line| {
                 let client = line.strip_prefix("client ").and_then(hex);
                 let server = line.strip_prefix("server ").and_then(hex);
                 client.map(|said| said[37..].to_vec()).or(server)
             });
-            // A few bytes that name more flows than there is memory for.
+            // A few bytes that request more flows than there is memory for.
             let params = br#"{"tcp":true,"parallel":4294967295,"bidirectional":true}"#;
             let mut greedy = (params.len() as u32).to_be_bytes().to_vec();
             greedy.extend(params);
@@ -106,7 +106,7 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
         "iperf2" => {
             let lines = recorded!("iperf2-2.1.8.hex").lines();
             let mut seeds = Vec::new();
-            // All datagrams and beginnings of a test follow each other.
+            // The datagrams and beginnings of a test in order.
             let mut test: Vec<Vec<u8>> = Vec::new();
             for line in lines.chain([""]) {
                 let said = line
@@ -141,7 +141,7 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
         ]
         .map(|text| text.as_bytes().to_vec())
         .to_vec(),
-        "words" => [
+        "arguments" => [
             "10kpps",
             "l1:10G",
             "50%",
@@ -156,14 +156,14 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
         .map(|text| text.as_bytes().to_vec())
         .to_vec(),
         "capture" => {
-            // A classic one: magic, version 2.4, no zone, no figures, 65535 bytes at most, Ethernet; a
-            // frame of 14 bytes.
+            // Classic format: magic, version 2.4, no time zone, no accuracy, 65535 bytes at most,
+            // Ethernet; one frame of 14 bytes.
             let mut classic = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0];
             classic.extend([0; 8]);
             classic.extend([0xff, 0xff, 0, 0, 1, 0, 0, 0]);
             classic.extend([1, 0, 0, 0, 2, 0, 0, 0, 14, 0, 0, 0, 14, 0, 0, 0]);
             classic.extend([7; 14]);
-            // A newer one: a section, an interface.
+            // pcapng: a section, an interface.
             let mut newer = vec![0x0a, 0x0d, 0x0d, 0x0a, 28, 0, 0, 0, 0x4d, 0x3c, 0x2b, 0x1a];
             newer.extend([1, 0, 0, 0]);
             newer.extend([0xff; 8]);

@@ -6,7 +6,7 @@ use linerate_dialect::{chargen as characters, ttcp as classic};
 
 use crate::Pieces;
 
-/// What comes goes back, and only that.
+/// Echo: exactly the received bytes are returned.
 pub fn echo(data: &[u8]) {
     let mut stream = Stream::default();
     let (mut came, mut back) = (Vec::new(), Vec::new());
@@ -29,7 +29,7 @@ pub fn echo(data: &[u8]) {
     assert_eq!(came, back);
 }
 
-/// No answer is larger than its request, and pieces of the stream fit together.
+/// Chargen: no reply is larger than its request, and sections of the stream fit together.
 pub fn chargen(data: &[u8]) {
     let Some((offset, rest)) = data.split_first_chunk() else {
         return;
@@ -49,7 +49,7 @@ pub fn chargen(data: &[u8]) {
     }
 }
 
-/// Sizes of datagrams, each with the time that has passed.
+/// Classic ttcp: datagrams of any size, each after some time.
 pub fn ttcp(data: &[u8]) {
     let mut receiver = classic::Receiver::default();
     let (mut now, mut payload) = (0u64, 0);
@@ -64,7 +64,7 @@ pub fn ttcp(data: &[u8]) {
     assert!(payload == 0 || totals.bytes == payload);
 }
 
-/// Arrivals at any times, also ones that go back.
+/// Plain payload: arrivals at any times, also decreasing ones.
 pub fn plain(data: &[u8]) {
     let mut sink = Sink::default();
     let mut bytes = 0;

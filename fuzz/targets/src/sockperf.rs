@@ -4,7 +4,7 @@ use linerate_dialect::sockperf::{BACKLOG_LIMIT_BYTES, HEADER_BYTES, Header, Serv
 
 use crate::Pieces;
 
-/// A server reads pieces of streams and datagrams.
+/// sockperf server: pieces of streams, and datagrams.
 pub fn sockperf(data: &[u8]) {
     let mut server = Server::default();
     let mut came = 0;

@@ -1,4 +1,4 @@
-//! Frames that come to our own stack.
+//! Frames received by the user-space stack.
 
 use std::cell::RefCell;
 use std::task::Poll;
@@ -8,27 +8,28 @@ use linerate_stack::{Addressing, Config, Stack, memory_plan};
 
 use crate::Pieces;
 
-/// Answers to one frame at most: a reset, an unreachable port, neighbours asked; an echo in fragments.
+/// Maximum number of replies to one frame: a reset, an unreachable port, neighbour solicitations;
+/// an echo reply in fragments.
 const MOST_ANSWERS: usize = 150;
-/// Frames that wait in queues of sockets and for neighbours.
+/// Maximum number of frames in socket queues and waiting for neighbours.
 const MOST_HELD: usize = 2_000;
 
-/// Segments that are made of one at most, each behind the one before.
+/// Maximum number of consecutive segments made from one.
 const MOST_IN_A_ROW: usize = 250;
-/// Payload of those: a full segment.
+/// Payload bytes of each: a full segment.
 const FULL: usize = 1_400;
-/// Bytes in front of a segment over IPv4 without options, and of its header.
+/// Bytes before a segment over IPv4 without options, and bytes of its header.
 const HEADS: usize = 14 + 20;
 const TCP_HEAD: usize = 20;
 
-/// How the stack is set, and whether frames come in rows.
+/// Configuration of the stack, and whether frames come in rows.
 struct Scene {
     window: &'static str,
     rows: bool,
     memory: usize,
 }
 
-/// A frame a turn into a buffer whose window is not scaled, and rows of them into one whose window is.
+/// One frame per poll with an unscaled window, and rows of frames with a scaled window.
 const SCENES: [Scene; 2] = [
     Scene {
         window: "tcp.receive_window=32K",
@@ -52,14 +53,14 @@ fn config(scene: &Scene) -> Config {
         config.apply(setting).expect("a good value");
     }
     if scene.rows {
-        // So that a row is taken in one turn, before the window is told again.
+        // A row is then received in one poll, before the window is advertised again.
         config.apply("rx_descriptors=512").expect("a good value");
     }
     config
 }
 
-/// Each piece is a frame: first as it is, then with its sums made right, so that what lies behind them is
-/// reached. Nothing panics, nothing is lost, and no frame is answered by many.
+/// User-space stack: each piece is a frame, first unchanged, then with valid checksums so that
+/// later checks are reached. Nothing panics, no frame is lost, and no frame causes many replies.
 pub fn stack(data: &[u8]) {
     for scene in &SCENES {
         play(scene, data);
@@ -97,7 +98,7 @@ fn play(scene: &Scene, data: &[u8]) {
         .expect("the port is free");
     let mut connections = Vec::new();
     let mut now = 1_000;
-    // Behind what the stack's latest segment carries: what acknowledges this is not dropped unread.
+    // End of the data in the stack's latest segment: an ACK for it is not dropped early.
     let mut sent = 0u32;
     for piece in Pieces(data).take(64) {
         let row = match piece.last() {
@@ -124,13 +125,13 @@ fn play(scene: &Scene, data: &[u8]) {
                 came += far.transmit.transmit(&mut pool, &mut burst);
                 far.transmit.refuse(&mut pool, &mut burst);
             }
-            // Long enough that what waits is given up now and then.
+            // Long enough for timeouts to expire now and then.
             now += 40_000_000;
             stack.turn(now);
             while let Poll::Ready(socket) = stack.tcp_accept(listener) {
                 connections.push(socket.expect("the listener is open"));
             }
-            // Now and then nobody reads for a while.
+            // Sometimes the application does not read for a while.
             let reads = !scene.rows || piece.len().is_multiple_of(3);
             connections.retain(|&socket| {
                 let got = match reads {
@@ -180,7 +181,7 @@ fn long(frame: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(frame[at..at + 4].try_into().expect("four bytes"))
 }
 
-/// The number behind a segment of the stack's that takes some.
+/// Returns the sequence number after a segment of the stack.
 fn behind(frame: &[u8]) -> Option<u32> {
     const SYN: u8 = 0x02;
     const RST: u8 = 0x04;
@@ -193,7 +194,7 @@ fn behind(frame: &[u8]) -> Option<u32> {
     Some(long(frame, HEADS + 4).wrapping_add(payload as u32 + syn))
 }
 
-/// Has a segment acknowledge what the stack has sent, or a little less, and be one of a row of full ones.
+/// Makes a segment acknowledge the stack's data, or slightly less, and part of a row of full ones.
 fn fit(frame: &mut Vec<u8>, sent: u32, place: usize, row: usize) {
     const SYN: u8 = 0x02;
     if !is_segment(frame) || frame[HEADS + 13] & SYN != 0 {
@@ -215,7 +216,7 @@ fn fit(frame: &mut Vec<u8>, sent: u32, place: usize, row: usize) {
     }
 }
 
-/// Makes the Ethernet address ours and the checksums right, as far as there are headers.
+/// Sets the Ethernet address of the stack and valid checksums, as far as there are headers.
 fn make_right(frame: &mut [u8]) {
     if frame.len() < 14 + 20 {
         return;
@@ -233,7 +234,7 @@ fn make_right(frame: &mut [u8]) {
     linerate_port::checksum::complete(frame);
 }
 
-/// Frames of a conversation: who has the address, a question, a connection, fragments.
+/// Returns frames of an exchange: an ARP request, a datagram, a connection, fragments.
 pub(crate) fn frames() -> Vec<Vec<u8>> {
     let ethernet = |kind: [u8; 2]| {
         let mut frame = vec![0x02, 0x6c, 10, 0, 0, 1, 0x02, 0x6c, 10, 0, 0, 2];
@@ -263,7 +264,7 @@ pub(crate) fn frames() -> Vec<Vec<u8>> {
     arp.extend([0, 0, 0, 0, 0, 0, 10, 0, 0, 1]);
     let udp = [0x13, 0x88, 0, 7, 0, 12, 0, 0, b'p', b'i', b'n', b'g'];
     let closed = [0x13, 0x88, 0, 9, 0, 8, 0, 0];
-    // With a scale for windows, which the stack answers with its own.
+    // With window scaling, which the stack accepts.
     let syn = [
         0x13, 0x88, 0, 7, 0, 0, 0, 1, 0, 0, 0, 0, 0x70, 0x02, 0xff, 0xff, 0, 0, 0, 0, 2, 4, 5,
         0xb4, 1, 3, 3, 7,
