@@ -1,24 +1,26 @@
-//! A network device's own clock: what its stamps mean on CLOCK_REALTIME.
+//! Conversion of a network device's timestamps (its PTP hardware clock) to CLOCK_REALTIME.
 //!
-//! The clock runs at a rate of its own and may be set by others (ptp4l), so where it stands is found
-//! again and again, and how far the last finding was off is part of the error.
+//! The device clock has a rate of its own and may be stepped by others (ptp4l). So its offset is
+//! measured repeatedly, and the difference between a measured and a predicted offset counts as
+//! error.
 
 use crate::sys::clock::Nanos;
 
-/// Where a device's clock stood against the system's.
+/// Offset of a device clock from CLOCK_REALTIME at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offset {
-    /// When, on CLOCK_REALTIME.
+    /// Time of the measurement on CLOCK_REALTIME.
     pub at_ns: Nanos,
-    /// What the device's clock showed beyond that.
+    /// Device time minus system time.
     pub ahead_ns: i64,
-    /// Half the time that the reading took.
+    /// Half the time between the two system readings around the device reading.
     pub error_ns: Nanos,
 }
 
 impl Offset {
-    /// The best of readings in turn: system, device, system, device, ..., system, as PTP_SYS_OFFSET
-    /// gives them. `None` when there is none between two of the system.
+    /// Returns the offset with the smallest error from readings in the order of PTP_SYS_OFFSET:
+    /// system, device, system, device, ..., system. `None` without a device reading between two
+    /// system readings.
     #[must_use]
     pub fn best(readings: &[Nanos]) -> Option<Self> {
         let tries = readings.windows(3).step_by(2).filter_map(|reading| {
@@ -34,19 +36,20 @@ impl Offset {
     }
 }
 
-/// Carries times of a device over to CLOCK_REALTIME.
+/// Clock model that converts device timestamps to CLOCK_REALTIME.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceClock {
     last: Offset,
-    /// What it gains in a nanosecond.
+    /// Nanoseconds that the device clock gains per nanosecond of system time.
     gain: f64,
-    /// The largest error of a finding, and how far the clock was from where it was expected.
+    /// Largest error of a measured offset.
     found_ns: Nanos,
+    /// Largest difference between a measured and a predicted offset.
     missed_ns: Nanos,
 }
 
 impl DeviceClock {
-    /// From two findings some time apart, which tell its rate.
+    /// Creates the model from two offsets some time apart; their difference gives the rate.
     #[must_use]
     pub fn between(first: Offset, second: Offset) -> Self {
         Self {
@@ -57,13 +60,13 @@ impl DeviceClock {
         }
     }
 
-    /// How far ahead the device is when the system's clock shows a time.
+    /// Returns the predicted offset at a system time.
     fn ahead_ns(&self, real_ns: Nanos) -> i64 {
         let since = real_ns.wrapping_sub(self.last.at_ns) as i64;
         self.last.ahead_ns + (since as f64 * self.gain) as i64
     }
 
-    /// Takes in where the clock stands now.
+    /// Updates rate and error with a newly measured offset.
     pub fn found(&mut self, offset: Offset) {
         let expected = self.ahead_ns(offset.at_ns);
         self.missed_ns = self.missed_ns.max(expected.abs_diff(offset.ahead_ns));
@@ -72,15 +75,16 @@ impl DeviceClock {
         self.last = offset;
     }
 
-    /// The system's time of a device's.
+    /// Converts a device timestamp to system time.
     #[must_use]
     pub fn real(&self, device_ns: Nanos) -> Nanos {
-        // Its gain between the two guesses is far below a nanosecond.
+        // Between this estimate and the exact time the device gains far less than a nanosecond.
         let about = device_ns.wrapping_sub(self.last.ahead_ns as u64);
         device_ns.wrapping_sub(self.ahead_ns(about) as u64)
     }
 
-    /// How far a carried time may be off: as far as any finding, and any expectation of the next.
+    /// Returns the error bound of a converted time: largest measuring error plus largest prediction
+    /// error.
     #[must_use]
     pub fn error_ns(&self) -> Nanos {
         self.found_ns.saturating_add(self.missed_ns)
@@ -106,7 +110,7 @@ mod tests {
         for (readings, want) in [
             (&[][..], None),
             (&[5, 6], None),
-            // The system's clock was set back within the only reading.
+            // The system clock was set back during the only reading.
             (&[9, 7, 8], None),
             (&[1_000, 1_500, 1_100], Some((1_050, 450, 50))),
             (&[1_000, 900, 1_101], Some((1_050, -150, 51))),
@@ -135,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_clock_of_its_own_rate_is_carried() {
-        // Counts from its start, 5 s before, and gains 40 us a second.
+        // The device counts from 5 s before START and gains 40 us per second.
         const START: Nanos = 1_700_000_000_000_000_000;
         let shows = |real: Nanos| {
             let passed = real - START;
@@ -154,7 +158,7 @@ mod tests {
             clock.found(at(real));
         }
         assert!((300..=305).contains(&clock.error_ns()), "{clock:?}");
-        // Somebody sets it by a microsecond: from then on the bound says so.
+        // The clock is stepped by a microsecond: from then on the error bound includes the step.
         let mut set = at(START + 3_000_000_000);
         set.ahead_ns += 1_000;
         clock.found(set);

@@ -1,6 +1,6 @@
-//! What happened to a thread while it waited: counters of the kernel, read before and after.
+//! Kernel counters of one thread and its processor, read before and after a wait to explain it.
 //!
-//! The files stay open and are read into fixed buffers: a reading allocates nothing.
+//! The files stay open and are read into fixed buffers: a read allocates nothing.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -9,33 +9,33 @@ use crate::steal::ticks_per_second;
 use crate::sys::clock::{self, Nanos};
 use crate::sys::cpu::{ThreadEvents, current};
 
-/// Softirqs that a network round trip makes itself (linux/interrupt.h, as /proc/softirqs names them).
+/// Softirqs that a network round trip causes itself (linux/interrupt.h, names as in
+/// /proc/softirqs).
 const OWN_SOFTIRQS: &[&[u8]] = &[b"NET_TX", b"NET_RX"];
 
-/// Room for /proc/softirqs: ten rows of eleven characters a processor, up to 256 of them.
+/// Buffer for /proc/softirqs: ten rows of eleven characters per processor, up to 256 processors.
 const SOFTIRQS_ROOM: usize = 32 << 10;
 
-/// Room for the rows of /proc/stat that count processors.
+/// Buffer for the processor rows of /proc/stat.
 const STAT_ROOM: usize = 32 << 10;
 
 /// Counters of the calling thread and of the processor it runs on, at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// When they were read.
     pub at_ns: Nanos,
-    /// The processor that the thread ran on.
+    /// Processor that the thread ran on.
     pub cpu: u32,
-    /// What its own counters say.
+    /// Context switches and page faults of the thread.
     pub events: ThreadEvents,
-    /// Time that it was ready to run and did not; `None` on kernels without schedstats.
+    /// Time that the thread was runnable but not running; `None` on kernels without schedstats.
     pub run_delay_ns: Option<u64>,
-    /// Softirqs on that processor other than the network's: timers, scheduler, RCU, block.
+    /// Softirqs on that processor except the network ones: timers, scheduler, RCU, block.
     pub other_softirqs: Option<u64>,
-    /// Time that the hypervisor gave to others, on that processor, in ticks of /proc/stat.
+    /// Time that the hypervisor took from that processor, in ticks of /proc/stat.
     pub steal_ticks: Option<u64>,
 }
 
-/// Reads the counters of the thread that opened it.
+/// Reader of the counters of the thread that opened it.
 #[derive(Debug)]
 pub struct Evidence {
     schedstat: Option<File>,
@@ -45,7 +45,7 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// Opens what there is to read. What is missing is `None` in every reading.
+    /// Opens the counter files. A counter whose file is missing is `None` in every read.
     #[must_use]
     pub fn of_this_thread() -> Self {
         Self {
@@ -56,7 +56,7 @@ impl Evidence {
         }
     }
 
-    /// Reads everything (some 10 to 20 us: keep it out of what is timed).
+    /// Reads all counters. Takes about 10 to 20 us: keep it outside of timed code.
     pub fn read(&mut self) -> Reading {
         let cpu = current();
         Reading {
@@ -71,7 +71,7 @@ impl Evidence {
     }
 }
 
-/// Length of a tick that steal is counted in.
+/// Returns the length of one tick of steal time.
 #[must_use]
 pub fn steal_tick_ns() -> u64 {
     1_000_000_000 / ticks_per_second().max(1)
@@ -91,12 +91,12 @@ fn number(word: &[u8]) -> Option<u64> {
     std::str::from_utf8(word).ok()?.parse().ok()
 }
 
-/// The second number: time on the run queue (Documentation/scheduler/sched-stats.rst).
+/// Second number: time on the run queue (Documentation/scheduler/sched-stats.rst).
 fn run_delay(text: &[u8]) -> Option<u64> {
     words(text).nth(1).and_then(number)
 }
 
-/// What the column of a processor holds, the network's rows left out.
+/// Sums the column of one processor without the network rows.
 fn other_softirqs(text: &[u8], cpu: u32) -> Option<u64> {
     let mut lines = text.split(|&byte| byte == b'\n');
     let mut wanted = [0; 16];
@@ -123,7 +123,7 @@ fn other_softirqs(text: &[u8], cpu: u32) -> Option<u64> {
     seen.then_some(sum)
 }
 
-/// The eighth number of the row of a processor (proc_stat(5)).
+/// Eighth number in the row of a processor (proc_stat(5)).
 fn steal(text: &[u8], cpu: u32) -> Option<u64> {
     text.split(|&byte| byte == b'\n').find_map(|line| {
         let mut row = words(line);

@@ -1,8 +1,8 @@
-//! What Linux knows and takes: clocks, sockets, processors, namespaces; the facts of a host for the
-//! record; the checks of `linerate doctor`.
+//! Linux system calls (clocks, sockets, processors, namespaces), facts of a host for the record,
+//! and the checks of `linerate doctor`.
 //!
 //! `unsafe` lives in [`sys`] alone: each module there wraps system calls in functions that are safe
-//! to call. Nothing here decides anything about a measurement.
+//! to call. Measurements are decided in other crates.
 
 pub mod sys;
 
