@@ -1,4 +1,4 @@
-//! How long a cache line takes to another processor and back.
+//! Round-trip time of a cache line between two processors.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
@@ -6,31 +6,31 @@ use std::time::Duration;
 
 use crate::sys::{clock, cpu};
 
-/// Round trips below this are "near".
+/// Round trips below this count as "near".
 ///
-/// Between the two states that virtual machines were seen in: 110 ns while both virtual processors
-/// share a cache, 500 ns while they do not.
+/// Lies between the two states seen on virtual machines: 110 ns while both virtual processors share
+/// a cache, 500 ns while they do not.
 pub const NEAR_BELOW: Duration = Duration::from_nanos(250);
 
-/// How long one measurement looks.
+/// Duration of one measurement.
 const SPAN_NS: u64 = 50_000_000;
-/// How long to wait for both threads to run at a time.
+/// Longest wait until both threads run at the same time.
 const START_NS: u64 = 250_000_000;
-/// Round trips timed together: the two clock reads (20 ns each) vanish among them, and a batch stays
-/// far below a scheduler tick.
+/// Round trips timed together. The two clock reads (20 ns each) are small against a batch, and a
+/// batch is far shorter than a scheduler tick.
 const BATCH: u32 = 128;
-/// Batches that the span can hold at most, at 10 ns a round trip.
+/// Most batches in one measurement, at 10 ns a round trip.
 const MOST_BATCHES: usize = (SPAN_NS / (BATCH as u64 * 10)) as usize;
 
-/// Keeps what two threads share from what only one of them reads; two lines, since processors
-/// fetch lines in pairs.
+/// Value aligned to two cache lines, because processors prefetch lines in pairs. Keeps shared data
+/// apart from data of a single thread.
 #[repr(align(128))]
 struct Line<T>(T);
 
-/// Median time for a cache line to go from processor `a` to `b` and back, over 50 ms.
+/// Measures the median time for a cache line to go from processor `a` to `b` and back, over 50 ms.
 ///
 /// Both processors are busy meanwhile. `None` when they are the same, when one of them may not be
-/// used, or when one never ran long enough to answer.
+/// used, or when they did not run at the same time.
 #[must_use]
 pub fn cache_line_round_trip(a: u32, b: u32) -> Option<Duration> {
     if a == b {
@@ -48,7 +48,7 @@ pub fn cache_line_round_trip(a: u32, b: u32) -> Option<Duration> {
             pinned
         });
         let near = scope.spawn(move || {
-            // Ends the other thread on every way out.
+            // Stops the other thread on every return path.
             let _end = End(over);
             cpu::pin(&[a]).ok()?;
             bounce(ball)
@@ -67,7 +67,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// Returns an odd number as the next even one.
+/// Replaces an odd number by the next even one.
 #[inline]
 fn answer(ball: &AtomicU32) {
     let number = ball.load(Ordering::Acquire);
@@ -76,10 +76,11 @@ fn answer(ball: &AtomicU32) {
     }
 }
 
-/// Throws odd numbers and waits for even ones; the median of the batches.
+/// Sends odd numbers and waits for even ones; returns the median of the batches.
 fn bounce(ball: &AtomicU32) -> Option<Duration> {
     let mut number = 0;
-    // The first batch waits for the other thread to start, on a busy machine for some time slices.
+    // The first batch waits for the other thread to start; on a busy machine that takes time
+    // slices.
     throw(ball, &mut number, clock::now() + START_NS)?;
     let deadline = clock::now() + SPAN_NS;
     let mut batches = Vec::with_capacity(MOST_BATCHES);
@@ -100,9 +101,9 @@ fn bounce(ball: &AtomicU32) -> Option<Duration> {
     Some(Duration::from_nanos(*median / u64::from(BATCH)))
 }
 
-/// One batch; `None` when the deadline passed while waiting.
+/// Runs one batch; `None` when the deadline passed while waiting.
 fn throw(ball: &AtomicU32, number: &mut u32, deadline: u64) -> Option<()> {
-    // How often to look at the clock while nothing comes: about every millisecond.
+    // Polls between two clock reads: about a millisecond.
     const PATIENCE: u32 = 1 << 20;
     for _ in 0..BATCH {
         ball.store(number.wrapping_add(1), Ordering::Release);
@@ -130,8 +131,8 @@ mod tests {
             println!("needs two processors");
             return;
         };
-        // Other tests keep the processors busy, so only the bounds of the possible are checked:
-        // no line crosses in a nanosecond, and a batch that was interrupted is not the median.
+        // Other tests keep the processors busy, so only wide bounds are checked: a round trip takes
+        // more than a nanosecond, and an interrupted batch is not the median.
         let time = cache_line_round_trip(first, last);
         println!("{time:?}");
         if let Some(time) = time {

@@ -1,8 +1,8 @@
-//! Which capabilities the calling thread has.
+//! Capabilities of the calling thread.
 
 use crate::snapshot::Files;
 
-/// Capabilities that a measurement may want: bit (linux/capability.h) and what it is good for.
+/// Capabilities that a measurement may need: bit (linux/capability.h) and name.
 pub(super) const WANTED: &[(u32, &str)] = &[
     (12, "net_admin"),
     (13, "net_raw"),
@@ -12,26 +12,27 @@ pub(super) const WANTED: &[(u32, &str)] = &[
     (39, "bpf"),
 ];
 
-/// Those that the kernel asks for in the first user namespace: inside another they are worth nothing.
+/// Capabilities that the kernel checks in the initial user namespace only: useless in any other
+/// one.
 const OF_THE_FIRST: &[&str] = &["sys_nice", "ipc_lock", "bpf"];
 
 /// Effective capabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Capabilities {
-    /// `None` where /proc is unreadable.
+    /// Bit set; `None` where /proc is unreadable.
     effective: Option<u64>,
-    /// They end at the borders of a user namespace.
+    /// True inside a user namespace other than the initial one.
     pub(super) confined: bool,
 }
 
 impl Capabilities {
-    /// Reads them from a thread's status file; `uid_map` tells whether a user namespace is around it.
+    /// Reads the thread's status file and its user mapping.
     pub(super) fn read(files: &Files) -> Self {
         const MAP: &str = "/proc/thread-self/uid_map";
         let status = files.text("/proc/thread-self/status").unwrap_or_default();
         let confined = match files.text(MAP) {
             Some(map) => !is_whole(&map),
-            // Empty until somebody maps a user.
+            // The map is empty until a user is mapped.
             None => files.exists(MAP),
         };
         Self::of(&status, confined)
@@ -48,12 +49,12 @@ impl Capabilities {
         }
     }
 
-    /// Whether they could be read.
+    /// Returns whether the capabilities could be read.
     pub(super) fn known(self) -> bool {
         self.effective.is_some()
     }
 
-    /// Whether the one of that name is there; `false` when unknown.
+    /// Returns whether the named capability is effective; `false` when unknown.
     pub(super) fn has(self, name: &str) -> bool {
         if self.confined && OF_THE_FIRST.contains(&name) {
             return false;
@@ -65,7 +66,7 @@ impl Capabilities {
         }
     }
 
-    /// Names of those of [`WANTED`] that are not there.
+    /// Names of the [`WANTED`] capabilities that are not effective.
     pub(super) fn lacking(self) -> Vec<&'static str> {
         WANTED
             .iter()
@@ -74,7 +75,7 @@ impl Capabilities {
             .collect()
     }
 
-    /// How to get those.
+    /// Instructions for getting the named capabilities.
     pub(super) fn grant(self, names: &[&str]) -> String {
         if self.confined {
             return "run with sudo outside this user namespace".to_owned();
@@ -87,7 +88,7 @@ impl Capabilities {
     }
 }
 
-/// Whether a user namespace maps every user to itself, as the first one does.
+/// Returns whether a user namespace maps every user to itself, as the initial one does.
 fn is_whole(uid_map: &str) -> bool {
     uid_map.split_whitespace().eq(["0", "0", "4294967295"])
 }

@@ -1,26 +1,25 @@
-//! Whether the kernel has a part, found out without loading it.
+//! Detection of kernel features without loading their modules.
 
 use super::ground::Ground;
 
-/// A part of the kernel, by all the names that show it.
+/// A kernel feature and the names that reveal it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Feature {
-    /// Its module.
     pub(super) module: &'static str,
-    /// Its build option.
+    /// Build option.
     pub(super) option: &'static str,
-    /// A function of it.
+    /// Name of one of its functions in /proc/kallsyms.
     pub(super) function: &'static str,
 }
 
-/// The qdisc that delays, loses and reorders.
+/// Qdisc that delays, drops and reorders.
 pub(super) const NETEM: Feature = Feature {
     module: "sch_netem",
     option: "CONFIG_NET_SCH_NETEM",
     function: "netem_enqueue",
 };
 
-/// The qdisc that paces.
+/// Qdisc that paces.
 pub(super) const FQ: Feature = Feature {
     module: "sch_fq",
     option: "CONFIG_NET_SCH_FQ",
@@ -34,21 +33,21 @@ pub(super) const TUN: Feature = Feature {
     function: "tun_chr_open",
 };
 
-/// How a part is there.
+/// Presence of a kernel feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Presence {
-    /// Part of the kernel or loaded.
+    /// Built in or loaded.
     Ready,
-    /// A module on disk, which the kernel loads on first use.
+    /// Module on disk; the kernel loads it on first use.
     Loadable,
-    /// Not there.
     Absent,
-    /// No file of this machine says.
+    /// No source of this machine shows it.
     Unknown,
 }
 
 impl Feature {
-    /// Looks at the loaded modules, those on disk, the build options and the kernel's functions.
+    /// Searches the loaded modules, modules on disk, build options and function names of the
+    /// kernel.
     pub(super) fn presence(self, ground: &Ground) -> Presence {
         let files = &ground.files;
         let loaded = files.text("/proc/modules");
@@ -79,7 +78,7 @@ impl Feature {
             .find_map(|path| self.in_options(&files.text(path)?))
         {
             Some('y') => return Presence::Ready,
-            // The host of a container may have the file that is not seen from inside.
+            // The module file may exist on the host of a container, invisible from inside.
             Some('m') if module.is_none() => return Presence::Loadable,
             Some(_) => return Presence::Absent,
             None => {}
@@ -88,7 +87,8 @@ impl Feature {
         let function = ground.symbols().map(|symbols| self.is_a_symbol(symbols));
         match function {
             Some(true) => Presence::Ready,
-            // A kernel without /proc/modules takes no modules: what it lacks, it cannot get.
+            // A kernel without /proc/modules cannot load modules: what is not built in stays
+            // missing.
             Some(false) if loaded.is_none() && files.exists("/proc/self") => Presence::Absent,
             _ if built_in.is_some() && module.is_some() => Presence::Absent,
             _ => Presence::Unknown,
@@ -101,18 +101,18 @@ impl Feature {
             .any(|line| line.split_whitespace().next() == Some(self.module))
     }
 
-    /// Whether a file of depmod(8) lists it: `kernel/net/sched/sch_netem.ko.zst: …`.
+    /// Returns whether a depmod(8) file lists the module: `kernel/net/sched/sch_netem.ko.zst: …`.
     fn is_listed(self, list: &str) -> bool {
         list.lines().any(|line| {
             let path = line.split(':').next().unwrap_or_default().trim();
             let name = path.rsplit('/').next().unwrap_or_default();
-            // File names may have `-` where the module's own name has `_`.
+            // File names may have `-` where the module name has `_`.
             name.split_once(".ko")
                 .is_some_and(|(name, _)| name.replace('-', "_") == self.module)
         })
     }
 
-    /// `y`, `m` or `n` from a kernel's build options.
+    /// Returns `y`, `m` or `n` from the kernel's build options.
     fn in_options(self, options: &str) -> Option<char> {
         options.lines().find_map(|line| {
             if let Some(rest) = line.strip_prefix("# ") {
@@ -126,7 +126,7 @@ impl Feature {
     }
 
     fn is_a_symbol(self, symbols: &str) -> bool {
-        // address, kind, name, and `[module]` for those of modules.
+        // Columns: address, kind, name, and `[module]` for functions of modules.
         symbols
             .lines()
             .any(|line| line.split_whitespace().nth(2) == Some(self.function))

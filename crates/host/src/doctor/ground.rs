@@ -1,4 +1,4 @@
-//! What the checks share, read once.
+//! Inputs that the checks share, read once.
 
 use std::cell::OnceCell;
 use std::time::Instant;
@@ -9,13 +9,13 @@ use super::capability::Capabilities;
 use crate::snapshot::{self, Files};
 use crate::steal::Ticks;
 
-/// The machine under examination.
+/// State of the machine under examination.
 #[derive(Debug)]
 pub(super) struct Ground {
     pub(super) files: Files,
     pub(super) host: Host,
     pub(super) capabilities: Capabilities,
-    /// Processor time when the examination began, and when that was.
+    /// Processor time at the start of the examination.
     pub(super) ticks: Option<Ticks>,
     pub(super) began: Instant,
     symbols: OnceCell<Option<String>>,
@@ -39,7 +39,7 @@ impl Ground {
         }
     }
 
-    /// A setting by its sysctl name.
+    /// Returns a sysctl value by name.
     pub(super) fn setting(&self, name: &str) -> Option<String> {
         match self.host.sysctls.get(name) {
             Some(value) => Some(value.clone()),
@@ -47,14 +47,15 @@ impl Ground {
         }
     }
 
-    /// A setting that is one number.
+    /// Returns a sysctl value that is one number.
     pub(super) fn number(&self, name: &str) -> Option<i64> {
         self.setting(name)?.parse().ok()
     }
 
-    /// Names of the kernel's functions (/proc/kallsyms, without addresses for ordinary users).
+    /// Returns the names of the kernel's functions (/proc/kallsyms, without addresses for ordinary
+    /// users).
     ///
-    /// Some megabytes that the kernel writes anew for every reader, hence read at most once.
+    /// The kernel generates several megabytes for each read, hence at most one read.
     pub(super) fn symbols(&self) -> Option<&str> {
         self.symbols
             .get_or_init(|| self.files.text("/proc/kallsyms"))

@@ -1,15 +1,15 @@
-//! Checks of the kernel itself and of what it allows us.
+//! Checks of the kernel version and of what the kernel allows this process.
 
 use super::Answer;
 use super::capability::WANTED;
 use super::ground::Ground;
 use crate::sys::trial::{self, UserNamespace};
 
-/// What older kernels lack: first release, and what is new in it.
+/// Features that older kernels lack: first release and feature.
 const MILESTONES: &[((u32, u32), &str)] = &[
     ((4, 18), "UDP segmentation offload"),
     ((5, 0), "UDP receive offload"),
-    ((5, 4), "AF_XDP without a system call a burst"),
+    ((5, 4), "AF_XDP without a system call per burst"),
     ((6, 3), "IPv4 segmentation above 64 KiB"),
 ];
 
@@ -22,9 +22,7 @@ pub(super) fn kernel(ground: &Ground) -> Answer {
 
 fn kernel_of(release: &str) -> Answer {
     let Some(version) = version_of(release) else {
-        return Answer::unknown(format!(
-            "{release} is no release of Linux that is known here"
-        ));
+        return Answer::unknown(format!("{release} is not a known Linux release"));
     };
     let lacking: Vec<&str> = MILESTONES
         .iter()
@@ -47,7 +45,7 @@ fn version_of(release: &str) -> Option<(u32, u32)> {
 
 pub(super) fn privileges(ground: &Ground) -> Answer {
     if !ground.capabilities.known() {
-        return Answer::unknown("/proc does not say which capabilities this process has");
+        return Answer::unknown("/proc does not show the capabilities of this process");
     }
     let user = rustix::process::geteuid();
     let who = match (user.is_root(), ground.capabilities.confined) {
@@ -57,7 +55,7 @@ pub(super) fn privileges(ground: &Ground) -> Answer {
     };
     let lacking = ground.capabilities.lacking();
     if lacking.is_empty() {
-        return Answer::ok(format!("{who}, with all capabilities that are of use here"));
+        return Answer::ok(format!("{who}, with all useful capabilities"));
     }
     let found = match lacking.len() == WANTED.len() {
         true => format!("{who}, without capabilities"),
@@ -69,38 +67,36 @@ pub(super) fn privileges(ground: &Ground) -> Answer {
 pub(super) fn user_namespaces(ground: &Ground) -> Answer {
     match trial::user_namespace() {
         Ok(outcome) => user_namespaces_of(ground, outcome),
-        Err(error) => Answer::unknown(format!("could not be tried: {error}")),
+        Err(error) => Answer::unknown(format!("could not be tested: {error}")),
     }
 }
 
 fn user_namespaces_of(ground: &Ground, outcome: UserNamespace) -> Answer {
-    const NEED: &str = "networks are built without root";
+    const NEED: &str = "labs need no root";
     const MAX: &str = "user.max_user_namespaces";
     const CLONE: &str = "kernel.unprivileged_userns_clone";
     const APPARMOR: &str = "kernel.apparmor_restrict_unprivileged_userns";
     let set = |name: &str, value: u32| format!("`sudo sysctl -w {name}={value}`");
     let is = |name: &str, value: i64| ground.number(name) == Some(value);
     let privileged = ground.capabilities.has("sys_admin");
-    // Refused to us, but whoever is root needs no user namespace to build a network.
+    // Unavailable to this process, but root needs no user namespace to build a lab.
     let refused = |found: String| match privileged && ground.capabilities.has("net_admin") {
-        true => Answer::limited(format!("{found}; root builds networks without them")),
+        true => Answer::limited(format!("{found}; root builds labs without them")),
         false => Answer::missing(found),
     };
     match outcome {
         UserNamespace::Works if privileged && is(CLONE, 0) => {
-            Answer::limited(format!("for root alone: {CLONE} = 0")).enable(set(CLONE, 1))
+            Answer::limited(format!("root only: {CLONE} = 0")).enable(set(CLONE, 1))
         }
         UserNamespace::Works if privileged && is(APPARMOR, 1) => Answer::limited(format!(
-            "for root and programs with a profile: {APPARMOR} = 1"
+            "root and programs with an AppArmor profile only: {APPARMOR} = 1"
         ))
         .enable(set(APPARMOR, 0)),
-        UserNamespace::Works => Answer::ok(format!("can be made: {NEED}")),
+        UserNamespace::Works => Answer::ok(format!("available: {NEED}")),
         UserNamespace::Powerless(_) => {
             let found = match is(APPARMOR, 1) {
-                true => format!("can be made but have no power: {APPARMOR} = 1"),
-                false => {
-                    "can be made but have no power: a security module holds them back".to_owned()
-                }
+                true => format!("grant no capabilities: {APPARMOR} = 1"),
+                false => "grant no capabilities: restricted by a security module".to_owned(),
             };
             refused(found).enable(format!(
                 "{}, or give linerate an AppArmor profile with `userns,`",
@@ -114,15 +110,16 @@ fn user_namespaces_of(ground: &Ground, outcome: UserNamespace) -> Answer {
             refused(format!("{CLONE} = 0")).enable(set(CLONE, 1))
         }
         UserNamespace::Refused(libc::ENOSPC | libc::EUSERS) => {
-            refused("too many of them, or too deeply nested".to_owned())
+            refused("limit on their number or nesting depth reached".to_owned())
                 .enable(format!("{}, or leave a namespace", set(MAX, 10_000)))
         }
         UserNamespace::Refused(libc::EINVAL | libc::ENOSYS) => {
-            refused("the kernel has none".to_owned()).enable("a kernel with CONFIG_USER_NS")
+            refused("not supported by this kernel".to_owned())
+                .enable("a kernel with CONFIG_USER_NS")
         }
         UserNamespace::Refused(error) => {
             let error = std::io::Error::from_raw_os_error(error);
-            refused(format!("refused: {error}")).enable(
+            refused(format!("rejected: {error}")).enable(
                 "in a container, start it with `--privileged` or `--security-opt seccomp=unconfined`; \
                  in a chroot, leave it",
             )
@@ -133,14 +130,14 @@ fn user_namespaces_of(ground: &Ground, outcome: UserNamespace) -> Answer {
 pub(super) fn io_uring(ground: &Ground) -> Answer {
     const SETTING: &str = "kernel.io_uring_disabled";
     let error = match trial::io_uring() {
-        Ok(()) => return Answer::ok("rings can be made"),
+        Ok(()) => return Answer::ok("rings can be created"),
         Err(error) => error,
     };
     match (error.raw_os_error(), ground.number(SETTING)) {
         (_, Some(level @ 1..)) => Answer::missing(format!("{SETTING} = {level}"))
             .enable(format!("`sudo sysctl -w {SETTING}=0`")),
         (Some(libc::ENOSYS), _) => Answer::missing(
-            "not in this kernel, or hidden by the container's system-call filter",
+            "not in this kernel, or blocked by the container's system-call filter",
         )
         .enable(
             "a kernel with CONFIG_IO_URING; in a container `--security-opt seccomp=unconfined`",
@@ -151,7 +148,7 @@ pub(super) fn io_uring(ground: &Ground) -> Answer {
         }
         (Some(libc::ENOMEM), _) => Answer::limited("rings exceed the locked-memory limit")
             .enable("`ulimit -l unlimited` as root"),
-        _ => Answer::unknown(format!("could not be tried: {error}")),
+        _ => Answer::unknown(format!("could not be tested: {error}")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Checks of what a process may take.
+//! Checks of resource limits of a process.
 
 use rustix::process::{Resource, Rlimit, getrlimit};
 
@@ -13,10 +13,11 @@ pub(super) fn open_files(_: &Ground) -> Answer {
 }
 
 fn open_files_of(limit: Rlimit) -> Answer {
-    // A thousand streams at both ends in one process, with as much again for watches and files.
+    // A thousand streams with both ends in one process, and as many descriptors again for watches
+    // and files.
     const ENOUGH: u64 = 4096;
     let found = format!(
-        "{} (may be raised to {})",
+        "{} (hard limit {})",
         text_of(limit.current, 1, ""),
         text_of(limit.maximum, 1, "")
     );
@@ -43,11 +44,11 @@ pub(super) fn locked_memory(ground: &Ground) -> Answer {
 }
 
 fn locked_memory_of(limit: Rlimit, unbound: bool) -> Answer {
-    // The frames of one AF_XDP port: 16384 of 4 KiB.
+    // Frames of one AF_XDP port: 16384 of 4 KiB.
     const ENOUGH: u64 = 64 * MIB;
     let found = text_of(limit.current, MIB, " MiB");
     if unbound {
-        return Answer::ok(format!("{found}, which does not bind this process"));
+        return Answer::ok(format!("{found}, not enforced for this process"));
     }
     if limit.current.is_none_or(|current| current >= ENOUGH) {
         return Answer::ok(found);
@@ -74,7 +75,7 @@ pub(super) fn hugepages(ground: &Ground) -> Answer {
         .text("/sys/kernel/mm/transparent_hugepage/enabled")
         .and_then(|text| chosen(&text))
         .map_or(String::new(), |chosen| {
-            format!("; transparent ones: {chosen}")
+            format!("; transparent huge pages: {chosen}")
         });
     let answer = hugepages_of(&meminfo);
     Answer {
@@ -90,7 +91,9 @@ fn hugepages_of(meminfo: &str) -> Answer {
     let size = meminfo_bytes(meminfo, "Hugepagesize")
         .map_or(String::new(), |bytes| format!(" of {} KiB", bytes / 1024));
     match counts {
-        None => Answer::missing("the kernel has none").enable("a kernel with CONFIG_HUGETLBFS"),
+        None => {
+            Answer::missing("not supported by this kernel").enable("a kernel with CONFIG_HUGETLBFS")
+        }
         Some((0, _)) => Answer::missing(format!("none{size} reserved")).enable(RESERVE),
         Some((total, 0)) => {
             Answer::limited(format!("{total}{size} reserved, all in use")).enable(RESERVE)
@@ -99,7 +102,7 @@ fn hugepages_of(meminfo: &str) -> Answer {
     }
 }
 
-/// The word in brackets: `always [madvise] never`.
+/// Returns the value in brackets: `madvise` of `always [madvise] never`.
 fn chosen(text: &str) -> Option<String> {
     let (_, rest) = text.split_once('[')?;
     Some(rest.split_once(']')?.0.to_owned())
@@ -162,7 +165,11 @@ mod tests {
                 Ability::Ok,
                 "8 of 1048576 KiB reserved, 6 free",
             ),
-            ("MemTotal: 1 kB\n", Ability::Missing, "the kernel has none"),
+            (
+                "MemTotal: 1 kB\n",
+                Ability::Missing,
+                "not supported by this kernel",
+            ),
         ];
         for (meminfo, ability, found) in table {
             let answer = hugepages_of(meminfo);

@@ -1,8 +1,8 @@
-//! What this machine can do towards a measurement, and how to enable what it cannot.
+//! `linerate doctor`: checks of what this machine supports, with instructions for what it lacks.
 //!
-//! One small function a check, one line in the table `PROBES` each. Nothing is changed: what must be tried is
-//! tried in a child process or let go at once. All of it works as an ordinary user, in containers and
-//! without /sys, where more lines read "unknown".
+//! A check is one small function and one line in the table `PROBES`. Nothing is changed: what needs
+//! a trial runs in a child process or is undone at once. Checks work for ordinary users, in
+//! containers and without /sys, where more of them report "unknown".
 
 pub mod cache_line;
 
@@ -26,10 +26,10 @@ use ground::Ground;
 pub use cache_line::cache_line_round_trip;
 pub use processor::processors_apart;
 
-/// One check: its name, stable for scripts, and the function that looks.
+/// Check: its name, stable for scripts, and its function.
 type Probe = (&'static str, fn(&Ground) -> Answer);
 
-/// Every check, in the order they print.
+/// Table of all checks, in the order they are printed.
 const PROBES: &[Probe] = &[
     ("kernel", kernel::kernel),
     ("privileges", kernel::privileges),
@@ -57,11 +57,11 @@ const PROBES: &[Probe] = &[
     ("time-stamping", stamping::time_stamping),
     ("perf-events", tracing::perf_events),
     ("tracefs", tracing::tracefs),
-    // Last, so that the others fill the span that it looks at.
+    // Last: it samples processor time over the duration of the other checks.
     ("steal", processor::steal),
 ];
 
-/// Looks at everything; takes well under two seconds.
+/// Runs all checks; takes well under two seconds.
 #[must_use]
 pub fn examine() -> Examination {
     let ground = Ground::machine();
@@ -76,7 +76,7 @@ pub fn examine() -> Examination {
     }
 }
 
-/// What a check found.
+/// Result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Answer {
     ability: Ability,
@@ -109,7 +109,7 @@ impl Answer {
         }
     }
 
-    /// Adds how to enable it.
+    /// Adds instructions for enabling the feature.
     fn enable(mut self, how: impl Into<String>) -> Self {
         self.enable = Some(how.into());
         self

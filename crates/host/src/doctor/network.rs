@@ -20,15 +20,15 @@ pub(super) fn congestion_control(ground: &Ground) -> Answer {
     };
     let qdisc = ground.setting(DEFAULT_QDISC);
     // Without fq, TCP paces every segment by a timer of its own: on veth, bbr then reaches a third
-    // of cubic's throughput, and the spurious retransmits look like loss.
+    // of cubic's throughput, and spurious retransmissions look like loss.
     if !control.starts_with("bbr") || qdisc.as_deref() == Some("fq") {
         return Answer::ok(control);
     }
-    let qdisc = qdisc.map_or("perhaps".to_owned(), |name| {
+    let qdisc = qdisc.map_or("default qdisc unknown".to_owned(), |name| {
         format!("the default qdisc is {name}")
     });
     let answer = Answer::limited(format!(
-        "{control} without fq ({qdisc}): it paces by timers and loses up to two thirds on veth"
+        "{control} without fq ({qdisc}): pacing by TCP timers costs up to two thirds of the throughput on veth"
     ));
     let mut ways = Vec::new();
     let cubic = ground
@@ -58,7 +58,7 @@ pub(super) fn allowed_congestion_controls(ground: &Ground) -> Answer {
         return Answer::ok(allowed);
     }
     if ground.capabilities.has("net_admin") {
-        return Answer::ok(format!("{allowed}; {} for root alone", withheld.join(" ")));
+        return Answer::ok(format!("{allowed}; {} for root only", withheld.join(" ")));
     }
     Answer::limited(format!("{allowed}; not {}", withheld.join(" "))).enable(format!(
         "`sudo sysctl -w {ALLOWED_CONTROLS}=\"{available}\"`"
@@ -68,18 +68,18 @@ pub(super) fn allowed_congestion_controls(ground: &Ground) -> Answer {
 pub(super) fn default_qdisc(ground: &Ground) -> Answer {
     let fq = feature::FQ.presence(ground);
     match (ground.setting(DEFAULT_QDISC), fq) {
-        (Some(qdisc), Presence::Absent) => {
-            Answer::limited(format!("{qdisc}; the kernel lacks fq, which paces exactly"))
-                .enable("a kernel with CONFIG_NET_SCH_FQ")
-        }
+        (Some(qdisc), Presence::Absent) => Answer::limited(format!(
+            "{qdisc}; the kernel lacks fq, which paces precisely"
+        ))
+        .enable("a kernel with CONFIG_NET_SCH_FQ"),
         (Some(qdisc), _) => Answer::ok(qdisc),
         (None, _) => Answer::unknown(format!(
-            "{DEFAULT_QDISC} is unreadable (it shows in the first network namespace alone)"
+            "{DEFAULT_QDISC} is unreadable (visible in the initial network namespace only)"
         )),
     }
 }
 
-/// Offloads without which throughput falls by factors: option of `ethtool -K` and full name.
+/// Offloads without which throughput falls by factors: `ethtool -K` option and full name.
 const NEEDED: &[(&str, &str)] = &[
     ("tso", "tcp-segmentation-offload"),
     ("gso", "generic-segmentation-offload"),
@@ -145,10 +145,10 @@ fn offloads_of(interfaces: &[(String, Vec<Offload>)]) -> Answer {
         found.push(format!("{}: tso, gso and gro on", whole.join(", ")));
     }
     if !silent.is_empty() {
-        found.push(format!("{}: not told", silent.join(", ")));
+        found.push(format!("{}: offloads unknown", silent.join(", ")));
     }
     if found.is_empty() {
-        found.push("no interface but loopback is up".to_owned());
+        found.push("no interface is up except loopback".to_owned());
     }
     Answer {
         ability,
@@ -158,13 +158,13 @@ fn offloads_of(interfaces: &[(String, Vec<Offload>)]) -> Answer {
 }
 
 pub(super) fn socket_buffers(ground: &Ground) -> Answer {
-    // The bandwidth-delay product of 10 Gb/s over 3 ms; also what recent kernels start with.
+    // Bandwidth-delay product of 10 Gb/s and 3 ms; also the default of recent kernels.
     const ENOUGH: i64 = 4 << 20;
     const SETTINGS: [&str; 2] = ["net.core.rmem_max", "net.core.wmem_max"];
     let values = SETTINGS.map(|name| ground.number(name));
     let [Some(receive), Some(send)] = values else {
         return Answer::unknown(
-            "net.core.rmem_max and net.core.wmem_max are unreadable (they show in the first network namespace alone)",
+            "net.core.rmem_max and net.core.wmem_max are unreadable (visible in the initial network namespace only)",
         );
     };
     let found = format!("receive up to {receive} B, send up to {send} B");
@@ -192,32 +192,34 @@ fn af_xdp_of(ground: &Ground, outcome: io::Result<()>) -> Answer {
         .collect();
     let number = outcome.as_ref().err().and_then(io::Error::raw_os_error);
     match (outcome, number) {
-        (Ok(()), _) if lacking.is_empty() => Answer::ok("sockets can be made"),
-        (Ok(()), _) => Answer::limited(
-            "sockets can be made, but the program that fills them cannot be attached",
-        )
-        .enable(ground.capabilities.grant(&lacking)),
+        (Ok(()), _) if lacking.is_empty() => Answer::ok("sockets can be created"),
+        (Ok(()), _) => {
+            Answer::limited("sockets can be created, but no XDP program can be attached")
+                .enable(ground.capabilities.grant(&lacking))
+        }
         (Err(_), Some(libc::EAFNOSUPPORT)) => {
             Answer::missing("not in this kernel").enable("a kernel with CONFIG_XDP_SOCKETS")
         }
         (Err(_), Some(libc::EPERM | libc::EACCES)) => {
             Answer::missing("needs capabilities").enable(ground.capabilities.grant(&lacking))
         }
-        (Err(error), _) => Answer::unknown(format!("could not be tried: {error}")),
+        (Err(error), _) => Answer::unknown(format!("could not be tested: {error}")),
     }
 }
 
 pub(super) fn netem(ground: &Ground) -> Answer {
     match feature::NETEM.presence(ground) {
-        Presence::Ready => Answer::ok("in the kernel: links can delay, lose and reorder"),
-        Presence::Loadable => Answer::ok("a module, loaded on first use"),
+        Presence::Ready => {
+            Answer::ok("in the kernel: lab links support delay, loss and reordering")
+        }
+        Presence::Loadable => Answer::ok("kernel module, loaded on first use"),
         Presence::Absent => {
-            Answer::missing("not in this kernel: links cannot delay, lose or reorder").enable(
+            Answer::missing("not in this kernel: lab links cannot delay, lose or reorder").enable(
                 "the package with sch_netem (Fedora, RHEL: kernel-modules-extra), or a kernel with CONFIG_NET_SCH_NETEM",
             )
         }
         Presence::Unknown => {
-            Answer::unknown("no file here says whether the kernel has it: try a link with a delay")
+            Answer::unknown("presence in the kernel is unknown: try a lab link with a delay")
         }
     }
 }
@@ -231,16 +233,16 @@ pub(super) fn tun(ground: &Ground) -> Answer {
     });
     let here = files.exists(DEVICE);
     if !registered {
-        // Opening the device would load the module, which is a change.
+        // Opening the device would load the module, and checks change nothing.
         return match (feature::TUN.presence(ground), here) {
             (Presence::Loadable, true) => {
-                Answer::ok(format!("{DEVICE}, a module loaded on first use"))
+                Answer::ok(format!("{DEVICE}, kernel module loaded on first use"))
             }
             (Presence::Loadable | Presence::Ready, false) => no_tun_device(DEVICE),
             (Presence::Absent, _) => {
                 Answer::missing("not in this kernel").enable("a kernel with CONFIG_TUN")
             }
-            _ => Answer::unknown(format!("no file here says whether {DEVICE} works")),
+            _ => Answer::unknown(format!("unknown whether {DEVICE} works")),
         };
     }
     match std::fs::OpenOptions::new()
@@ -250,7 +252,7 @@ pub(super) fn tun(ground: &Ground) -> Answer {
     {
         Ok(_) if ground.capabilities.has("net_admin") => Answer::ok(DEVICE),
         Ok(_) => Answer::ok(format!(
-            "{DEVICE}; making an interface needs net_admin, as in a lab"
+            "{DEVICE}; creating an interface needs net_admin, as in a lab"
         )),
         Err(error) if error.kind() == io::ErrorKind::NotFound => no_tun_device(DEVICE),
         Err(error) => Answer::missing(format!("{DEVICE}: {error}")).enable(format!(
@@ -260,7 +262,7 @@ pub(super) fn tun(ground: &Ground) -> Answer {
 }
 
 fn no_tun_device(device: &str) -> Answer {
-    Answer::missing(format!("the kernel has it, but there is no {device}")).enable(format!(
+    Answer::missing(format!("supported by the kernel, but {device} does not exist")).enable(format!(
         "`sudo mkdir -p /dev/net && sudo mknod -m 666 {device} c 10 200`; in a container `--device {device}`"
     ))
 }
@@ -344,14 +346,16 @@ mod tests {
         let answer = offloads_of(&[eth0.clone(), eth1, wg0.clone()]);
         assert_eq!(
             answer,
-            Answer::limited("eth1: no tso, gso off; eth0: tso, gso and gro on; wg0: not told")
-                .enable("`sudo ethtool -K eth1 gso on`")
+            Answer::limited(
+                "eth1: no tso, gso off; eth0: tso, gso and gro on; wg0: offloads unknown"
+            )
+            .enable("`sudo ethtool -K eth1 gso on`")
         );
         assert_eq!(offloads_of(&[eth0]).ability, Ability::Ok);
         assert_eq!(offloads_of(&[wg0]).ability, Ability::Unknown);
         assert_eq!(
             offloads_of(&[]),
-            Answer::ok("no interface but loopback is up")
+            Answer::ok("no interface is up except loopback")
         );
     }
 

@@ -1,4 +1,4 @@
-//! Checks of the processors: how many, how steady, how far apart.
+//! Checks of the processors: number, clock, frequency, idle states, cache distance, steal time.
 
 use std::thread;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(super) fn processors(ground: &Ground) -> Answer {
     }
     if let Some(quota) = quota(ground) {
         return Answer::limited(format!(
-            "{found}, but held to the time of {quota:.1}: measuring threads are stopped when it is used up"
+            "{found}, but a cgroup limits this process to {quota:.1} processors: threads are throttled when the quota is used up"
         ))
         .enable("lift the cgroup's cpu.max (`docker run` without `--cpus`)");
     }
@@ -34,13 +34,13 @@ pub(super) fn processors(ground: &Ground) -> Answer {
         return Answer::limited(found).enable(format!("`taskset -c 0-{} linerate …`", total - 1));
     }
     if usable.len() < 2 {
-        return Answer::limited(format!("{found}: both ends of a test share it"))
+        return Answer::limited(format!("{found}: client and server share it"))
             .enable("a machine with two processors or more");
     }
     Answer::ok(found)
 }
 
-/// The least processor time that a cgroup (version 2) above this process allows, in processors.
+/// Returns the smallest quota of the cgroups (version 2) above this process, in processors.
 fn quota(ground: &Ground) -> Option<f64> {
     let cgroups = ground.files.text("/proc/thread-self/cgroup")?;
     let mut path = cgroups
@@ -64,7 +64,7 @@ fn quota(ground: &Ground) -> Option<f64> {
     }
 }
 
-/// `150000 100000`: that many µs of processor time in every period of so many µs.
+/// Parses `150000 100000`: µs of processor time per period, and the period in µs.
 fn quota_of(cpu_max: &str) -> Option<f64> {
     let (quota, period) = cpu_max.split_once(' ')?;
     let (quota, period): (u64, u64) = (quota.parse().ok()?, period.trim().parse().ok()?);
@@ -85,23 +85,26 @@ pub(super) fn clock_source(ground: &Ground) -> Answer {
 }
 
 fn clock_source_of(name: Option<&str>, available: &str, read_ns: u64) -> Answer {
-    // Through the vDSO a read takes 20 to 50 ns, through a system call or a device 150 and more.
+    // Through the vDSO a read takes 20 to 50 ns, through a system call or a device 150 ns and more.
     const SLOW_NS: u64 = 120;
-    let found = format!("{}, {read_ns} ns a read", name.unwrap_or("unnamed"));
+    let found = format!("{}, {read_ns} ns per read", name.unwrap_or("unnamed"));
     if read_ns < SLOW_NS {
         return Answer::ok(found);
     }
-    let answer = Answer::limited(format!("{found}: stamps cost as much as what they time"));
+    let answer = Answer::limited(format!(
+        "{found}: a timestamp costs as much as the call it times"
+    ));
     let tsc = available.split_whitespace().any(|source| source == "tsc");
     match tsc && name != Some("tsc") {
         true => answer.enable(
             "`echo tsc | sudo tee /sys/devices/system/clocksource/clocksource0/current_clocksource`",
         ),
-        false => answer.enable("boot with `tsc=reliable` where the processor has a steady one"),
+        false => answer.enable("boot with `tsc=reliable` if the processor has an invariant TSC"),
     }
 }
 
-/// What one read of the clock costs: the best of some batches, so that interruptions do not count.
+/// Measures the time of one clock read: the minimum of several batches, so that interruptions do
+/// not count.
 fn clock_read_ns() -> u64 {
     const BATCHES: usize = 20;
     const READS: u64 = 500;
@@ -124,19 +127,22 @@ pub(super) fn cache_line(ground: &Ground) -> Answer {
     };
     match cache_line::cache_line_round_trip(a, b) {
         Some(time) => cache_line_of(a, b, time),
-        None => Answer::unknown(format!("processors {a} and {b} did not answer each other")),
+        None => Answer::unknown(format!(
+            "processors {a} and {b} did not run at the same time"
+        )),
     }
 }
 
-/// Median time for a cache line to go between two of this process's processors, of different cores if there are
-/// such, and back; both are busy for 50 ms. `None` where there is one processor, or they never ran at once.
+/// Measures the median round trip of a cache line between two usable processors, of different cores
+/// if possible. Both are busy for 50 ms. `None` with one processor, or if they never ran at the
+/// same time.
 #[must_use]
 pub fn processors_apart() -> Option<Duration> {
     let (a, b) = pair(&Files::machine(), &cpu::usable().ok()?)?;
     cache_line::cache_line_round_trip(a, b)
 }
 
-/// Two processors of different cores if there are such.
+/// Chooses two processors, of different cores if possible.
 fn pair(files: &Files, usable: &[u32]) -> Option<(u32, u32)> {
     let (&first, rest) = usable.split_first()?;
     let siblings = files
@@ -153,11 +159,19 @@ fn pair(files: &Files, usable: &[u32]) -> Option<(u32, u32)> {
 }
 
 fn cache_line_of(a: u32, b: u32, time: Duration) -> Answer {
-    let found = format!("{} ns from processor {a} to {b} and back", time.as_nanos());
+    let found = format!(
+        "{} ns round trip between processors {a} and {b}",
+        time.as_nanos()
+    );
     match time < cache_line::NEAR_BELOW {
-        true => Answer::ok(format!("{found} (near)")),
-        false => Answer::limited(format!("{found} (far: they share no cache now, or are busy)"))
-            .enable("pin both ends to processors of one cache; on a virtual machine measure again, its host moves them"),
+        true => Answer::ok(format!("{found} (near: they share a cache)")),
+        false => Answer::limited(format!(
+            "{found} (far: no shared cache at the moment, or other load)"
+        ))
+        .enable(
+            "pin both ends to processors that share a cache; \
+             on a virtual machine measure again, because its host moves the processors",
+        ),
     }
 }
 
@@ -166,7 +180,9 @@ pub(super) fn frequency_scaling(ground: &Ground) -> Answer {
     let files = &ground.files;
     let Some(governor) = ground.host.cpu.governor.as_deref() else {
         return match files.exists("/sys/devices/system/cpu/cpu0") {
-            true => Answer::ok("the kernel does not scale; firmware or hypervisor may"),
+            true => {
+                Answer::ok("no frequency scaling by the kernel; firmware or hypervisor may scale")
+            }
             false => Answer::unknown("/sys does not show the processors"),
         };
     };
@@ -195,7 +211,7 @@ pub(super) fn frequency_scaling(ground: &Ground) -> Answer {
 pub(super) fn idle_states(ground: &Ground) -> Answer {
     let writable = std::fs::OpenOptions::new()
         .write(true)
-        // Opened only: the kernel takes no request before something is written.
+        // Opened only: the kernel takes no request before a write.
         .open(ground.files.path(DMA_LATENCY));
     idle_states_of(ground, writable.err().map(|error| error.kind()))
 }
@@ -216,7 +232,7 @@ fn idle_states_of(ground: &Ground, refused: Option<std::io::ErrorKind>) -> Answe
         (Some(driver), 0) => driver.to_owned(),
         (None, _) => "no idle driver: idle processors halt".to_owned(),
     };
-    // A state that is only a loop costs no wake-up; there is nothing to hold off.
+    // The POLL state is a loop without wake-up cost: there is nothing to disable.
     if !states.is_empty()
         && states
             .iter()
@@ -225,18 +241,20 @@ fn idle_states_of(ground: &Ground, refused: Option<std::io::ErrorKind>) -> Answe
         return Answer::ok(found);
     }
     match refused {
-        None => Answer::ok(format!("{found}; --hold-latency can hold them off")),
+        None => Answer::ok(format!("{found}; --hold-latency can disable them")),
         Some(std::io::ErrorKind::NotFound) => Answer::limited(format!(
-            "{found}; no {DMA_LATENCY} to hold them off with"
+            "{found}; no {DMA_LATENCY} to disable them"
         ))
         .enable("in a container `--device /dev/cpu_dma_latency`, else boot with `idle=poll`"),
-        Some(_) => Answer::limited(format!("{found}; {DMA_LATENCY} is not ours to write"))
-            .enable(format!("run with sudo, or `sudo chmod o+w {DMA_LATENCY}`")),
+        Some(_) => Answer::limited(format!(
+            "{found}; {DMA_LATENCY} is not writable by this user"
+        ))
+        .enable(format!("run with sudo, or `sudo chmod o+w {DMA_LATENCY}`")),
     }
 }
 
 pub(super) fn steal(ground: &Ground) -> Answer {
-    // Twenty ticks a processor.
+    // Twenty ticks per processor.
     const SPAN: Duration = Duration::from_millis(200);
     thread::sleep(SPAN.saturating_sub(ground.began.elapsed()));
     let stolen = Ticks::now()
@@ -244,12 +262,12 @@ pub(super) fn steal(ground: &Ground) -> Answer {
         .and_then(|(now, before)| now.stolen_since(&before));
     match stolen {
         Some(fraction) => steal_of(fraction, ground.began.elapsed()),
-        None => Answer::unknown("/proc/stat does not count it"),
+        None => Answer::unknown("/proc/stat does not count steal time"),
     }
 }
 
 fn steal_of(fraction: f64, span: Duration) -> Answer {
-    // Below, the throughput of pairs of runs was seen to agree within its usual spread.
+    // Below this, the throughput of repeated runs agreed within its usual spread.
     const TOLERABLE: f64 = 0.01;
     let found = format!(
         "{:.1} % of processor time over {} ms",
@@ -258,8 +276,8 @@ fn steal_of(fraction: f64, span: Duration) -> Answer {
     );
     match fraction < TOLERABLE {
         true => Answer::ok(found),
-        false => Answer::limited(format!("{found}: the hypervisor runs others")).enable(
-            "a quieter host, or processors of our own (a dedicated instance, vCPU pinning)",
+        false => Answer::limited(format!("{found}: the hypervisor runs other machines")).enable(
+            "a less loaded host, or dedicated processors (dedicated instance, vCPU pinning)",
         ),
     }
 }

@@ -1,4 +1,4 @@
-//! Whether packets are stamped on their way, by the kernel and by devices.
+//! Check of packet timestamps, by the kernel and by devices.
 
 use std::io;
 
@@ -18,14 +18,14 @@ pub(super) fn time_stamping(_: &Ground) -> Answer {
     time_stamping_of(timestamping::software_on_loopback(), &devices)
 }
 
-/// An interface whose device stamps by its own clock.
+/// Interface whose device takes hardware timestamps.
 #[derive(Clone, Debug)]
 struct Device {
     interface: String,
     can: Timestamping,
-    /// What it is told to stamp; `None` where that cannot be asked.
+    /// Timestamps that are enabled now; `None` where that cannot be read.
     told: Option<Switched>,
-    /// Whether this user may read its clock; `None` where it has none.
+    /// True if this user may read the device clock; `None` without one.
     readable: Option<bool>,
 }
 
@@ -40,7 +40,7 @@ impl Device {
         })
     }
 
-    /// What `latency --stages` gets of it, and what changes that.
+    /// Describes the timestamps that `latency --stages` gets, and the command that enables more.
     fn text(&self) -> String {
         let Self {
             interface,
@@ -49,33 +49,33 @@ impl Device {
             readable,
         } = self;
         let which = match (can.departures, can.arrivals) {
-            (true, true) => "both ways",
-            (true, false) => "of departures, and arrivals of PTP alone",
-            (false, true) => "of arrivals",
-            (false, false) => return format!("{interface} stamps packets of PTP alone"),
+            (true, true) => "sent and received packets",
+            (true, false) => "sent packets and received PTP packets",
+            (false, true) => "received packets",
+            (false, false) => return format!("{interface} timestamps PTP packets only"),
         };
         let Some(number) = can.clock else {
-            return format!("{interface} stamps {which}, and has no clock to ask");
+            return format!("{interface} timestamps {which}, but has no clock device");
         };
         let clock = Clock::path(number);
         if *readable != Some(true) {
-            return format!("{interface} stamps {which}, but only root reads {clock}");
+            return format!("{interface} timestamps {which}, but only root can read {clock}");
         }
         let told = told.unwrap_or_default();
         let on = told.departures >= can.departures && told.arrivals >= can.arrivals;
         if on {
-            return format!("in hardware on {interface}, {which}, by {clock}");
+            return format!("hardware timestamps of {which} on {interface} ({clock})");
         }
         let all = u8::from(can.arrivals);
         format!(
-            "{interface} can in hardware, {which}, once that is on: `sudo hwstamp_ctl -i {interface} -t 1 -r {all}`"
+            "{interface} supports hardware timestamps of {which} once enabled: `sudo hwstamp_ctl -i {interface} -t 1 -r {all}`"
         )
     }
 }
 
 fn time_stamping_of(software: io::Result<Stamps>, devices: &[Device]) -> Answer {
     let clocks = match devices {
-        [] => "; no interface with a clock of its own".to_owned(),
+        [] => "; no interface with hardware timestamps".to_owned(),
         devices => devices
             .iter()
             .map(|device| format!("; {}", device.text()))
@@ -85,16 +85,18 @@ fn time_stamping_of(software: io::Result<Stamps>, devices: &[Device]) -> Answer 
         Ok(Stamps {
             transmit: true,
             receive: true,
-        }) => Answer::ok(format!("in software, both ways{clocks}")),
-        Ok(Stamps { receive: true, .. }) => {
-            Answer::limited(format!("in software, of arrivals alone{clocks}"))
-                .enable("a kernel with CONFIG_NETWORK_PHY_TIMESTAMPING or a later one")
-        }
+        }) => Answer::ok(format!(
+            "software timestamps of sent and received packets{clocks}"
+        )),
+        Ok(Stamps { receive: true, .. }) => Answer::limited(format!(
+            "software timestamps of received packets only{clocks}"
+        ))
+        .enable("a kernel with CONFIG_NETWORK_PHY_TIMESTAMPING or a later one"),
         Ok(Stamps { transmit: true, .. }) => {
-            Answer::limited(format!("in software, of departures alone{clocks}"))
+            Answer::limited(format!("software timestamps of sent packets only{clocks}"))
         }
-        Ok(_) => Answer::missing("loopback gave no stamps"),
-        Err(error) => Answer::unknown(format!("could not be tried on loopback: {error}")),
+        Ok(_) => Answer::missing("no timestamps on loopback"),
+        Err(error) => Answer::unknown(format!("could not be tested on loopback: {error}")),
     }
 }
 
@@ -128,7 +130,10 @@ mod tests {
         };
         assert_eq!(
             time_stamping_of(stamps(true, true), std::slice::from_ref(&eth0)),
-            Answer::ok("in software, both ways; in hardware on eth0, both ways, by /dev/ptp0")
+            Answer::ok(
+                "software timestamps of sent and received packets; \
+                 hardware timestamps of sent and received packets on eth0 (/dev/ptp0)"
+            )
         );
         let off = with(|device| device.told = Some(Switched::default()));
         assert!(
@@ -140,15 +145,18 @@ mod tests {
             device.told = None;
         });
         assert!(
-            ptp.contains("PTP alone") && ptp.ends_with("-t 1 -r 0`"),
+            ptp.contains("received PTP packets") && ptp.ends_with("-t 1 -r 0`"),
             "{ptp}"
         );
         let user = with(|device| device.readable = Some(false));
-        assert_eq!(user, "eth0 stamps both ways, but only root reads /dev/ptp0");
+        assert_eq!(
+            user,
+            "eth0 timestamps sent and received packets, but only root can read /dev/ptp0"
+        );
         let blind = with(|device| device.can.clock = None);
-        assert!(blind.contains("no clock to ask"), "{blind}");
+        assert!(blind.contains("no clock device"), "{blind}");
         let none = with(|device| (device.can.departures, device.can.arrivals) = (false, false));
-        assert_eq!(none, "eth0 stamps packets of PTP alone");
+        assert_eq!(none, "eth0 timestamps PTP packets only");
         assert_eq!(
             time_stamping_of(stamps(false, true), &[]).ability,
             Ability::Limited

@@ -1,4 +1,4 @@
-//! Checks of the kernel's own instruments.
+//! Checks of the kernel's tracing and profiling interfaces.
 
 use std::io;
 
@@ -27,23 +27,23 @@ fn perf_events_of(
     let allow = format!("`sudo sysctl -w {PARANOID}=1`, or run with sudo");
     if let Err(error) = user {
         return match error.raw_os_error() {
-            Some(libc::ENOSYS) => Answer::missing("the kernel has none, or a filter hides them")
+            Some(libc::ENOSYS) => Answer::missing("not in this kernel, or blocked by a system-call filter")
                 .enable("a kernel with CONFIG_PERF_EVENTS; in a container `--cap-add PERFMON --security-opt seccomp=unconfined`"),
             Some(libc::EACCES | libc::EPERM) => {
                 Answer::missing(format!("forbidden{level}")).enable(allow)
             }
-            _ => Answer::unknown(format!("could not be tried: {error}")),
+            _ => Answer::unknown(format!("could not be tested: {error}")),
         };
     }
     if kernel.is_err() {
-        return Answer::limited(format!("without the kernel's part{level}")).enable(allow);
+        return Answer::limited(format!("user-space events only{level}")).enable(allow);
     }
     if cycles.is_err() {
         return Answer::limited(format!(
-            "software events{level}; no hardware counters of cycles"
+            "software events{level}; no hardware cycle counter"
         ))
         .enable(
-            "on a virtual machine, its host must pass the counters on (QEMU: `-cpu host,pmu=on`)",
+            "on a virtual machine, its host must pass the counters through (QEMU: `-cpu host,pmu=on`)",
         );
     }
     Answer::ok(format!("software and hardware events{level}"))
@@ -67,7 +67,7 @@ pub(super) fn tracefs(ground: &Ground) -> Answer {
         }
     }
     if let Some(place) = forbidden {
-        return Answer::missing(format!("{place} is closed to this user")).enable(format!(
+        return Answer::missing(format!("{place} is not readable by this user")).enable(format!(
             "run with sudo, or `sudo mount -o remount,mode=755 {place}`"
         ));
     }
@@ -77,9 +77,9 @@ pub(super) fn tracefs(ground: &Ground) -> Answer {
     }) {
         Some(true) => Answer::missing("not mounted").enable(MOUNT),
         Some(false) => {
-            Answer::missing("the kernel has none").enable("a kernel with CONFIG_TRACING")
+            Answer::missing("not supported by this kernel").enable("a kernel with CONFIG_TRACING")
         }
-        None => Answer::unknown("neither found nor known to the kernel"),
+        None => Answer::unknown("not found, and /proc/filesystems is unreadable"),
     }
 }
 
@@ -149,7 +149,7 @@ mod tests {
             (
                 &[("/proc/filesystems", "nodev\tproc\n")],
                 Ability::Missing,
-                "the kernel has none",
+                "not supported by this kernel",
             ),
             (&[], Ability::Unknown, ""),
         ];
