@@ -1,9 +1,9 @@
-//! The addresses of an interface, as text: `10.0.0.1/24+10.0.0.255 10.0.0.2/24 fd00::1/64`.
+//! Addresses of an interface, as text: `10.0.0.1/24+10.0.0.255 10.0.0.2/24 fd00::1/64`.
 //!
-//! In the order in which the kernel has them, since of several of one network the first is the one that packets leave
-//! with. What else the kernel says of an address stands behind it (`,3=74303a6100`: attributes by their numbers, and their
-//! bytes), and when its lifetime ends (`~5400:4500`). Those of IPv6 that the kernel gives and takes itself are left
-//! alone: of the link, and of a router's prefix.
+//! In the kernel's order: of several addresses of one network, the first is the source of packets.
+//! Further attributes follow an address by number and bytes (`,3=74303a6100`), then the end of its
+//! lifetime (`~5400:4500`). IPv6 addresses that the kernel manages itself are left alone:
+//! link-local ones, and those of a router's prefix.
 
 mod own;
 
@@ -15,11 +15,12 @@ use crate::snapshot::netlink::{
 };
 use crate::sys::clock;
 
-/// `RTM_DELADDR` of linux/rtnetlink.h, and what makes a new one.
+/// `RTM_DELADDR` of linux/rtnetlink.h.
 const DELETE: u16 = 21;
+/// `NLM_F_CREATE | NLM_F_EXCL`: creates a new address.
 const CREATE: u16 = 0x600;
 
-/// Those that somebody gave an interface of the calling thread's network.
+/// Reads the assigned addresses of an interface of the calling thread's network namespace.
 ///
 /// # Errors
 /// `ENODEV` without such an interface.
@@ -29,10 +30,11 @@ pub fn addresses(interface: &str) -> io::Result<String> {
     Ok(words.join(" "))
 }
 
-/// Gives it these, and no others but those that somebody lent it meanwhile. One whose lifetime has ended is not given.
+/// Assigns these addresses and removes all others, except those with a lifetime that were added
+/// meanwhile. Skips addresses whose lifetime has ended.
 ///
 /// # Errors
-/// `ENODEV`, `EPERM`, or `InvalidInput` for a text that says something else.
+/// `ENODEV`, `EPERM`, or `InvalidInput` for a malformed text.
 pub fn set_addresses(interface: &str, text: &str) -> io::Result<()> {
     let mut wanted: Vec<Own> = text
         .split_whitespace()
@@ -52,7 +54,7 @@ pub fn set_addresses(interface: &str, text: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Seconds of the clock that lifetimes end by: the kernel counts them on this one.
+/// Seconds of the clock that the kernel uses for lifetimes.
 fn now_s() -> u64 {
     clock::now() / 1_000_000_000
 }
@@ -65,9 +67,11 @@ fn own(link: &Link, now_s: u64) -> io::Result<Vec<Own>> {
     Ok(all.iter().filter_map(of).collect())
 }
 
-/// What leaves and what comes, each in its order. The order of those of IPv4 means something, so that where it is
-/// another all of them are given anew; the last first, since others of its network leave with the first. What has a
-/// lifetime that was not there before was lent meanwhile, and stays.
+/// Returns the addresses to remove and to add, each in order.
+///
+/// The order of IPv4 addresses matters, so if it differs all of them are removed and added again.
+/// The last one goes first, because removing the first of a network removes the others too. A new
+/// address with a lifetime was added meanwhile and stays.
 fn changes(now: &[Own], wanted: &[Own]) -> (Vec<Own>, Vec<Own>) {
     let has = |all: &[Own], own: &Own| all.iter().any(|other| other.is(own));
     let of = |all: &[Own], is_ipv4: bool| -> Vec<Own> {
@@ -85,7 +89,7 @@ fn changes(now: &[Own], wanted: &[Own]) -> (Vec<Own>, Vec<Own>) {
         (leave, come) = (Vec::new(), Vec::new());
     } else {
         for own in &mut come {
-            // Its lifetime may have been made longer.
+            // Its lifetime may have been extended.
             let fresh = leave.iter().find(|now| now.is(own));
             fresh.into_iter().for_each(|now| own.clone_from(now));
         }
@@ -114,7 +118,7 @@ mod tests {
         for (now, wanted, leave, come) in [
             ("", "", "", ""),
             ("10.9.9.9/16 fd00::1/64", "10.9.9.9/16 fd00::1/64", "", ""),
-            // As opening a tap with an address leaves it, and as it was.
+            // State after a tap was opened with an address, and the state before.
             (
                 "10.9.0.1/24+10.9.0.255",
                 "10.9.9.9/16 10.9.9.8/16",
@@ -134,7 +138,7 @@ mod tests {
                 "fd00::3/64",
             ),
             ("10.9.9.9/16", "", "10.9.9.9/16", ""),
-            // The same address with another metric is another one.
+            // The same address with another metric counts as a different one.
             (
                 "10.9.9.9/16,9=4d000000",
                 "10.9.9.9/16",
@@ -150,21 +154,22 @@ mod tests {
     #[test]
     fn what_was_lent_stays_for_as_long_as_it_was_lent() {
         for (now, wanted, leave, come) in [
-            // Lent for longer meanwhile, and lent meanwhile.
+            // One with an extended lifetime, and two added meanwhile.
             (
                 "10.9.9.9/16~90:90 10.8.0.1/24~50:50 fd00::1/64~50:50",
                 "10.9.9.9/16~60:60",
                 "",
                 "",
             ),
-            // It goes with the first of its network, and comes back as it is now.
+            // Removed together with the first of its network, and added again with its current
+            // lifetime.
             (
                 "10.9.9.8/16 10.9.9.9/16~90:90 10.9.9.7/16~50:50",
                 "10.9.9.6/16 10.9.9.9/16~60:60",
                 "10.9.9.7/16~50:50 10.9.9.9/16~90:90 10.9.9.8/16",
                 "10.9.9.6/16 10.9.9.9/16~90:90 10.9.9.7/16~50:50",
             ),
-            // What setting an interface down took.
+            // Removed by setting the interface down.
             ("", "fd00::1/64~60:60", "", "fd00::1/64~60:60"),
         ] {
             let found = changes(&of(now), &of(wanted));
@@ -175,9 +180,9 @@ mod tests {
     #[test]
     fn loopback_has_its_own() {
         let told = addresses("lo").unwrap();
-        // One that is down has none yet.
+        // An interface that is down may lack its address.
         assert!(told.is_empty() || told.contains("127.0.0.1/8"), "{told}");
-        // What is so already takes no privilege.
+        // An unchanged list needs no privilege.
         set_addresses("lo", &told).unwrap();
         let error = addresses("none-such0").unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENODEV));

@@ -1,13 +1,15 @@
-//! Ring sizes, channels and interrupt coalescing of an interface, through the `ethtool` family of generic netlink.
+//! Ring sizes, channels and interrupt coalescing of an interface, through the `ethtool` family of
+//! generic netlink.
 //!
-//! Settings are text, `rx=512 tx=512`, with the names of `ethtool -G`, `ethtool -L` and `ethtool -C`. Numbers of
-//! messages and attributes are those of linux/ethtool_netlink.h.
+//! Settings are text, `rx=512 tx=512`, with the names of `ethtool -G`, `ethtool -L` and `ethtool
+//! -C`. Message
+//! and attribute numbers are from linux/ethtool_netlink.h.
 
 use std::io;
 
 use crate::snapshot::netlink::{ACKNOWLEDGE, ask_of, attributes, push_attribute};
 
-/// `GENL_ID_CTRL`: who knows the numbers of the families.
+/// `GENL_ID_CTRL`: controller that resolves family names.
 const CONTROL: u16 = 0x10;
 const GET_FAMILY: u8 = 3;
 const FAMILY_ID: u16 = 1;
@@ -16,26 +18,26 @@ const FAMILY_NAME: u16 = 2;
 const GENERIC_BYTES: usize = 4;
 const VERSION: u8 = 1;
 
-/// `ETHTOOL_A_…_HEADER` of all messages, and the name of the interface in it.
+/// `ETHTOOL_A_…_HEADER` of all messages, and the interface name in it.
 const HEADER: u16 = 1;
 const HEADER_NAME: u16 = 2;
-/// `NLA_F_NESTED`: the kernel checks it for this family.
+/// `NLA_F_NESTED`: required by this family.
 const NESTED: u16 = 0x8000;
 
-/// What a value is on the wire.
+/// Encoding of a value.
 #[derive(Clone, Copy)]
 enum Shape {
-    /// 32 bits.
+    /// Unsigned 32-bit number.
     Number,
-    /// A byte: off or on.
+    /// One byte: 0 or 1.
     Switch,
 }
 
-/// Settings of one message.
+/// Settings of one message type.
 struct Table {
     get: u8,
     set: u8,
-    /// Name, attribute, and what its value is.
+    /// Name, attribute and encoding of each setting.
     fields: &'static [(&'static str, u16, Shape)],
 }
 
@@ -45,7 +47,7 @@ const RINGS: Table = Table {
     fields: &[("rx", 6, Shape::Number), ("tx", 9, Shape::Number)],
 };
 
-/// Kinds that a driver does not have at all are not in its answer.
+/// Channel kinds that a driver lacks are missing in its reply.
 const CHANNELS: Table = Table {
     get: 17,
     set: 18,
@@ -69,47 +71,47 @@ const COALESCING: Table = Table {
     ],
 };
 
-/// Descriptors of an interface of the calling thread's network: `rx=256 tx=256`.
+/// Reads the ring sizes of an interface of the calling thread's network namespace: `rx=256 tx=256`.
 ///
 /// # Errors
-/// `EOPNOTSUPP` where the driver has none that can be told, `ENODEV` without such an interface.
+/// `EOPNOTSUPP` where the driver does not report them, `ENODEV` without such an interface.
 pub fn rings(interface: &str) -> io::Result<String> {
     RINGS.read(interface)
 }
 
-/// Sets those that are named.
+/// Sets the named ring sizes.
 ///
 /// # Errors
-/// As [`rings`]; `EINVAL` above what the driver takes, or for a text that says something else.
+/// As for reading; `EINVAL` above the driver limit, `InvalidInput` for a malformed text.
 pub fn set_rings(interface: &str, text: &str) -> io::Result<()> {
     RINGS.write(interface, text)
 }
 
-/// Queues in use, of the kinds that the driver has: `rx=2 tx=2`, `combined=4`.
+/// Reads the number of queues in use, of the kinds that the driver has: `rx=2 tx=2`, `combined=4`.
 ///
 /// # Errors
-/// As [`rings`].
+/// As for ring sizes.
 pub fn channels(interface: &str) -> io::Result<String> {
     CHANNELS.read(interface)
 }
 
-/// Sets those that are named.
+/// Sets the named numbers of queues.
 ///
 /// # Errors
-/// As [`set_rings`]; `EINVAL` also where a queue that would go has an AF_XDP socket.
+/// As [`set_rings`]; `EINVAL` also when a queue to be removed has an AF_XDP socket.
 pub fn set_channels(interface: &str, text: &str) -> io::Result<()> {
     CHANNELS.write(interface, text)
 }
 
-/// When an interface interrupts: `rx-usecs=50 adaptive-rx=off`, as far as its driver tells.
+/// Reads the interrupt coalescing that the driver reports: `rx-usecs=50 adaptive-rx=off`.
 ///
 /// # Errors
-/// As [`rings`].
+/// As for ring sizes.
 pub fn coalescing(interface: &str) -> io::Result<String> {
     COALESCING.read(interface)
 }
 
-/// Sets those that are named.
+/// Sets the named coalescing parameters.
 ///
 /// # Errors
 /// As [`set_rings`].
@@ -152,7 +154,7 @@ impl Table {
         let wrong = || {
             io::Error::new(
                 io::ErrorKind::InvalidInput,
-                format!("`{text}` sets nothing"),
+                format!("`{text}` is not a list of known settings such as `rx=512`"),
             )
         };
         let words: Vec<&str> = text.split_whitespace().collect();
@@ -177,7 +179,7 @@ impl Table {
     }
 }
 
-/// A message of the family about an interface, without settings.
+/// Starts a message about an interface, without settings.
 fn message(command: u8, interface: &str) -> io::Result<Vec<u8>> {
     if interface.is_empty() || interface.len() >= libc::IFNAMSIZ || interface.contains('\0') {
         return Err(io::Error::from_raw_os_error(libc::ENODEV));
@@ -191,7 +193,7 @@ fn message(command: u8, interface: &str) -> io::Result<Vec<u8>> {
     Ok(message)
 }
 
-/// The number of the family, which the kernel gives out when it starts.
+/// Returns the id of the family, which the kernel assigns at boot.
 fn family() -> io::Result<u16> {
     let mut request = vec![GET_FAMILY, VERSION, 0, 0];
     push_attribute(&mut request, FAMILY_NAME, b"ethtool\0");
@@ -210,7 +212,7 @@ fn family() -> io::Result<u16> {
 mod tests {
     use super::*;
 
-    /// Words of four bytes each, as hexadecimal numbers of a little-endian machine.
+    /// Words of four bytes, each as hexadecimal digits in memory order.
     fn words(bytes: &[u8]) -> Vec<String> {
         assert!(bytes.len().is_multiple_of(4), "{bytes:?}");
         let words = bytes.chunks_exact(4);
@@ -219,8 +221,9 @@ mod tests {
             .collect()
     }
 
-    /// What `ethtool -G eth0 rx 512 tx 1024` and `ethtool -C eth0 rx-usecs 50 adaptive-rx off` ask for, laid out by
-    /// hand after linux/ethtool_netlink.h: genlmsghdr, the header's nest with the name, one attribute each.
+    /// Messages of `ethtool -G eth0 rx 512 tx 1024` and `ethtool -C eth0 rx-usecs 50 adaptive-rx
+    /// off`, written by hand from linux/ethtool_netlink.h: genlmsghdr, nested header with the name,
+    /// one attribute each.
     #[cfg(target_endian = "little")]
     #[test]
     fn messages_are_those_of_the_kernel() {

@@ -1,5 +1,5 @@
-//! Whether a device gives what goes to a port to one of its queues, as text: `udp4:7>0` is UDP over IPv4 to port 7 for
-//! queue 0, and it is `on` or `off`.
+//! Flow-steering rules (ntuple filters) that send a port's packets to one queue, as text:
+//! `udp4:7>0` is UDP over IPv4 to port 7 for queue 0, either `on` or `off`.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -7,12 +7,12 @@ use std::os::fd::AsFd;
 use super::socket;
 use crate::sys::flow_rules::{FlowRule, Protocol, add_rule, has_rule, remove_rule};
 
-/// The device has the rule.
+/// State of an existing rule.
 pub const ON: &str = "on";
-/// It does not.
+/// State of a missing rule.
 pub const OFF: &str = "off";
 
-/// Names of `ethtool -N`.
+/// Protocol names of `ethtool -N`.
 const PROTOCOLS: &[(&str, Protocol)] = &[
     ("tcp4", Protocol::Tcp4),
     ("udp4", Protocol::Udp4),
@@ -20,20 +20,21 @@ const PROTOCOLS: &[(&str, Protocol)] = &[
     ("udp6", Protocol::Udp6),
 ];
 
-/// Whether an interface of the calling thread's network has such a rule.
+/// Returns whether an interface of the calling thread's network namespace has the rule, as text.
 ///
 /// # Errors
-/// `EOPNOTSUPP` where it has none at all, `ENODEV` without such an interface, `InvalidInput` for a text that is no rule.
+/// `EOPNOTSUPP` without support for rules, `ENODEV` without such an interface, `InvalidInput` for a
+/// malformed rule.
 pub fn flow(interface: &str, rule: &str) -> io::Result<String> {
     let rule = parse(rule)?;
     let has = has_rule(socket()?.as_fd(), interface, rule)?;
     Ok(if has { ON } else { OFF }.to_owned())
 }
 
-/// Gives it the rule, or takes it away.
+/// Adds or removes the rule.
 ///
 /// # Errors
-/// As [`flow`]; `EINVAL` for a queue that is not in use, `EPERM`, `ENOSPC` where there is no room.
+/// As for reading; `EINVAL` for an unused queue, `EPERM`, `ENOSPC` when the rule table is full.
 pub fn set_flow(interface: &str, rule: &str, text: &str) -> io::Result<()> {
     let (rule, socket) = (parse(rule)?, socket()?);
     match text {
@@ -44,7 +45,7 @@ pub fn set_flow(interface: &str, rule: &str, text: &str) -> io::Result<()> {
 }
 
 fn wrong(text: &str) -> io::Error {
-    let why = format!("`{text}` is no rule, as `udp4:7>0` is one, and neither on nor off");
+    let why = format!("`{text}` is neither a rule such as `udp4:7>0` nor on or off");
     io::Error::new(io::ErrorKind::InvalidInput, why)
 }
 

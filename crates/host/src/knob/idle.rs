@@ -1,24 +1,24 @@
-//! Keeps processors from sleeping.
+//! Guard against deep idle states of the processors.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Where the kernel takes the longest wake-up time that somebody can bear (PM QoS).
+/// Device that takes the longest tolerable wake-up latency (PM QoS).
 pub const DMA_LATENCY: &str = "/dev/cpu_dma_latency";
 
-/// Holds all processors out of idle states that take time to leave, while it lives.
+/// Guard that keeps all processors out of idle states with an exit latency.
 ///
-/// The kernel forgets the request when the file closes, so nothing is left behind by a crash.
+/// The kernel drops the request when the file closes, so a crash leaves nothing behind.
 #[derive(Debug)]
 pub struct IdleHold {
     _file: File,
 }
 
-/// Asks the kernel for a wake-up time of 0 µs until the guard drops.
+/// Requests a wake-up latency of 0 µs until the guard drops.
 ///
 /// # Errors
-/// Names the file: it is root's, and containers often lack it. [`next_step`] says what to do.
+/// Name the file: only root may write it, and containers often lack it. [`next_step`] has a remedy.
 pub fn idle_hold() -> io::Result<IdleHold> {
     hold_at(Path::new(DMA_LATENCY))
 }
@@ -28,7 +28,7 @@ fn hold_at(path: &Path) -> io::Result<IdleHold> {
         .write(true)
         .open(path)
         .map_err(|source| explained(path, &source))?;
-    // The kernel takes a 32-bit number in the machine's byte order; 0 µs leaves polling only.
+    // A 32-bit number in native byte order; 0 µs allows polling only.
     file.write_all(&0_i32.to_ne_bytes())
         .map_err(|source| explained(path, &source))?;
     Ok(IdleHold { _file: file })
@@ -38,18 +38,18 @@ fn explained(path: &Path, source: &io::Error) -> io::Error {
     io::Error::new(source.kind(), format!("{}: {source}", path.display()))
 }
 
-/// What gives a hold that could not be had.
+/// Returns the remedy for a failed [`idle_hold`].
 #[must_use]
 pub fn next_step(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => format!(
             "this kernel or container has no such device: start the container with \
-             `--device {DMA_LATENCY}`, or leave --hold-latency out"
+             `--device {DMA_LATENCY}`, or omit --hold-latency"
         ),
         io::ErrorKind::PermissionDenied => format!(
-            "run as root, let this user write it (`sudo chmod o+w {DMA_LATENCY}`), or leave --hold-latency out"
+            "run as root, let this user write it (`sudo chmod o+w {DMA_LATENCY}`), or omit --hold-latency"
         ),
-        _ => "leave --hold-latency out".to_owned(),
+        _ => "omit --hold-latency".to_owned(),
     }
 }
 
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(error.to_string(), "/dev/cpu_dma_latency: permission denied");
         assert_eq!(
             next_step(&error),
-            "run as root, let this user write it (`sudo chmod o+w /dev/cpu_dma_latency`), or leave --hold-latency out"
+            "run as root, let this user write it (`sudo chmod o+w /dev/cpu_dma_latency`), or omit --hold-latency"
         );
     }
 

@@ -1,4 +1,4 @@
-//! The MTU of an interface, whether it is up, and the switches of `ethtool -K`, as text.
+//! MTU, link state and offload switches (`ethtool -K`) of an interface, as text.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -9,7 +9,7 @@ use crate::snapshot::netlink::{
 };
 use crate::sys::ethtool_set::{Switch, set_switch, switch};
 
-/// Names of `ethtool -K`, in the order in which they are set: what others need comes first.
+/// Names of `ethtool -K`, in setting order: prerequisites first.
 const SWITCHES: &[(&str, Switch)] = &[
     ("rx", Switch::RxChecksum),
     ("tx", Switch::TxChecksum),
@@ -19,23 +19,23 @@ const SWITCHES: &[(&str, Switch)] = &[
     ("gro", Switch::Gro),
 ];
 
-/// The largest packet of an interface of the calling thread's network, in bytes.
+/// Reads the MTU of an interface of the calling thread's network namespace, bytes.
 ///
 /// # Errors
-/// `ENODEV` where there is none.
+/// `ENODEV` without such an interface.
 pub fn mtu(interface: &str) -> io::Result<u32> {
     let mtu = link(interface)?.mtu;
     mtu.ok_or_else(|| io::ErrorKind::Unsupported.into())
 }
 
-/// Sets it.
+/// Sets the MTU.
 ///
 /// # Errors
-/// What the kernel says: `EINVAL` beyond what the device takes, `EPERM`.
+/// Errors of the kernel: `EINVAL` beyond the device limit, `EPERM`.
 pub fn set_mtu(interface: &str, bytes: u32) -> io::Result<()> {
     let link = link(interface)?;
     if link.mtu == Some(bytes) {
-        // What stands already takes no privilege.
+        // An unchanged value needs no privilege.
         return Ok(());
     }
     let mut request = link_header(link.index);
@@ -43,10 +43,10 @@ pub fn set_mtu(interface: &str, bytes: u32) -> io::Result<()> {
     ask(NEW_LINK, ACKNOWLEDGE, &request).map(drop)
 }
 
-/// Whether somebody switched it on: `up` or `down`.
+/// Reads the administrative state: `up` or `down`.
 ///
 /// # Errors
-/// `ENODEV` where there is none.
+/// `ENODEV` without such an interface.
 pub fn state(interface: &str) -> io::Result<String> {
     Ok(if link(interface)?.up { UP } else { DOWN }.to_owned())
 }
@@ -54,10 +54,10 @@ pub fn state(interface: &str) -> io::Result<String> {
 const UP: &str = "up";
 const DOWN: &str = "down";
 
-/// Switches it.
+/// Sets the administrative state.
 ///
 /// # Errors
-/// `ENODEV`, `EPERM`; `InvalidInput` for a text that says something else.
+/// `ENODEV`, `EPERM`; `InvalidInput` for any other text.
 pub fn set_state(interface: &str, text: &str) -> io::Result<()> {
     let up = match text {
         UP => true,
@@ -71,7 +71,7 @@ pub fn set_state(interface: &str, text: &str) -> io::Result<()> {
     if link.up == up {
         return Ok(());
     }
-    // struct ifinfomsg: behind the number its flags, and which of them are meant.
+    // struct ifinfomsg: the index is followed by the flags and the mask of flags to change.
     let mut request = link_header(link.index);
     let flag = libc::IFF_UP as u32;
     let wanted = if up { flag } else { 0 };
@@ -80,10 +80,10 @@ pub fn set_state(interface: &str, text: &str) -> io::Result<()> {
     ask(NEW_LINK, ACKNOWLEDGE, &request).map(drop)
 }
 
-/// The switches that the driver tells: `rx=on tx=on sg=on tso=on gso=on gro=off`.
+/// Reads the switches that the driver reports: `rx=on tx=on sg=on tso=on gso=on gro=off`.
 ///
 /// # Errors
-/// `ENODEV`, or `EOPNOTSUPP` where it tells none.
+/// `ENODEV`, or `EOPNOTSUPP` where it reports none.
 pub fn offloads(interface: &str) -> io::Result<String> {
     let socket = socket()?;
     let mut last = None;
@@ -100,35 +100,33 @@ pub fn offloads(interface: &str) -> io::Result<String> {
     }
 }
 
-/// Sets those that are named; says so when the driver leaves one as it was.
+/// Sets the named switches; fails when the driver leaves one unchanged.
 ///
 /// # Errors
-/// What the kernel says; `InvalidInput` for a text that says something else.
+/// Errors of the kernel; `InvalidInput` for a malformed text.
 pub fn set_offloads(interface: &str, text: &str) -> io::Result<()> {
     let wanted = parse(text)?;
     let socket = socket()?;
     for (name, which, on) in wanted {
-        // What stands already may be fixed.
+        // A switch that already has its value may be fixed.
         if switch(socket.as_fd(), interface, which).is_ok_and(|now| now == on) {
             continue;
         }
         set_switch(socket.as_fd(), interface, which, on)?;
         if switch(socket.as_fd(), interface, which)? != on {
             let word = if on { "on" } else { "off" };
-            return Err(io::Error::other(format!(
-                "{name} cannot be switched {word}"
-            )));
+            return Err(io::Error::other(format!("{name} cannot be turned {word}")));
         }
     }
     Ok(())
 }
 
-/// What a text asks for, in the order of [`SWITCHES`].
+/// Parses the requested switches, in the order of [`SWITCHES`].
 fn parse(text: &str) -> io::Result<Vec<(&'static str, Switch, bool)>> {
     let wrong = || {
         io::Error::new(
             io::ErrorKind::InvalidInput,
-            format!("`{text}` sets nothing"),
+            format!("`{text}` is not a list of switches such as `tso=on`"),
         )
     };
     let mut wanted = Vec::new();
@@ -172,7 +170,7 @@ mod tests {
             Err(error) => println!("skipped: no ethtool calls here: {error}"),
         }
         assert!(mtu("none-such0").is_err() && offloads("none-such0").is_err());
-        // What stands already takes no privilege.
+        // An unchanged value needs no privilege.
         set_mtu("lo", mtu("lo").unwrap()).unwrap();
         set_state("lo", &state("lo").unwrap()).unwrap();
         assert!(set_state("lo", "sideways").is_err() && state("none-such0").is_err());

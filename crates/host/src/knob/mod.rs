@@ -9,7 +9,7 @@ pub mod rss;
 
 mod ethtool;
 
-/// A socket to ask a driver through, of the calling thread's network.
+/// Opens a socket for ethtool calls in the calling thread's network namespace.
 fn socket() -> std::io::Result<std::net::UdpSocket> {
     use std::net::UdpSocket;
     UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("[::]:0"))

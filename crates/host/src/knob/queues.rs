@@ -1,7 +1,9 @@
-//! Which processors take over what arrives at a queue (RPS), and whose packets leave by it (XPS).
+//! Software packet steering: the processors that handle a receive queue (RPS) or use a transmit
+//! queue (XPS).
 //!
-//! Both are files of sysfs, and sysfs shows the network in which it was *mounted*. So each call mounts one of its
-//! own, which is attached nowhere and gone when the call returns: it shows the network of the calling thread.
+//! Both are sysfs files, and sysfs shows the network namespace in which it was *mounted*. So each
+//! call mounts a detached sysfs of its own, which shows the calling thread's namespace and ends
+//! with the call.
 
 use std::fs;
 use std::io;
@@ -11,12 +13,12 @@ use std::path::PathBuf;
 use rustix::fd::OwnedFd;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
-/// Which of the two.
+/// Direction of packet steering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Steering {
-    /// What arrives: `rps_cpus` of each receive queue.
+    /// Received packets: `rps_cpus` of each receive queue.
     Rps,
-    /// What leaves: `xps_cpus` of each transmit queue.
+    /// Sent packets: `xps_cpus` of each transmit queue.
     Xps,
 }
 
@@ -29,10 +31,10 @@ impl Steering {
     }
 }
 
-/// The masks of an interface's queues: one where all are alike, else one a queue.
+/// Reads the masks of an interface's queues: one mask if all are equal, else one per queue.
 ///
 /// # Errors
-/// `EPERM` where no sysfs may be mounted, `ENOENT` without such an interface or such queues.
+/// `EPERM` where sysfs may not be mounted, `ENOENT` without such an interface or such queues.
 pub fn steering(interface: &str, which: Steering) -> io::Result<String> {
     let queues = Queues::of(interface, which)?;
     let masks: Vec<String> = (queues.files.iter())
@@ -44,7 +46,7 @@ pub fn steering(interface: &str, which: Steering) -> io::Result<String> {
     })
 }
 
-/// Sets them: one mask for all queues, or one for each.
+/// Sets one mask for all queues, or one mask per queue.
 ///
 /// # Errors
 /// As [`steering`]; `InvalidInput` for another number of masks.
@@ -52,7 +54,7 @@ pub fn set_steering(interface: &str, which: Steering, text: &str) -> io::Result<
     let queues = Queues::of(interface, which)?;
     let masks: Vec<&str> = text.split_whitespace().collect();
     if masks.len() != 1 && masks.len() != queues.files.len() {
-        let why = format!("`{text}` is not one mask, nor one for each of the queues");
+        let why = format!("`{text}` is neither one mask nor one mask per queue");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
     for (number, file) in queues.files.iter().enumerate() {
@@ -61,7 +63,7 @@ pub fn set_steering(interface: &str, which: Steering, text: &str) -> io::Result<
     Ok(())
 }
 
-/// Files of an interface's queues, in a sysfs that lives as long.
+/// Files of an interface's queues; the sysfs mount ends with the value.
 struct Queues {
     files: Vec<PathBuf>,
     _mounted: OwnedFd,
@@ -121,7 +123,7 @@ mod tests {
                 mask.chars().all(|c| c.is_ascii_hexdigit() || c == ','),
                 "{mask}"
             ),
-            Err(error) => println!("skipped: no sysfs of our own here: {error}"),
+            Err(error) => println!("skipped: sysfs cannot be mounted here: {error}"),
         }
     }
 }

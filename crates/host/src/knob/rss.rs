@@ -1,7 +1,7 @@
-//! Which queues a device spreads what it receives over (RSS), as text.
+//! Receive-side scaling (RSS): the queues over which a device distributes received frames, as text.
 //!
-//! `default` is the driver's own table, which follows the number of queues. Everything else is the queues in the
-//! order in which the table names them, again and again until it is full: `0 1`, `2 3`.
+//! `default` is the driver's own table, which follows the number of queues. Any other text lists
+//! queues in table order, repeated until the table is full: `0 1`, `2 3`.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -9,21 +9,21 @@ use std::os::fd::AsFd;
 use super::socket;
 use crate::sys::indirection::{Indirection, indirection, set_indirection};
 
-/// The driver's own table.
+/// Text for the driver's own table.
 pub const DEFAULT: &str = "default";
 
-/// How an interface of the calling thread's network spreads frames.
+/// Reads the RSS table of an interface of the calling thread's network namespace.
 ///
 /// # Errors
-/// `EOPNOTSUPP` where it has no table, `ENODEV` without such an interface.
+/// `EOPNOTSUPP` without an RSS table, `ENODEV` without such an interface.
 pub fn rss(interface: &str) -> io::Result<String> {
     Ok(text(&indirection(socket()?.as_fd(), interface)?))
 }
 
-/// Sets it.
+/// Sets the RSS table.
 ///
 /// # Errors
-/// As [`rss`]; `EINVAL` for queues that are not in use, `InvalidInput` for a text that names none.
+/// As [`rss`]; `EINVAL` for queues that are not in use, `InvalidInput` for a malformed text.
 pub fn set_rss(interface: &str, text: &str) -> io::Result<()> {
     let socket = socket()?;
     if text == DEFAULT {
@@ -35,10 +35,10 @@ pub fn set_rss(interface: &str, text: &str) -> io::Result<()> {
     set_indirection(socket.as_fd(), interface, &entries)
 }
 
-/// The shortest order of queues that makes the table when it is repeated.
+/// Returns the shortest sequence of queues whose repetition gives the table.
 fn text(table: &Indirection) -> String {
     let entries = &table.entries;
-    // `ethtool_rxfh_indir_default` of linux/ethtool.h.
+    // Default table: `ethtool_rxfh_indir_default` of linux/ethtool.h.
     let own = entries.iter().zip(0_u32..);
     if table.queues > 0 && own.clone().all(|(queue, at)| *queue == at % table.queues) {
         return DEFAULT.to_owned();
@@ -58,7 +58,7 @@ fn queues(text: &str) -> io::Result<Vec<u32>> {
         .map(|word| word.parse().ok())
         .collect();
     queues.filter(|queues| !queues.is_empty()).ok_or_else(|| {
-        let why = format!("`{text}` names no queues");
+        let why = format!("`{text}` is not a list of queue numbers");
         io::Error::new(io::ErrorKind::InvalidInput, why)
     })
 }
@@ -72,7 +72,7 @@ mod tests {
         for (entries, queues, want) in [
             (&[0, 1, 0, 1, 0, 1, 0, 1][..], 2, "default"),
             (&[0, 1, 2, 0, 1, 2, 0, 1], 3, "default"),
-            // Of four queues two alone.
+            // Two of four queues.
             (&[0, 1, 0, 1, 0, 1, 0, 1], 4, "0 1"),
             (&[2, 3, 2, 3], 4, "2 3"),
             (&[1, 1, 1, 1], 2, "1"),
