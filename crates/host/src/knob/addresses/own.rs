@@ -1,4 +1,4 @@
-//! One address: as the kernel tells and takes it, and as text.
+//! Assigned address: its netlink form and its text.
 
 use std::fmt;
 use std::io;
@@ -17,33 +17,33 @@ const CACHE_INFO: u16 = 6;
 const FLAGS: u16 = 8;
 const PROTOCOL: u16 = 11;
 
-/// Flags that somebody asked for (`IFA_F_NODAD`, `_HOMEADDRESS`, `_MANAGETEMPADDR`, `_NOPREFIXROUTE`, `_MCAUTOJOIN`); the
-/// others say how far the kernel is with an address.
+/// Flags set on request (`IFA_F_NODAD`, `_HOMEADDRESS`, `_MANAGETEMPADDR`, `_NOPREFIXROUTE`,
+/// `_MCAUTOJOIN`); other flags are states that the kernel sets.
 const ASKED: u32 = 0x02 | 0x10 | 0x100 | 0x200 | 0x400;
-/// `IFA_F_TEMPORARY`: the kernel made it out of a router's prefix, and makes another one later.
+/// `IFA_F_TEMPORARY`: derived by the kernel from a router's prefix, and replaced later.
 const TEMPORARY: u32 = 0x01;
-/// `IFAPROT_KERNEL_RA` and `IFAPROT_KERNEL_LL` (Linux 5.18): of a router's prefix, and for the link alone.
+/// `IFAPROT_KERNEL_RA` and `IFAPROT_KERNEL_LL` (Linux 5.18): router's prefix, and link-local.
 const KERNELS: [u8; 2] = [2, 3];
-/// A lifetime without an end (`INFINITY_LIFE_TIME` of net/addrconf.h).
+/// Infinite lifetime (`INFINITY_LIFE_TIME` of net/addrconf.h).
 const FOREVER: u32 = u32::MAX;
 
-/// One of an interface.
+/// Address of an interface that was assigned by an administrator or a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Own {
     pub address: IpAddr,
-    /// The other end, where the two were set together.
+    /// Address of the peer, where both were set together.
     peer: Option<IpAddr>,
     prefix: u8,
     broadcast: Option<Ipv4Addr>,
-    /// How far it means something (`RT_SCOPE_…`); 0 is everywhere.
+    /// Scope (`RT_SCOPE_…`); 0 is universal.
     scope: u8,
-    /// What else the kernel says of it, by the number of the attribute: its label where that is not the name of the
-    /// interface, the metric of its route, flags, and whatever a newer kernel adds.
+    /// Further attributes by number: a label other than the interface name, the metric of its
+    /// route, flags, and attributes of newer kernels.
     more: Vec<(u16, Vec<u8>)>,
     lifetime: Lifetime,
 }
 
-/// When it is no longer used for what begins, and when it goes: seconds of the monotonic clock; none: never.
+/// Ends of preferred and valid lifetime, seconds of the monotonic clock; `None`: infinite.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Lifetime {
     valid: Option<u64>,
@@ -51,7 +51,8 @@ struct Lifetime {
 }
 
 impl Own {
-    /// Whether two are alike but for their lifetimes, which are made longer while an address stays what it is.
+    /// Returns whether both are equal except for lifetimes, which may be extended while an address
+    /// stays.
     pub fn is(&self, other: &Self) -> bool {
         let lifetime = self.lifetime;
         *self
@@ -61,17 +62,16 @@ impl Own {
             }
     }
 
-    /// Whether it goes by itself.
+    /// Returns whether the address expires.
     pub fn is_lent(&self) -> bool {
         self.lifetime.valid.is_some()
     }
 
-    /// Whether its lifetime has ended.
     pub fn is_over(&self, now_s: u64) -> bool {
         self.lifetime.valid.is_some_and(|end| end <= now_s)
     }
 
-    /// What asks the kernel for it, and what takes it away.
+    /// Encodes the message body that adds or removes the address.
     pub fn encode(&self, index: u32, now_s: u64) -> Vec<u8> {
         let (family, bytes) = octets(self.address);
         let mut message = vec![family, self.prefix, 0, self.scope];
@@ -91,7 +91,8 @@ impl Own {
         message
     }
 
-    /// An address of this link; none where it is another's, or one that the kernel gives and takes itself.
+    /// Decodes an address of `link`; `None` for another link, and for addresses that the kernel
+    /// manages itself.
     pub fn decode(link: &Link, now_s: u64, body: &[u8]) -> Option<Self> {
         let (header, rest) = body.split_first_chunk::<IFADDRMSG_BYTES>()?;
         let [family, prefix, flags, scope, interface @ ..] = *header;
@@ -107,7 +108,7 @@ impl Own {
                 BROADCAST => broadcast = value.first_chunk::<4>().copied().map(Ipv4Addr::from),
                 FLAGS => flags = number(value).unwrap_or(flags),
                 CACHE_INFO => lifetime = Lifetime::decode(value, now_s),
-                // What it has without being asked, and what changes with that name.
+                // The default label, which changes with the interface name.
                 LABEL if value.strip_suffix(&[0]) == Some(link.name.as_bytes()) => {}
                 _ => more.push((kind, value.to_vec())),
             }
@@ -123,7 +124,7 @@ impl Own {
         };
         let (is_given, scope) = match address {
             IpAddr::V4(_) => (true, scope),
-            // The kernel tells its scope by the address.
+            // The kernel derives the scope from the address.
             IpAddr::V6(address) => {
                 let is_near = address.is_unicast_link_local();
                 let is_made = flags & TEMPORARY != 0 || more.iter().any(is_kernels);
@@ -143,7 +144,7 @@ impl Own {
 }
 
 impl Lifetime {
-    /// `struct ifa_cacheinfo`: seconds that are left of both, and two times that the kernel sets itself.
+    /// Encodes `struct ifa_cacheinfo`: remaining seconds of both, and two times set by the kernel.
     fn encode(self, now_s: u64) -> Vec<u8> {
         let left = |end: Option<u64>| match end {
             None => FOREVER,
@@ -199,7 +200,7 @@ impl FromStr for Own {
 
     fn from_str(word: &str) -> io::Result<Self> {
         read(word).ok_or_else(|| {
-            let why = format!("`{word}` is no address with the length of its network");
+            let why = format!("`{word}` is not an address with a prefix length");
             io::Error::new(io::ErrorKind::InvalidInput, why)
         })
     }
@@ -250,7 +251,7 @@ fn read(word: &str) -> Option<Own> {
     })
 }
 
-/// What pairs of hexadecimal digits stand for.
+/// Decodes pairs of hexadecimal digits.
 fn bytes(text: &str) -> Option<Vec<u8>> {
     let pairs = text.as_bytes().chunks(2);
     let byte = |pair: &[u8]| {
@@ -266,7 +267,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// `t0`, the seventh interface, an hour after the machine started.
+    /// `t0`, interface 7.
     fn link() -> Link {
         Link {
             index: 7,
@@ -275,6 +276,7 @@ mod tests {
         }
     }
 
+    /// An hour after the machine started.
     const NOW: u64 = 3_600;
 
     #[test]
@@ -286,10 +288,10 @@ mod tests {
             "169.254.3.1/16@253",
             "fd00::1/64",
             "fd00::1>fd00::2/128",
-            // The label `t0:a`, a metric, and something that came after this program.
+            // The label `t0:a`, a metric, and an attribute of a newer kernel.
             "10.0.0.1/24+10.0.0.255@253,3=74303a6100,9=4d000000,77=01",
             "10.0.0.1/24~5400:4500",
-            // To be used by nothing that begins, for good.
+            // Deprecated, without an end.
             "fd00::1/64~-:3600",
         ] {
             let own: Own = word.parse().unwrap();
@@ -316,7 +318,7 @@ mod tests {
         }
     }
 
-    /// What the kernel tells of an address.
+    /// Encodes an address with further attributes, as the kernel does, and decodes it.
     fn told(word: &str, more: &[(u16, &[u8])]) -> Option<String> {
         let mut message = word.parse::<Own>().unwrap().encode(7, NOW);
         for (kind, value) in more {
@@ -328,7 +330,7 @@ mod tests {
     #[test]
     fn what_follows_by_itself_is_left_out() {
         let word = "10.0.0.1/24";
-        // Its name as a label, for good, and the second of its network.
+        // Interface name as label, infinite lifetime, second of its network.
         let forever = [0xff; 16];
         let plain: [(u16, &[u8]); 3] = [
             (LABEL, b"t0\0"),
@@ -336,7 +338,7 @@ mod tests {
             (FLAGS, &0x81_u32.to_ne_bytes()),
         ];
         assert_eq!(told(word, &plain).as_deref(), Some(word));
-        // No route of its network, and none of its flags that come and go.
+        // No prefix route, plus flags that the kernel sets.
         let flags = (FLAGS, &0x2c0_u32.to_ne_bytes()[..]);
         let asked = Own {
             more: vec![(FLAGS, 0x200_u32.to_ne_bytes().to_vec())],
@@ -351,12 +353,12 @@ mod tests {
         assert_eq!(told("fd00::1/64", &[(PROTOCOL, &[2])]), None);
         let temporary = (FLAGS, &TEMPORARY.to_ne_bytes()[..]);
         assert_eq!(told("fd00::1/64~5400:4500", &[temporary]), None);
-        // Of IPv4 that bit says that another one of its network came before.
+        // For IPv4 the same bit means a secondary address of a network.
         assert!(told("10.0.0.1/24", &[temporary]).is_some());
         assert!(told("fd00::1/64", &[(PROTOCOL, &[4])]).is_some());
     }
 
-    /// One that was lent for half an hour has a quarter left when it is given back after a quarter.
+    /// After a quarter of an hour, an address with half an hour has a quarter of an hour left.
     #[test]
     fn a_lifetime_goes_on_meanwhile() {
         let own: Own = "10.0.0.1/24~5400:4500".parse().unwrap();
