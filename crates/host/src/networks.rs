@@ -1,4 +1,4 @@
-//! Which networks of this machine live: what was set in one that is gone went with it.
+//! Existing network namespaces of this machine. Settings in a removed namespace are gone with it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -7,23 +7,25 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Inode number of the machine's first process-number namespace (PROC_PID_INIT_INO of linux/proc_ns.h): seen from
-/// there `/proc` has every process.
+/// Inode number of the initial PID namespace (PROC_PID_INIT_INO of linux/proc_ns.h). Only from
+/// there `/proc` shows every process.
 const FIRST_PROCESSES: u64 = 0xEFFF_FFFC;
 
-/// What became of a network.
+/// State of a network namespace.
 #[derive(Debug)]
 pub enum Network {
-    /// Somebody holds it; a handle on it.
+    /// The namespace exists; an open file refers to it.
     Lives(File),
-    /// Nobody on this machine holds it.
+    /// No process or mount of this machine holds the namespace.
     Gone,
-    /// Not everybody who could hold it can be seen from here.
+    /// Not found, but some processes that could hold it are not visible.
     Unknown,
 }
 
-/// Looks for the network with this inode number. From a container, and from a host of a lab, not all processes are
-/// to be seen; those of other users hold no network that this user changes.
+/// Searches for the network namespace with this inode number.
+///
+/// From a container or a lab host not all processes are visible. Processes of other users do not
+/// count as hidden: they hold no namespace whose settings this user changes.
 #[must_use]
 pub fn network(inode: u64) -> Network {
     let mut found = None;
@@ -44,7 +46,7 @@ pub fn network(inode: u64) -> Network {
     }
 }
 
-/// All networks that can be seen from here, each once: their inode numbers, and a handle on each.
+/// Returns the inode number and an open file of every visible network namespace.
 #[must_use]
 pub fn networks() -> Vec<(u64, File)> {
     let mut found: BTreeMap<u64, PathBuf> = BTreeMap::new();
@@ -54,7 +56,7 @@ pub fn networks() -> Vec<(u64, File)> {
     });
     let opened = found.into_iter().filter_map(|(number, path)| {
         let file = File::open(path).ok()?;
-        // Whose handle it was may be in another one by now.
+        // The process behind the path may have changed its namespace meanwhile.
         let is_it = file.metadata().is_ok_and(|facts| facts.ino() == number);
         is_it.then_some((number, file))
     });
@@ -69,8 +71,8 @@ fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Goes through what is mounted, what threads are in, and what processes hold open, until `look` has found what it
-/// looks for. Says whether somebody could hold a network who may not be looked at.
+/// Visits the network namespaces of mounts, threads and open files until `look` breaks. Returns
+/// true if a process that may hold a namespace could not be read.
 fn visit(
     proc: &Path,
     mounts: &str,
@@ -93,7 +95,7 @@ fn visit(
         match of_process(&process, &mut look) {
             Ok(ControlFlow::Break(())) => break,
             Ok(ControlFlow::Continue(())) => {}
-            // It may have ended meanwhile.
+            // The process may have ended meanwhile.
             Err(error) if error.kind() != ErrorKind::PermissionDenied => {}
             Err(_) => {
                 let owner = fs::metadata(&process).map(|facts| facts.uid());
@@ -132,7 +134,7 @@ fn of_process(
     Ok(ControlFlow::Continue(()))
 }
 
-/// The inode number of a network that a link leads to.
+/// Returns the inode number in a link such as `net:[4026531840]`.
 fn number_of(target: &Path) -> Option<u64> {
     let name = target.to_str()?.strip_prefix("net:[")?;
     name.strip_suffix(']')?.parse().ok()
@@ -143,8 +145,8 @@ fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(entries.map(|entry| entry.path()).collect())
 }
 
-/// Where namespaces are mounted, as `ip netns` does it (proc_pid_mountinfo(5): the root is the fourth field, the place
-/// the fifth).
+/// Lists mounted namespaces (`ip netns`). In proc_pid_mountinfo(5) the root is field 4 and the
+/// mount point field 5.
 fn mounted(mounts: &str) -> impl Iterator<Item = (u64, PathBuf)> {
     mounts.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(3);
@@ -173,7 +175,7 @@ mod tests {
         link("7/fd/0", "/dev/null");
         link("9/task/9/ns/net", "net:[100]");
         link("9/fd/4", "net:[102]");
-        // No process, and a process that has just ended.
+        // An entry that is no process, and a process that has just ended.
         link("sys/task/1/ns/net", "net:[104]");
         fs::create_dir(proc.join("10")).unwrap();
         let mounts = "36 35 0:4 net:[103] /run/netns/blue rw shared:9 - nsfs nsfs rw\n\
@@ -186,7 +188,7 @@ mod tests {
         assert!(!hidden);
         let of = |number| all.get(&number).map_or(&[][..], Vec::as_slice);
         assert_eq!(all.len(), 4, "{all:?}");
-        // Which of several is found first does not matter.
+        // The order of several paths of one namespace does not matter.
         assert_eq!(of(100).len(), 2);
         for (number, place) in [
             (101, "7/task/8/ns/net"),
@@ -195,7 +197,7 @@ mod tests {
         ] {
             assert_eq!(of(number), [proc.join(place)]);
         }
-        // Who has found what it looks for goes no further.
+        // A break ends the visit.
         let mut looks = 0;
         visit(proc, mounts, 1000, |_, _| {
             looks += 1;
@@ -213,7 +215,7 @@ mod tests {
         assert_eq!(file.metadata().unwrap().ino(), own);
         let all = networks();
         assert_eq!(all.iter().filter(|(number, _)| *number == own).count(), 1);
-        // Inode numbers of namespaces begin far above it (PROC_DYNAMIC_FIRST of linux/proc_ns.h).
+        // Inode numbers of namespaces start far above 1 (PROC_DYNAMIC_FIRST of linux/proc_ns.h).
         assert!(!matches!(network(1), Network::Lives(_)));
     }
 }

@@ -1,4 +1,4 @@
-//! Where processor time went: of one thread as the scheduler has it, and of the whole machine.
+//! Processor time of one thread (scheduler statistics) and of the machine (/proc/stat).
 
 use std::fs;
 
@@ -7,25 +7,24 @@ use linerate_metric::cost::{MachineTime, ProcessorTime};
 use crate::steal::ticks_per_second;
 use crate::sys::thread::ThreadId;
 
-/// What the scheduler notes of a thread, all since it was started.
+/// Scheduler statistics of a thread since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scheduled {
-    /// Time on a processor, ns. Of a thread that runs elsewhere just now the last few ms are
-    /// missing, up to a tick.
+    /// Time on a processor, ns. May lack up to one tick for a thread that is running now.
     pub running_ns: u64,
-    /// Time that it could have run and waited for a processor, ns.
+    /// Time on the run queue, runnable but not running, ns.
     pub runnable_ns: u64,
 }
 
 impl Scheduled {
-    /// Reads a thread of this process (about 10 us); `None` when it has ended, or where the kernel
-    /// does not tell.
+    /// Reads a thread of this process (about 10 us). `None` when the thread has ended, or on
+    /// kernels without schedstats.
     #[must_use]
     pub fn of(thread: ThreadId) -> Option<Self> {
         scheduled(&fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?)
     }
 
-    /// What was added since an earlier reading of the same thread.
+    /// Returns the difference to an earlier read of the same thread.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -35,7 +34,8 @@ impl Scheduled {
     }
 }
 
-/// linux Documentation/scheduler/sched-stats.rst: time on a processor, time waiting for one, slices.
+/// Fields of linux Documentation/scheduler/sched-stats.rst: time on a processor, time waiting,
+/// slices.
 fn scheduled(text: &str) -> Option<Scheduled> {
     let mut numbers = text.split_whitespace().map(|number| number.parse().ok());
     Some(Scheduled {
@@ -44,25 +44,25 @@ fn scheduled(text: &str) -> Option<Scheduled> {
     })
 }
 
-/// The processor that a thread of this process was last on.
+/// Returns the processor that a thread of this process last ran on.
 #[must_use]
 pub fn processor_of(thread: ThreadId) -> Option<u32> {
     processor(&fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?)
 }
 
-/// proc_pid_stat(5): the 39th field; the second is a name in brackets that may hold anything.
+/// Field 39 of proc_pid_stat(5). Field 2 is a name in parentheses that may contain any character.
 fn processor(stat: &str) -> Option<u32> {
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_whitespace().nth(39 - 3)?.parse().ok()
 }
 
-/// Where the time of all processors went since boot; `None` where /proc/stat is unreadable.
+/// Reads the time of all processors together since boot; `None` where /proc/stat is unreadable.
 #[must_use]
 pub fn machine() -> Option<MachineTime> {
     machine_time(&fs::read_to_string("/proc/stat").ok()?, ticks_per_second())
 }
 
-/// What was added between two readings of [`machine`].
+/// Returns the difference between two reads of [`machine`].
 #[must_use]
 pub fn machine_since(now: &MachineTime, earlier: &MachineTime) -> MachineTime {
     MachineTime {
@@ -76,8 +76,7 @@ pub fn machine_since(now: &MachineTime, earlier: &MachineTime) -> MachineTime {
     }
 }
 
-/// Where the time of each processor went since boot, of the first 64; empty where /proc/stat is
-/// unreadable.
+/// Reads the time of the first 64 processors since boot; empty where /proc/stat is unreadable.
 #[must_use]
 pub fn processors() -> Vec<ProcessorTime> {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
@@ -85,7 +84,7 @@ pub fn processors() -> Vec<ProcessorTime> {
     each_processor(&stat, &softirqs, ticks_per_second())
 }
 
-/// What was added between two readings of [`processors`].
+/// Returns the differences between two reads of [`processors`].
 #[must_use]
 pub fn processors_since(now: &[ProcessorTime], earlier: &[ProcessorTime]) -> Vec<ProcessorTime> {
     let since = |now: &ProcessorTime| {
@@ -102,7 +101,7 @@ pub fn processors_since(now: &[ProcessorTime], earlier: &[ProcessorTime]) -> Vec
     now.iter().filter_map(since).collect()
 }
 
-/// Processors that are listed one by one: a record is to stay readable.
+/// Most processors in a list: keeps records readable.
 const LISTED: usize = 64;
 
 fn each_processor(stat: &str, softirqs: &str, ticks_per_second: u64) -> Vec<ProcessorTime> {
@@ -129,7 +128,7 @@ fn each_processor(stat: &str, softirqs: &str, ticks_per_second: u64) -> Vec<Proc
     stat.lines().filter_map(row).take(LISTED).collect()
 }
 
-/// The row NET_RX of /proc/softirqs by processor.
+/// Row NET_RX of /proc/softirqs, by processor.
 fn receive_rounds(softirqs: &str) -> Vec<(u32, u64)> {
     let mut lines = softirqs.lines();
     let cpus = lines.next().unwrap_or_default().split_whitespace();
@@ -170,7 +169,7 @@ fn machine_time(stat: &str, ticks_per_second: u64) -> Option<MachineTime> {
     })
 }
 
-/// Resident memory of this process in bytes; `None` without /proc.
+/// Returns the resident memory of this process in bytes; `None` without /proc.
 #[must_use]
 pub fn resident_bytes() -> Option<u64> {
     let pages = fs::read_to_string("/proc/self/statm").ok()?;

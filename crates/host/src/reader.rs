@@ -1,4 +1,4 @@
-//! What a program says, read while it runs, and given up where somebody else holds the pipe after it.
+//! Background reader for the output of a child program.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -6,39 +6,39 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Bytes of one read: what a pipe holds (pipe(7)).
+/// Bytes of one read: the capacity of a pipe (pipe(7)).
 const ROOM: usize = 64 << 10;
 
-/// Bytes that are kept at most: more than any record takes, and what a machine has to spare.
+/// Most bytes of output that are kept: larger than any record, small enough for any machine.
 const MOST: usize = 256 << 20;
 
-/// The same of what is only told: where a program complains, the first lines say of what.
+/// Most bytes of diagnostics that are kept: the first lines of an error output name its cause.
 const MOST_TOLD: usize = 1 << 20;
 
-/// Reads a pipe to its end on a thread of its own: a full pipe would stop the program.
+/// Reads a pipe to its end on a thread of its own, because a full pipe would block the program.
 ///
-/// A pipe ends with the last who holds it, which may be something that the program left behind. So nobody has to
-/// wait for the end.
+/// A pipe ends when its last writer closes it. That may be a process that the program left behind,
+/// so callers can stop waiting for the end.
 #[derive(Debug)]
 pub struct Reader {
     heard: Arc<Mutex<Vec<u8>>>,
-    /// Nothing comes here; its other side is gone at the end of the pipe.
+    /// Carries no message; disconnects at the end of the pipe.
     end: Receiver<()>,
 }
 
 impl Reader {
-    /// Keeps all of it, as far as anybody can mean it: of a program that goes on and on its first 256 MiB. The rest is
-    /// read all the same, for the program not to stop.
+    /// Keeps the first 256 MiB of output. Reads and drops the rest, so that the program does not
+    /// block.
     pub fn all(pipe: impl Read + Send + 'static) -> Self {
         Self::first(pipe, MOST)
     }
 
-    /// Keeps what is only told, as far as anybody reads it: its first MiB.
+    /// Keeps the first MiB of diagnostic output, and reads and drops the rest.
     pub fn told(pipe: impl Read + Send + 'static) -> Self {
         Self::first(pipe, MOST_TOLD)
     }
 
-    /// Keeps its first so many bytes, and reads the rest.
+    /// Keeps the first `most` bytes, and reads and drops the rest.
     fn first(mut pipe: impl Read + Send + 'static, most: usize) -> Self {
         Self::with(move |heard, _open| {
             let mut room = vec![0; ROOM];
@@ -51,20 +51,20 @@ impl Reader {
                         keep(&heard, &room[..kept]);
                     }
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                    // What came before an error is kept.
+                    // Bytes received before an error are kept.
                     _ => return,
                 }
             }
         })
     }
 
-    /// Keeps what is made of each line, if anything is.
+    /// Calls `hear` for each line and keeps the text it returns.
     pub fn lines(
         pipe: impl Read + Send + 'static,
         mut hear: impl FnMut(&str) -> Option<String> + Send + 'static,
     ) -> Self {
         Self::with(move |heard, _open| {
-            // Whatever is in a line, the next one is read.
+            // Invalid UTF-8 is replaced: a line never ends the loop.
             for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
                 if let Some(text) = hear(&String::from_utf8_lossy(&line)) {
                     keep(&heard, text.as_bytes());
@@ -81,13 +81,13 @@ impl Reader {
         Self { heard, end }
     }
 
-    /// Waits for the end so long; whether it is there.
+    /// Waits for the end of the pipe at most `patience`; returns whether it was reached.
     #[must_use]
     pub fn ends_within(&self, patience: Duration) -> bool {
         self.end.recv_timeout(patience) == Err(RecvTimeoutError::Disconnected)
     }
 
-    /// What was kept so far.
+    /// Returns the text kept so far.
     #[must_use]
     pub fn text(&self) -> String {
         let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -106,7 +106,6 @@ mod tests {
 
     use super::*;
 
-    /// Long enough for any machine.
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
@@ -126,13 +125,13 @@ mod tests {
         assert_eq!(reader.text(), "[\u{fffd}][c]");
     }
 
-    /// A command that prints without end filled 23 GB, until the kernel killed the search that had started it.
+    /// Regression: a command that printed without end filled 23 GB of memory.
     #[test]
     fn who_goes_on_and_on_is_heard_and_not_kept() {
         let (pipe, mut held) = std::io::pipe().unwrap();
         let reader = Reader::first(pipe, ROOM + 3);
         let text = "0123456789".repeat(ROOM);
-        // It does not stop at a full pipe.
+        // The reader goes on after its limit, so the writer is not blocked.
         held.write_all(text.as_bytes()).unwrap();
         drop(held);
         assert!(reader.ends_within(LONG));
