@@ -1,10 +1,10 @@
-//! Small files of /proc, /sys and /etc below a root.
+//! Small files of /proc, /sys and /etc below a root directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// A tree to read from: the machine's own, or one that a test laid out.
+/// File tree to read from: the machine's own, or one that a test laid out.
 #[derive(Clone, Debug)]
 pub struct Files {
     root: PathBuf,
@@ -23,13 +23,13 @@ impl Files {
         Self { root: root.into() }
     }
 
-    /// Where `path` (absolute, as it is called on the machine) lies in this tree.
+    /// Returns the location in this tree of an absolute `path` of the machine.
     #[must_use]
     pub fn path(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    /// A file's text without the white space around it; `None` when unreadable or empty.
+    /// Returns a file's text without surrounding white space; `None` when unreadable or empty.
     #[must_use]
     pub fn text(&self, path: &str) -> Option<String> {
         let bytes = fs::read(self.path(path)).ok()?;
@@ -37,13 +37,13 @@ impl Files {
         (!text.is_empty()).then_some(text)
     }
 
-    /// A file that holds one number.
+    /// Returns the number in a file that holds one number.
     #[must_use]
     pub fn number<T: FromStr>(&self, path: &str) -> Option<T> {
         self.text(path)?.parse().ok()
     }
 
-    /// Names in a directory, in order; none when it is unreadable.
+    /// Returns the sorted names in a directory; empty when it is unreadable.
     #[must_use]
     pub fn names(&self, path: &str) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.path(path)) else {
@@ -56,13 +56,13 @@ impl Files {
         names
     }
 
-    /// Whether there is such a file or directory.
+    /// Returns whether such a file or directory exists.
     #[must_use]
     pub fn exists(&self, path: &str) -> bool {
         self.path(path).exists()
     }
 
-    /// The last part of what a link points to.
+    /// Returns the last component of a symbolic link's target.
     #[must_use]
     pub fn link_name(&self, path: &str) -> Option<String> {
         let target = fs::read_link(self.path(path)).ok()?;

@@ -1,4 +1,4 @@
-//! Which hypervisor the machine runs under.
+//! Detection of the hypervisor under this machine.
 
 use super::Files;
 
@@ -20,9 +20,10 @@ const SIGNATURES: &[(&str, &str)] = &[
     ("Jailhouse", "Jailhouse"),
 ];
 
-/// Names by words in the firmware's vendor and product.
+/// Names by text in the firmware's vendor and product.
 ///
-/// Clouds that also sell bare metal under the same vendor are left to the other signs.
+/// Clouds that also rent bare metal under the same vendor name are missing here: other signs
+/// identify them.
 const PRODUCTS: &[(&str, &str)] = &[
     ("QEMU", "QEMU"),
     ("KVM", "KVM"),
@@ -38,9 +39,9 @@ const PRODUCTS: &[(&str, &str)] = &[
     ("BHYVE", "bhyve"),
 ];
 
-/// Looks at what Xen, the processor, the device tree and the firmware say, in this order.
+/// Detects the hypervisor from Xen's file, CPUID, the device tree and the firmware, in this order.
 ///
-/// `signature` is CPUID's, `cpuinfo` is /proc/cpuinfo.
+/// `signature` is from CPUID, `cpuinfo` the text of /proc/cpuinfo.
 pub(super) fn find(files: &Files, signature: Option<&str>, cpuinfo: &str) -> Option<String> {
     if let Some(kind) = files.text("/sys/hypervisor/type") {
         return Some(match kind.as_str() {
@@ -62,7 +63,7 @@ pub(super) fn find(files: &Files, signature: Option<&str>, cpuinfo: &str) -> Opt
     }
     let x86 = cpuinfo.lines().find(|line| line.starts_with("flags"));
     let flagged = x86.is_some_and(|flags| flags.split_whitespace().any(|f| f == "hypervisor"));
-    // Where the processor would say so, its silence means bare metal.
+    // An x86 processor shows the flag under a hypervisor, so its absence means bare metal.
     if x86.is_some() && !flagged {
         return None;
     }

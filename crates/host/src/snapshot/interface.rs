@@ -1,4 +1,4 @@
-//! An interface of the calling thread's network namespace.
+//! Facts of an interface in the calling thread's network namespace.
 
 use std::net::IpAddr;
 
@@ -9,31 +9,30 @@ use super::{Files, offloads};
 use crate::knob;
 use crate::sys::ethtool::{Driver, Ethtool};
 
-/// Drivers that state a speed which is none of a wire's: the kernel limits nothing to it.
+/// Drivers that report a speed without a physical wire; the kernel does not limit them to it.
 const SPEED_MADE_UP: &[&str] = &["veth", "tun", "bridge", "dummy", "ifb"];
 
-/// What an IPv4 packet could hold at most before Linux 6.3 let interfaces say so.
+/// GSO limit of IPv4 before Linux 6.3 reported one per interface.
 const OLD_GSO_IPV4_MAX_BYTES: u32 = 65536;
 
-/// What is known of an interface; `None` where there is none of that name.
+/// Reads the facts of an interface; `None` without such an interface.
 #[must_use]
 pub fn interface(name: &str) -> Option<Interface> {
     let link = netlink::link(name).ok()?;
     Some(facts(&Files::machine(), &link))
 }
 
-/// Name of the interface through which the kernel would send to `destination`.
-///
-/// The host's own addresses are reached through `lo`. `None` where there is no route.
+/// Returns the name of the interface through which the kernel sends to a destination, `lo` for the
+/// host's own addresses. `None` without a route.
 #[must_use]
 pub fn interface_towards(destination: IpAddr) -> Option<String> {
     netlink::route_interface(destination).ok()
 }
 
-/// Whether packets to an address stay within this host (as the calling thread's network namespace
-/// sees it), so that whoever holds a connection from there is here.
+/// Returns whether packets to `address` stay within this host (in the calling thread's network
+/// namespace), so that a connection from it has its peer on this host.
 ///
-/// A link-local address never counts: another host may have the same one on another link.
+/// Link-local addresses never count: another host may have the same one on another link.
 #[must_use]
 pub fn is_own_address(address: IpAddr) -> bool {
     let address = address.to_canonical();
@@ -55,7 +54,7 @@ fn facts(files: &Files, link: &Link) -> Interface {
     let energy_efficient = ethtool
         .as_ref()
         .and_then(|ethtool| ethtool.energy_efficient().ok());
-    // Of what its driver does not know, the kernel says nothing.
+    // The kernel omits settings that the driver does not support.
     let settings = knob::coalescing(&link.name).unwrap_or_default();
     let channels = ethtool.as_ref().and_then(|ethtool| ethtool.channels().ok());
 
@@ -127,7 +126,7 @@ fn facts(files: &Files, link: &Link) -> Interface {
     }
 }
 
-/// Disciplines, those that are alike as one.
+/// Groups equal disciplines and counts them.
 fn alike(below: &[netlink::Qdisc]) -> Vec<ChildQdisc> {
     let mut children: Vec<ChildQdisc> = Vec::new();
     for qdisc in below {
@@ -149,8 +148,8 @@ fn alike(below: &[netlink::Qdisc]) -> Vec<ChildQdisc> {
     children
 }
 
-/// What the device behind an interface sits on; the drivers of USB adapters state their place as
-/// `usb-0000:00:14.0-2`.
+/// Returns the bus of the device behind an interface. Drivers of USB adapters report their address
+/// as `usb-0000:00:14.0-2`.
 fn bus(link: &Link, driver: Option<&Driver>) -> Option<String> {
     let stated = driver.and_then(|driver| driver.bus_address.as_deref());
     if stated.is_some_and(|address| address.starts_with("usb-")) {
@@ -167,9 +166,9 @@ struct Device {
     numa_node: Option<u32>,
 }
 
-/// The PCI device behind an interface, by what the driver or the kernel says of its place.
+/// Finds the PCI device behind an interface, by the address that the driver or the kernel reports.
 ///
-/// /sys/bus is the same in every network namespace. A virtio device sits below its PCI device.
+/// /sys/bus is the same in every network namespace. A virtio device is a child of its PCI device.
 fn device(files: &Files, link: &Link, driver: Option<&Driver>) -> Option<Device> {
     let stated = driver.and_then(|driver| driver.bus_address.clone());
     let parent = link.parent.as_ref().map(|(_, device)| device.clone());
@@ -186,13 +185,13 @@ fn device(files: &Files, link: &Link, driver: Option<&Driver>) -> Option<Device>
         pci_id: id("vendor")
             .zip(id("device"))
             .map(|(vendor, device)| format!("{vendor}:{device}")),
-        // -1: the machine does not say.
+        // -1 (unknown) does not parse as u32.
         numa_node: files.number(&format!("{directory}/numa_node")),
         pci_address: address,
     })
 }
 
-/// `0000:03:00.0`: domain, bus, device and function.
+/// Returns whether `text` is domain, bus, device and function: `0000:03:00.0`.
 fn is_pci_address(text: &str) -> bool {
     let hexadecimal = |part: &str, least: usize| {
         part.len() >= least && part.bytes().all(|byte| byte.is_ascii_hexdigit())
@@ -206,7 +205,7 @@ fn is_pci_address(text: &str) -> bool {
         && hexadecimal(function, 1)
 }
 
-/// An address in the usual spelling; `None` for all zeros (loopback has no address).
+/// Formats a link-layer address; `None` for all zeros (loopback has no address).
 pub(super) fn mac(address: &[u8]) -> Option<String> {
     if address.iter().all(|&byte| byte == 0) {
         return None;
@@ -251,7 +250,7 @@ mod tests {
             ("127.9.9.9", true),
             ("::1", true),
             ("::ffff:127.0.0.1", true),
-            // Documentation's (RFC 5737, RFC 3849), and some link's.
+            // Documentation addresses (RFC 5737, RFC 3849), and link-local ones.
             ("198.51.100.1", false),
             ("2001:db8::1", false),
             ("fe80::1", false),

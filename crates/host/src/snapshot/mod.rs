@@ -1,9 +1,9 @@
-//! The facts of a host and of an interface, for the host part of a record.
+//! Facts of a host and of an interface, for the host part of a record.
 //!
-//! Text from /proc and /sys is parsed by pure functions; the reading part takes a root so that tests
-//! can lay out a tree. What depends on a network namespace is asked over netlink and ethtool sockets,
-//! which answer for the calling thread: /sys/class/net shows the namespace in which it was mounted.
-//! What cannot be read is absent.
+//! Text from /proc and /sys is parsed by pure functions; the readers take a root directory so that
+//! tests can lay out a tree. Facts of a network namespace are read over netlink and ethtool
+//! sockets, which belong to the namespace of the calling thread: /sys/class/net shows the namespace
+//! in which it was mounted. A fact that cannot be read is absent.
 
 pub mod netlink;
 pub mod places;
@@ -36,27 +36,27 @@ pub(crate) use processor::idle_states;
 pub(crate) use sysctls::value as sysctl;
 pub(crate) use system::{host as host_on, meminfo_bytes, meminfo_count};
 
-/// This host: everything but its role and the interface of a run.
+/// Reads the facts of this host, without its role and the interface of a run.
 #[must_use]
 pub fn host() -> facts::Host {
     system::host(&Files::machine())
 }
 
-/// The frequency of that of these processors which is nearest to its highest, and that highest, Hz; `None`
-/// where the kernel does not scale frequencies.
+/// Returns current and maximum frequency, Hz, of that of `cpus` which runs closest to its maximum;
+/// `None` where the kernel does not scale frequencies.
 #[must_use]
 pub fn frequency(cpus: &[u32]) -> Option<(u64, u64)> {
     processor::frequency(&Files::machine(), cpus)
 }
 
-/// The networks that this host is directly connected to, as address and length of the prefix: whoever
-/// is in one of them is a neighbour. Loopback and tunnels are not among them; empty where the kernel does not tell.
+/// Lists the networks that this host is directly connected to, as address and prefix length. Hosts
+/// in them are neighbours. Loopback and tunnels are excluded; empty where the kernel lists nothing.
 #[must_use]
 pub fn connected_networks() -> Vec<(std::net::IpAddr, u8)> {
     networks::connected_networks()
 }
 
-/// Which processor of this host belongs to which NUMA node.
+/// Reads the NUMA node of every processor.
 #[must_use]
 pub fn numa_nodes() -> NumaNodes {
     NumaNodes::read(&Files::machine())

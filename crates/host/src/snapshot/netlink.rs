@@ -1,8 +1,8 @@
-//! Questions to the kernel's routing socket: what a link is, which addresses it has, and which link a route takes.
+//! Requests to rtnetlink: links, their addresses and statistics, and routes.
 //!
-//! A small reader of our own: the general crates fail a whole message over one attribute whose
-//! layout a newer kernel changed, and a fact of a record may be absent but must not fail. The
-//! attributes' numbers are those of linux/if_link.h and linux/rtnetlink.h.
+//! Uses a parser of its own: the general crates fail a whole message over one attribute whose
+//! layout a newer kernel changed, but a missing fact must not fail a record. Attribute numbers are
+//! from linux/if_link.h and linux/rtnetlink.h.
 
 pub mod neighbours;
 mod qdiscs;
@@ -17,53 +17,53 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::interface::mac;
 
-/// An interface as the kernel sees it.
+/// Interface as reported by the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link {
-    /// Its number.
     pub index: u32,
-    /// Its name.
     pub name: String,
-    /// Somebody switched it on.
+    /// Administratively up (IFF_UP).
     pub up: bool,
-    /// It is a loopback interface.
     pub loopback: bool,
-    /// It has one other end, as tunnels have.
+    /// Has a single peer, as tunnels do (IFF_POINTOPOINT).
     pub point_to_point: bool,
-    /// Addresses behind it are resolved by nobody (IFF_NOARP), as behind tunnels of many ends.
+    /// Does not resolve link-layer addresses (IFF_NOARP), as multipoint tunnels.
     pub unresolved: bool,
-    /// Largest IP packet in bytes.
+    /// Largest IP packet, bytes.
     pub mtu: Option<u32>,
     /// Link-layer address.
     pub address: Option<Vec<u8>>,
-    /// The one of its hardware, which nobody changes (Linux 5.6).
+    /// Permanent hardware address, which never changes (Linux 5.6).
     pub permanent_address: Option<Vec<u8>>,
     /// Root queueing discipline.
     pub qdisc: Option<String>,
-    /// Transmit queues that it was made with.
+    /// Number of transmit queues at creation.
     pub tx_queues: Option<u32>,
-    /// Receive queues that it was made with.
+    /// Number of receive queues at creation.
     pub rx_queues: Option<u32>,
-    /// Largest segmentation-offload packet in bytes.
+    /// Largest segmentation-offload packet, bytes.
     pub gso_max_bytes: Option<u32>,
-    /// The same for IPv4 alone (Linux 6.3 and later).
+    /// Largest segmentation-offload packet of IPv4, bytes (Linux 6.3 and later).
     pub gso_ipv4_max_bytes: Option<u32>,
-    /// The most segments that such a packet is cut into.
+    /// Most segments in a segmentation-offload packet.
     pub gso_max_segments: Option<u32>,
-    /// The largest packet that its driver takes, and the most segments of it: the two above are no more (Linux 5.19).
+    /// Driver limits of a segmentation-offload packet: bytes and segments. The limits above never
+    /// exceed them (Linux 5.19).
     pub tso_max: (Option<u32>, Option<u32>),
     /// Kind of a virtual interface (`veth`, `bridge`, `vlan`).
     pub kind: Option<String>,
-    /// Bus and name of the device behind it (`pci`, `0000:03:00.0`; Linux 5.14 and later).
+    /// Bus and name of the underlying device (`pci`, `0000:03:00.0`; Linux 5.14 and later).
     pub parent: Option<(String, String)>,
-    /// What it has counted; absent before Linux 2.6.35.
+    /// Counters; absent before Linux 2.6.35.
     pub statistics: Option<Statistics>,
-    /// Times that it lost its carrier, as when somebody switches it or its other end off (Linux 4.16).
+    /// Times that the carrier was lost, for example because the interface or its peer was set down
+    /// (Linux 4.16).
     pub carrier_losses: Option<u32>,
 }
 
 impl Link {
-    /// The address of its hardware, or else the one that it has; none of all zeros, as loopback has it.
+    /// Returns the permanent or else the current hardware address; `None` for all zeros, as of
+    /// loopback.
     #[must_use]
     pub fn hardware_address(&self) -> Option<String> {
         let own = self.permanent_address.as_ref().or(self.address.as_ref());
@@ -71,40 +71,40 @@ impl Link {
     }
 }
 
-/// An address of an interface.
+/// Address of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// The number of its interface.
+    /// Index of the interface.
     pub link: u32,
-    /// The address; of the other end where the two were set together.
+    /// The address; the peer's where local and peer address were set together.
     pub address: IpAddr,
-    /// Bits that all hosts of its network share.
+    /// Prefix length of its network, bits.
     pub prefix: u8,
 }
 
-/// What an interface has counted (`struct rtnl_link_stats64` of linux/if_link.h).
+/// Counters of an interface (`struct rtnl_link_stats64` of linux/if_link.h).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Packets that arrived.
+    /// Received packets.
     pub rx_packets: u64,
-    /// Packets that left; several that are still one for the kernel (GSO) count once.
+    /// Sent packets; a segmentation-offload packet (GSO) counts once.
     pub tx_packets: u64,
-    /// Packets that arrived broken.
+    /// Received packets with errors.
     pub rx_errors: u64,
-    /// Packets that could not be sent.
+    /// Packets that failed to be sent.
     pub tx_errors: u64,
-    /// Packets that arrived and were not passed on.
+    /// Received packets that were dropped.
     pub rx_dropped: u64,
-    /// Packets that were to be sent and were not.
+    /// Packets that were dropped before sending.
     pub tx_dropped: u64,
-    /// Packets for which the device had no room.
+    /// Packets for which the device had no receive buffer.
     pub rx_missed: u64,
 }
 
-/// Every interface of the calling thread's network namespace.
+/// Lists the interfaces of the calling thread's network namespace.
 ///
 /// # Errors
-/// What the kernel says.
+/// Errors of the netlink request.
 pub fn links() -> io::Result<Vec<Link>> {
     let answer = ask(GET_LINK, DUMP, &link_header(0))?;
     Ok(answer
@@ -113,10 +113,10 @@ pub fn links() -> io::Result<Vec<Link>> {
         .collect())
 }
 
-/// Every address of the calling thread's network namespace.
+/// Lists the addresses of the calling thread's network namespace.
 ///
 /// # Errors
-/// What the kernel says.
+/// Errors of the netlink request.
 pub fn addresses() -> io::Result<Vec<Address>> {
     let answer = ask(GET_ADDRESS, DUMP, &[0; IFADDRMSG_BYTES])?;
     Ok(answer
@@ -125,10 +125,10 @@ pub fn addresses() -> io::Result<Vec<Address>> {
         .collect())
 }
 
-/// One interface by name.
+/// Finds an interface by name.
 ///
 /// # Errors
-/// `ENODEV` where there is none.
+/// `ENODEV` where no such interface exists.
 pub fn link(name: &str) -> io::Result<Link> {
     if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains('\0') {
         return Err(io::Error::from_raw_os_error(libc::ENODEV));
@@ -140,7 +140,7 @@ pub fn link(name: &str) -> io::Result<Link> {
     one_link(&request)
 }
 
-/// The name of the interface that the kernel would send packets to `destination` through.
+/// Returns the name of the interface through which the kernel routes packets to a destination.
 ///
 /// # Errors
 /// `ENETUNREACH` and the like where there is no route.
@@ -152,7 +152,7 @@ pub fn route_interface(destination: IpAddr) -> io::Result<String> {
     Ok(one_link(&link_header(index))?.name)
 }
 
-/// Whether the kernel delivers packets to `destination` on this host itself.
+/// Returns whether the destination is an address of this host (a local route).
 ///
 /// # Errors
 /// `ENETUNREACH` and the like where there is no route.
@@ -161,9 +161,9 @@ pub fn is_delivered_here(destination: IpAddr) -> io::Result<bool> {
     Ok((answer.iter()).any(|(kind, body)| *kind == NEW_ROUTE && body.get(7) == Some(&LOCAL_ROUTE)))
 }
 
-/// What the kernel says of the way to `destination`.
+/// Requests the route to a destination.
 fn route(destination: IpAddr) -> io::Result<Vec<(u16, Vec<u8>)>> {
-    // A route to a mapped address is IPv4's.
+    // An IPv4-mapped address has an IPv4 route.
     let (family, bytes) = octets(destination.to_canonical());
     // struct rtmsg: family, destination bits, five more bytes, type, flags.
     let mut request = vec![0_u8; RTMSG_BYTES];
@@ -189,13 +189,13 @@ const GET_ROUTE: u16 = 26;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 const REQUEST: u16 = 0x1;
-/// `NLM_F_ACK`: the kernel says what came of it.
+/// `NLM_F_ACK`: the kernel confirms the request or reports its error.
 pub(crate) const ACKNOWLEDGE: u16 = 0x4;
 pub(crate) const DUMP: u16 = 0x300;
 
 const HEADER_BYTES: usize = 16;
 const IFINFOMSG_BYTES: usize = 16;
-/// struct ifaddrmsg: family, bits of the network, flags, scope, interface.
+/// struct ifaddrmsg: family, prefix length, flags, scope, interface.
 pub(crate) const IFADDRMSG_BYTES: usize = 8;
 const RTMSG_BYTES: usize = 12;
 
@@ -220,10 +220,10 @@ const IFLA_TSO_MAX_SEGS: u16 = 60;
 const IFLA_GSO_IPV4_MAX_SIZE: u16 = 63;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
-/// `RTN_LOCAL` of linux/rtnetlink.h: to this host itself.
+/// `RTN_LOCAL` of linux/rtnetlink.h: delivered locally.
 const LOCAL_ROUTE: u8 = 2;
 
-/// struct ifinfomsg with nothing but an index.
+/// Returns a struct ifinfomsg that is empty except for the index.
 pub(crate) fn link_header(index: u32) -> Vec<u8> {
     let mut header = vec![0_u8; IFINFOMSG_BYTES];
     header[4..8].copy_from_slice(&index.to_ne_bytes());
@@ -231,31 +231,31 @@ pub(crate) fn link_header(index: u32) -> Vec<u8> {
 }
 
 pub(crate) fn push_attribute(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
-    let length = u16::try_from(4 + value.len()).expect("attributes asked with are short");
+    let length = u16::try_from(4 + value.len()).expect("attributes of requests are short");
     message.extend(length.to_ne_bytes());
     message.extend(kind.to_ne_bytes());
     message.extend(value);
     message.resize(message.len().next_multiple_of(4), 0);
 }
 
-/// Asks the routing socket.
+/// Sends an rtnetlink request; see [`ask_of`].
 pub(crate) fn ask(kind: u16, flags: u16, body: &[u8]) -> io::Result<Vec<(u16, Vec<u8>)>> {
     ask_of(libc::NETLINK_ROUTE, kind, flags, body)
 }
 
-/// Sends one request; returns the type and body of every message of the answer. With [`ACKNOWLEDGE`] among
-/// the flags it waits for the kernel's verdict.
+/// Sends one netlink request and returns type and body of every message of the reply. With
+/// [`ACKNOWLEDGE`] in the flags it waits for the kernel's confirmation.
 pub(crate) fn ask_of(
     family: i32,
     kind: u16,
     flags: u16,
     body: &[u8],
 ) -> io::Result<Vec<(u16, Vec<u8>)>> {
-    // A dump is never cut: the kernel fits each part to the buffer, and one link takes a few KiB
-    // (more with hundreds of virtual functions, which are not asked for).
+    // A dump is never truncated: the kernel fits each part to the buffer, and one link takes a few
+    // KiB (more with hundreds of virtual functions, which are not requested).
     const ROOM_BYTES: usize = 64 * 1024;
     let mut socket = socket(family)?;
-    // The kernel answers within the call to send; the limit only keeps a defect from hanging us.
+    // The kernel replies within the send call; the timeout only bounds a kernel defect.
     socket.set_read_timeout(Some(Duration::from_secs(1)))?;
     request(&mut socket, kind, flags, body)?;
     let mut messages = Vec::new();
@@ -286,7 +286,7 @@ pub(crate) fn ask_of(
     }
 }
 
-/// A routing socket of the calling thread's network namespace.
+/// Opens a netlink socket in the calling thread's network namespace.
 fn socket(family: i32) -> io::Result<Socket> {
     Socket::new(
         Domain::from(libc::AF_NETLINK),
@@ -295,7 +295,7 @@ fn socket(family: i32) -> io::Result<Socket> {
     )
 }
 
-/// Sends one request.
+/// Sends one request message.
 fn request(socket: &mut Socket, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
     let mut request = Vec::with_capacity(HEADER_BYTES + body.len());
     let length = u32::try_from(HEADER_BYTES + body.len()).expect("requests are short");
@@ -307,7 +307,7 @@ fn request(socket: &mut Socket, kind: u16, flags: u16, body: &[u8]) -> io::Resul
     socket.write_all(&request)
 }
 
-/// Messages of one datagram: type and body; stops at the first that is cut.
+/// Splits a datagram into messages of type and body; stops at the first truncated one.
 fn split(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
     let mut messages = Vec::new();
     while let Some(header) = bytes.first_chunk::<HEADER_BYTES>() {
@@ -322,7 +322,7 @@ fn split(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
     messages
 }
 
-/// Attributes: number without its flag bits, and value; stops at the first that is cut.
+/// Splits attributes into type, without flag bits, and value; stops at the first truncated one.
 pub(crate) fn attributes(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
     const FLAG_BITS: u16 = 0xc000;
     let mut list = Vec::new();
@@ -417,7 +417,7 @@ fn statistics_of(value: &[u8]) -> Option<Statistics> {
     })
 }
 
-/// The interface number of a route.
+/// Returns the output interface index of a route message.
 fn route_of(kind: u16, body: &[u8]) -> Option<u32> {
     if kind != NEW_ROUTE {
         return None;
@@ -428,7 +428,7 @@ fn route_of(kind: u16, body: &[u8]) -> Option<u32> {
         .and_then(|(_, value)| number(value))
 }
 
-/// An address as messages have it: its family, and its bytes.
+/// Returns family and bytes of an address, as in netlink messages.
 pub(crate) fn octets(address: IpAddr) -> (u8, Vec<u8>) {
     match address {
         IpAddr::V4(address) => (libc::AF_INET as u8, address.octets().to_vec()),
@@ -436,7 +436,7 @@ pub(crate) fn octets(address: IpAddr) -> (u8, Vec<u8>) {
     }
 }
 
-/// The address of a family that has these bytes.
+/// Returns the address with these bytes in a family.
 pub(crate) fn ip_of(family: u8, value: &[u8]) -> Option<IpAddr> {
     match i32::from(family) {
         libc::AF_INET => Some(<[u8; 4]>::try_from(value).ok()?.into()),
@@ -473,7 +473,7 @@ mod tests {
             address: IpAddr::from([127, 0, 0, 1]),
             prefix: 8,
         };
-        // One that is down has none yet.
+        // An interface that is down may lack its address.
         assert!(!lo.up || addresses().unwrap().contains(&own));
     }
 
@@ -498,7 +498,7 @@ mod tests {
         );
         let mut info = Vec::new();
         push_attribute(&mut info, IFLA_INFO_KIND, b"veth\0");
-        // The flag bit that marks nested attributes must not hide the number.
+        // The flag bit of nested attributes must not change the type.
         push_attribute(&mut body, IFLA_LINKINFO | 0x8000, &info);
         let expected = Link {
             index: 7,

@@ -1,4 +1,4 @@
-//! The networks that this host is directly connected to.
+//! Networks that this host is directly connected to.
 
 use std::net::IpAddr;
 
@@ -6,8 +6,8 @@ use super::netlink::{self, Address, Link};
 
 /// See [`super::connected_networks`].
 ///
-/// They are those of the addresses that this host has, and not of its routes: a route without a gateway
-/// may lead anywhere, as those into a tunnel do.
+/// Derived from the addresses of this host, not from its routes: a route without a gateway may lead
+/// anywhere, for example into a tunnel.
 #[must_use]
 pub fn connected_networks() -> Vec<(IpAddr, u8)> {
     let links = netlink::links().unwrap_or_default();
@@ -15,8 +15,9 @@ pub fn connected_networks() -> Vec<(IpAddr, u8)> {
     neighbourhoods(&links, &addresses)
 }
 
-/// The networks of addresses on links that many hosts share. A tunnel has one other end, behind which may be
-/// anybody; one of many other ends (6to4, DMVPN) resolves no addresses: whoever has one there is no neighbour.
+/// Returns the networks of addresses on links that many hosts share. Any host may be behind the
+/// peer of a tunnel; a multipoint tunnel (6to4, DMVPN) does not resolve addresses, so its members
+/// are no neighbours.
 fn neighbourhoods(links: &[Link], addresses: &[Address]) -> Vec<(IpAddr, u8)> {
     let is_shared = |index: u32| {
         let link = links.iter().find(|link| link.index == index);
@@ -48,7 +49,7 @@ mod tests {
             link(1, true, true, false),
             link(2, true, false, false),
             link(3, false, false, false),
-            // A tunnel with 0.0.0.0/1 and 128.0.0.0/1 behind it: whatever its routes are.
+            // A tunnel: any network may be behind it.
             link(4, true, false, true),
             Link {
                 unresolved: true,
@@ -64,9 +65,9 @@ mod tests {
             (3, "10.78.0.2", 24, false),
             (4, "10.8.0.2", 24, false),
             (4, "fd08::2", 64, false),
-            // A tunnel of 6to4: a sixteenth of all there is.
+            // A 6to4 tunnel with a /16.
             (6, "2002:c000:201::1", 16, false),
-            // A link that went away meanwhile.
+            // A link that was removed meanwhile.
             (5, "10.79.0.2", 24, false),
         ] {
             let address = Address {

@@ -1,4 +1,4 @@
-//! Which processor belongs to which NUMA node.
+//! NUMA nodes of processors.
 
 use std::collections::BTreeMap;
 
@@ -7,19 +7,19 @@ use super::processor::cpu_list;
 
 const NODES: &str = "/sys/devices/system/node";
 
-/// The processors of each NUMA node, as the kernel lists them.
+/// Processors of each NUMA node, as the kernel lists them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NumaNodes {
     node_of: BTreeMap<u32, u32>,
 }
 
 impl NumaNodes {
-    /// Those of this tree of files.
+    /// Reads the nodes from /sys.
     #[must_use]
     pub fn read(files: &Files) -> Self {
         let mut node_of = BTreeMap::new();
         for name in files.names(NODES) {
-            // Beside `node0` stand `online`, `possible` and others.
+            // The directory also has files such as online and possible.
             let Some(node) = name.strip_prefix("node").and_then(|n| n.parse().ok()) else {
                 continue;
             };
@@ -30,7 +30,7 @@ impl NumaNodes {
         Self { node_of }
     }
 
-    /// The node of a processor; none where the kernel does not tell.
+    /// Returns the node of a processor; `None` where unknown.
     #[must_use]
     pub fn of_cpu(&self, cpu: u32) -> Option<u32> {
         self.node_of.get(&cpu).copied()
@@ -48,7 +48,7 @@ mod tests {
             ("/sys/devices/system/node/online", "0-2\n"),
             ("/sys/devices/system/node/node0/cpulist", "0-1,4\n"),
             ("/sys/devices/system/node/node1/cpulist", "2-3\n"),
-            // Memory without processors.
+            // A node with memory only.
             ("/sys/devices/system/node/node2/cpulist", "\n"),
         ]);
         let nodes = NumaNodes::read(&files);

@@ -1,22 +1,21 @@
-//! Offloads of an interface, by the names that `ethtool -k` prints.
+//! Offloads of an interface, named as `ethtool -k` prints them.
 
 use crate::sys::ethtool::{Ethtool, Feature};
 
-/// One offload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offload {
-    /// Name as `ethtool -k` prints it and `ethtool -K` takes it.
+    /// Name in `ethtool -k` and `ethtool -K`.
     pub name: &'static str,
-    /// It is at work.
     pub on: bool,
-    /// The device lets it be switched.
+    /// True if the device allows to change it.
     pub changeable: bool,
 }
 
-/// Names of `ethtool -k`, and the kernel's features that stand behind each: on when one of them is.
+/// Names of `ethtool -k` with the kernel features of each; an offload is on when one of its
+/// features is.
 ///
-/// Only what moves or checks the bytes of a measurement is kept; the kernel knows 60 more, most of
-/// them fixed. `*` at the end stands for any end.
+/// Lists only offloads that move or check the bytes of a measurement. The kernel has 60 more, most
+/// of them fixed. `*` at the end matches any suffix.
 const OFFLOADS: &[(&str, &[&str])] = &[
     ("rx-checksumming", &["rx-checksum"]),
     ("tx-checksumming", &["tx-checksum-*"]),
@@ -52,7 +51,8 @@ const OFFLOADS: &[(&str, &[&str])] = &[
     ("tls-hw-rx-offload", &["tls-hw-rx-offload"]),
 ];
 
-/// The offloads of `interface` that matter to a measurement; none where the kernel does not say.
+/// Reads the offloads of `interface` that affect a measurement; empty where the kernel reports
+/// none.
 #[must_use]
 pub fn offloads(interface: &str) -> Vec<Offload> {
     Ethtool::new(interface)

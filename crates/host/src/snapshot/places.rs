@@ -1,72 +1,72 @@
-//! The counters of the places where a host can lose packets, all of them since boot.
+//! Counters of the points where a host can lose packets, cumulative since boot.
 //!
-//! Those of an interface are its own. Those of the host belong to the calling thread's network
-//! namespace, but for the backlog, which is the whole machine's.
+//! Interface counters cover one interface. Host counters belong to the calling thread's network
+//! namespace, except for the backlog, which is counted for the whole machine.
 
 use super::{Files, netlink};
 
-/// A counter's name and its value.
+/// Name and value of a counter.
 pub type Count = (&'static str, u64);
 
-/// Names of counters, the same in records.
+/// Counter names, also used in records.
 pub mod name {
-    /// Dropped by the queueing discipline of an interface.
+    /// Packets dropped by the queueing discipline of an interface.
     pub const QDISC: &str = "qdisc_drops";
-    /// Times that the queueing discipline of an interface held packets back because of its rate.
+    /// Times that the queueing discipline of an interface delayed packets because of its rate
+    /// limit.
     pub const OVER_LIMIT: &str = "qdisc_over_limit";
-    /// The rate in bit/s that the queueing discipline of an interface holds to: no count, and the same before
-    /// and after.
+    /// Rate limit of an interface's queueing discipline, bit/s: a setting, not a count.
     pub const QDISC_RATE: &str = "qdisc_rate_bps";
-    /// The same of each queue's own below `mq`, where all of them have the same: what one flow is held to.
+    /// Rate limit of each child of `mq`, bit/s, if equal for all of them: the limit of one flow.
     pub const QUEUE_RATE: &str = "qdisc_queue_rate_bps";
-    /// Packets that an interface sent; several that are one for the kernel count once.
+    /// Packets sent by an interface; a GSO packet counts once.
     pub const TX_PACKETS: &str = "tx_packets";
-    /// Packets that an interface received, counted likewise.
+    /// Packets received by an interface, counted in the same way.
     pub const RX_PACKETS: &str = "rx_packets";
-    /// Dropped or failed at an interface on the way out.
+    /// Packets dropped or failed on transmission at an interface.
     pub const TX: &str = "tx_dropped";
-    /// Dropped at an interface on the way in, by the kernel.
+    /// Received packets dropped by the kernel at an interface.
     pub const RX: &str = "rx_dropped";
-    /// Missed at an interface on the way in: the device had no room for it.
+    /// Packets missed on reception at an interface: the device had no buffer.
     pub const RX_MISSED: &str = "rx_missed";
-    /// Broken at an interface on the way in: a check sequence or a length that does not fit.
+    /// Received packets with errors at an interface: bad checksum or length.
     pub const RX_ERRORS: &str = "rx_errors";
-    /// Times that an interface lost its carrier. What is sent meanwhile is lost, and counted by none.
+    /// Times that an interface lost its carrier. Packets sent meanwhile are lost and not counted.
     pub const CARRIER: &str = "carrier_losses";
-    /// Refused by the full packet queues of the processors, of the whole machine.
+    /// Packets dropped because a processor's backlog was full, whole machine.
     pub const BACKLOG: &str = "backlog_drops";
-    /// Rounds of receive work that ended because their time or budget was spent, of the whole machine.
+    /// Rounds of receive work that ended because time or budget was used up, whole machine.
     pub const SQUEEZED: &str = "budget_spent";
-    /// Acknowledgements that left by the timer that delays them (TcpExt DelayedACKs).
+    /// Acknowledgements sent by the delayed-ACK timer (TcpExt DelayedACKs).
     pub const DELAYED_ACKS: &str = "delayed_acks";
-    /// Segments that a full receive queue refused (TcpExt TCPRcvQDrop).
+    /// Segments dropped because a receive queue was full (TcpExt TCPRcvQDrop).
     pub const RECEIVE_QUEUE_REFUSED: &str = "tcp_receive_queue_refused";
-    /// Packets that could not be cut into fragments (FragFails).
+    /// Packets that could not be fragmented (FragFails).
     pub const FRAGMENTING_FAILED: &str = "fragmenting_failures";
-    /// Reports that something could not be reached, an MTU among them (ICMP, received).
+    /// ICMP destination-unreachable messages received, including "fragmentation needed".
     pub const UNREACHABLE: &str = "icmp_unreachable_received";
-    /// Packets thrown away while the link-layer address of a neighbour was asked for, of the whole machine.
+    /// Packets dropped during the resolution of a neighbour's address, whole machine.
     pub const NEIGHBOUR_DISCARDS: &str = "neighbour_discards";
-    /// Neighbours whose link-layer address was asked for in vain, of the whole machine.
+    /// Failed resolutions of neighbour addresses, whole machine.
     pub const NEIGHBOUR_FAILURES: &str = "neighbour_failures";
-    /// Times that a neighbour's link-layer address became another one, while it was watched.
+    /// Times that a neighbour's link-layer address changed while monitored.
     pub const NEIGHBOUR_CHANGES: &str = "neighbour_address_changes";
-    /// Times that a neighbour did not answer for its link-layer address, while it was watched.
+    /// Times that a neighbour did not reply to address resolution while monitored.
     pub const NEIGHBOUR_UNANSWERED: &str = "neighbour_unanswered";
-    /// Fragments that arrived.
+    /// Fragments received.
     pub const FRAGMENTS: &str = "fragments_received";
-    /// Datagrams put together from fragments.
+    /// Datagrams reassembled from fragments.
     pub const REASSEMBLED: &str = "reassembled";
-    /// Failures of putting together, as the kernel counts them: of fragments or of datagrams.
+    /// Reassembly failures; the kernel counts fragments or datagrams.
     pub const REASSEMBLY_FAILED: &str = "reassembly_failures";
-    /// Incomplete datagrams that were given up after their time.
+    /// Incomplete datagrams dropped by the reassembly timeout.
     pub const REASSEMBLY_TIMEOUTS: &str = "reassembly_timeouts";
-    /// Incomplete datagrams that wait for the rest now.
+    /// Incomplete datagrams that wait for fragments now.
     pub const REASSEMBLY_OPEN: &str = "reassembly_open";
 }
 
-/// What an interface of the calling thread's namespace has counted; nothing where there is none of
-/// that name.
+/// Reads the counters of an interface of the calling thread's namespace; empty without such an
+/// interface.
 #[must_use]
 pub fn interface(name: &str) -> Vec<Count> {
     let Ok(link) = netlink::link(name) else {
@@ -86,7 +86,7 @@ pub fn interface(name: &str) -> Vec<Count> {
     counts
 }
 
-/// What the disciplines of an interface count, and hold to.
+/// Counters and rate limits of an interface's queueing disciplines.
 fn of_qdiscs(root: &netlink::Qdisc, below: &[netlink::Qdisc]) -> Vec<Count> {
     let mut counts = vec![
         (name::QDISC, u64::from(root.drops)),
@@ -97,14 +97,14 @@ fn of_qdiscs(root: &netlink::Qdisc, below: &[netlink::Qdisc]) -> Vec<Count> {
         let rate = first.rate_bps?;
         (rest.iter().all(|other| other.rate_bps == Some(rate))).then_some(rate)
     };
-    // Of classes each flow passes one or another, and nobody tells which.
+    // Below a classful discipline a flow takes one class or another, and the choice is unknown.
     let each = (below.split_first().filter(|_| root.kind == "mq")).and_then(same);
     counts.extend(each.map(|rate| (name::QUEUE_RATE, rate)));
     counts
 }
 
-/// What an interface counts, by our names. What arrives broken is apart from what found no room: a longer ring
-/// mends no cable.
+/// Maps interface statistics to counter names. Errors stay separate from missing buffers: a larger
+/// ring does not repair a cable.
 fn of_link(statistics: netlink::Statistics) -> [Count; 6] {
     [
         (name::TX, statistics.tx_dropped + statistics.tx_errors),
@@ -116,7 +116,7 @@ fn of_link(statistics: netlink::Statistics) -> [Count; 6] {
     ]
 }
 
-/// What the host of the calling thread's namespace has counted, for IPv4 or IPv6.
+/// Reads the host counters of the calling thread's namespace, for IPv4 or IPv6.
 #[must_use]
 pub fn host(ipv6: bool) -> Vec<Count> {
     host_on(&Files::machine(), ipv6)
@@ -174,8 +174,8 @@ fn host_on(files: &Files, ipv6: bool) -> Vec<Count> {
     counts
 }
 
-/// Datagrams that UDP sockets of the calling thread's namespace, all programs together, could not send and
-/// could not take because a buffer was full; `None` where the kernel does not tell.
+/// Reads the datagrams that all UDP sockets of the calling thread's namespace together failed to
+/// send and to receive because a buffer was full; `None` where the kernel does not count them.
 #[must_use]
 pub fn udp_buffers_full(ipv6: bool) -> Option<[u64; 2]> {
     udp_buffers_full_on(&Files::machine(), ipv6)
@@ -191,8 +191,9 @@ fn udp_buffers_full_on(files: &Files, ipv6: bool) -> Option<[u64; 2]> {
     Some([read("SndbufErrors")?, read("RcvbufErrors")?])
 }
 
-/// What became of questions for neighbours' addresses. The kernel counts for the whole machine, and shows it
-/// in its first network namespace alone: in a lab process 1 is of that.
+/// Counters of neighbour resolution. The kernel counts for the whole machine and shows them in the
+/// initial network namespace only; from a lab they are read through process 1, which is in that
+/// namespace.
 fn neighbours(files: &Files, ipv6: bool) -> Vec<Count> {
     let cache = if ipv6 { "ndisc_cache" } else { "arp_cache" };
     let read = |process: &str| files.text(&format!("/proc/{process}/net/stat/{cache}"));
@@ -208,7 +209,7 @@ fn neighbours(files: &Files, ipv6: bool) -> Vec<Count> {
     .collect()
 }
 
-/// A column by its heading, hexadecimal, one line a processor.
+/// Sums a hexadecimal column found by its heading; one line per processor.
 fn headed(text: &str, column: &str) -> Option<u64> {
     let (heading, rows) = text.split_once('\n')?;
     let place = heading
@@ -221,7 +222,7 @@ fn headed(text: &str, column: &str) -> Option<u64> {
     counts.sum()
 }
 
-/// A column of `softnet_stat`, hexadecimal, one line a processor.
+/// Sums a hexadecimal column of `softnet_stat`; one line per processor.
 fn softnet_sum(text: &str, column: usize) -> Option<u64> {
     let counts = text.lines().map(|line| {
         let word = line.split_ascii_whitespace().nth(column)?;
@@ -230,7 +231,7 @@ fn softnet_sum(text: &str, column: usize) -> Option<u64> {
     counts.sum()
 }
 
-/// A value of `snmp`: a line of names, then a line of values, both with the same first word.
+/// Returns a value of `snmp`: a line of names, then a line of values, both with the same prefix.
 fn paired(text: &str, protocol: &str, counter: &str) -> Option<u64> {
     let mut lines = text.lines().filter(|line| line.starts_with(protocol));
     let names = lines.next()?.split_ascii_whitespace();
@@ -239,7 +240,7 @@ fn paired(text: &str, protocol: &str, counter: &str) -> Option<u64> {
     values.nth(place)?.parse().ok()
 }
 
-/// A value of `snmp6`: a name and a value on each line.
+/// Returns a value of `snmp6`: one name and value per line.
 fn flat(text: &str, counter: &str) -> Option<u64> {
     let line = text
         .lines()
@@ -247,7 +248,7 @@ fn flat(text: &str, counter: &str) -> Option<u64> {
     line.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// `FRAG: inuse 3 memory 7000` of `sockstat`.
+/// Parses `FRAG: inuse 3 memory 7000` of `sockstat`.
 fn incomplete(text: &str, ipv6: bool) -> Option<u64> {
     let first = if ipv6 { "FRAG6:" } else { "FRAG:" };
     let line = text.lines().find(|line| line.starts_with(first))?;

@@ -1,4 +1,4 @@
-//! The processor of a host.
+//! Facts of the processors of a host.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,13 +18,13 @@ pub(super) fn cpu(files: &Files) -> Cpu {
         Some(list) => some_count(list.len()),
         None => some_count(processors_of(&cpuinfo)),
     };
-    // Without the list, /proc/cpuinfo still numbers them.
+    // Without the list, processors are numbered consecutively, as in /proc/cpuinfo.
     let numbers = online.unwrap_or_else(|| (0..logical.unwrap_or(0)).collect());
     let topology = |file: &str| -> BTreeSet<String> {
         numbers
             .iter()
             .filter_map(|cpu| files.text(&format!("{CPUS}/cpu{cpu}/topology/{file}")))
-            // -1: the machine does not say.
+            // -1: unknown to the kernel.
             .filter(|text| text != "-1")
             .collect()
     };
@@ -34,7 +34,7 @@ pub(super) fn cpu(files: &Files) -> Cpu {
             .text("/proc/thread-self/status")
             .and_then(|status| usable_of(&status)),
         logical,
-        // Siblings of one core share the text, so its distinct values count cores.
+        // Siblings of one core have the same text, so the distinct values count cores.
         cores: some_count(topology("thread_siblings_list").len()),
         sockets: some_count(topology("physical_package_id").len()),
         numa_nodes: files
@@ -54,8 +54,8 @@ pub(super) fn cpu(files: &Files) -> Cpu {
     }
 }
 
-/// The frequency of that of these processors which is nearest to its highest, and that highest, Hz; `None`
-/// where the kernel does not scale. The others may have had nothing to do.
+/// Returns current and maximum frequency, Hz, of that of `cpus` which runs closest to its maximum;
+/// `None` where the kernel does not scale. Lower ones may have been idle.
 pub(super) fn frequency(files: &Files, cpus: &[u32]) -> Option<(u64, u64)> {
     let hz = |cpu: u32, file: &str| {
         let khz: u64 = files.number(&format!("{CPUS}/cpu{cpu}/cpufreq/{file}"))?;
@@ -72,10 +72,10 @@ fn some_count(count: usize) -> Option<u32> {
     u32::try_from(count).ok().filter(|&count| count > 0)
 }
 
-/// A list of processors or nodes as the kernel writes it (`0-3,8,10-11`); `None` when malformed.
+/// Parses a kernel list of processors or nodes (`0-3,8,10-11`); `None` when malformed.
 #[must_use]
 pub fn cpu_list(text: &str) -> Option<Vec<u32>> {
-    // More than any kernel is built for; keeps a broken file from filling the memory.
+    // Above the limit of any kernel; bounds the memory that a malformed file can cost.
     const MOST: u32 = 1 << 16;
     let mut list = Vec::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
@@ -89,7 +89,7 @@ pub fn cpu_list(text: &str) -> Option<Vec<u32>> {
     Some(list)
 }
 
-/// Writes a sorted list of processors the way [`cpu_list`] reads it.
+/// Formats a sorted list of processors as [`cpu_list`] reads it.
 #[must_use]
 pub fn text_of_cpu_list(list: &[u32]) -> String {
     let mut parts: Vec<(u32, u32)> = Vec::new();
@@ -109,7 +109,7 @@ pub fn text_of_cpu_list(list: &[u32]) -> String {
     texts.join(",")
 }
 
-/// Processors that a thread may run on, from its status file.
+/// Number of processors that a thread may run on, from its status file.
 fn usable_of(status: &str) -> Option<u32> {
     let list = status
         .lines()
@@ -130,7 +130,7 @@ fn fields(cpuinfo: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// The model's name: what /proc/cpuinfo calls it differs by architecture.
+/// Name of the model; its field in /proc/cpuinfo differs by architecture.
 fn model(files: &Files, cpuinfo: &str) -> Option<String> {
     model_of(cpuinfo).or_else(|| {
         let board = files.text("/proc/device-tree/model")?;
@@ -139,7 +139,7 @@ fn model(files: &Files, cpuinfo: &str) -> Option<String> {
 }
 
 fn model_of(cpuinfo: &str) -> Option<String> {
-    // x86 and LoongArch, MIPS, POWER and s390, SPARC, RISC-V; ARM gives numbers instead.
+    // x86 and LoongArch, MIPS, POWER and s390, SPARC, RISC-V; ARM has numbers instead.
     const NAMES: [&str; 6] = [
         "model name",
         "Model Name",
@@ -168,7 +168,7 @@ fn model_of(cpuinfo: &str) -> Option<String> {
         .map(|value| value.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// ARM implementer and part (main ID register) of processors met in servers and boards.
+/// ARM implementer and part (main ID register) of common processors in servers and boards.
 const ARM_PARTS: &[(&str, &str, &str)] = &[
     ("0x41", "0xc07", "ARM Cortex-A7"),
     ("0x41", "0xc09", "ARM Cortex-A9"),
@@ -190,7 +190,7 @@ const ARM_PARTS: &[(&str, &str, &str)] = &[
     ("0xc0", "0xac4", "Ampere-1a"),
 ];
 
-/// The idle driver and the states it offers: `intel_idle: POLL, C1, C6`.
+/// Idle driver and its states: `intel_idle: POLL, C1, C6`.
 fn idle(files: &Files) -> Option<String> {
     let driver = files
         .text(&format!("{CPUS}/cpuidle/current_driver"))
@@ -205,7 +205,7 @@ fn idle(files: &Files) -> Option<String> {
     })
 }
 
-/// Idle states of processor 0, lightest first.
+/// Reads the idle states of processor 0, lightest first.
 pub(crate) fn idle_states(files: &Files) -> Vec<IdleState> {
     let directory = format!("{CPUS}/cpu0/cpuidle");
     let mut numbers: Vec<u32> = files
@@ -227,7 +227,7 @@ pub(crate) fn idle_states(files: &Files) -> Vec<IdleState> {
         .collect()
 }
 
-/// Mitigations by vulnerability, without those that the processor is not affected by.
+/// Mitigations by vulnerability, without those that do not affect the processor.
 fn mitigations(files: &Files) -> BTreeMap<String, String> {
     let directory = format!("{CPUS}/vulnerabilities");
     files

@@ -1,10 +1,10 @@
-//! Kernel settings that change what a network stack does.
+//! Kernel settings that affect network measurements.
 
 use std::collections::BTreeMap;
 
 use super::Files;
 
-/// Settings kept in a record, by their sysctl names.
+/// Settings kept in a record, by sysctl name.
 pub const SYSCTLS: &[&str] = &[
     "kernel.sched_rt_period_us",
     "kernel.sched_rt_runtime_us",
@@ -42,10 +42,10 @@ pub const SYSCTLS: &[&str] = &[
     "net.ipv4.udp_rmem_min",
 ];
 
-/// Reads those settings of [`SYSCTLS`] that the kernel has.
+/// Reads the settings of [`SYSCTLS`] that exist.
 ///
-/// Most of net.* belongs to a network namespace: the values are the calling thread's. A namespace
-/// other than the first one lacks some of net.core.
+/// Most of net.* is per network namespace: values are those of the calling thread's. A namespace
+/// other than the initial one lacks some of net.core.
 pub(super) fn read(files: &Files) -> BTreeMap<String, String> {
     SYSCTLS
         .iter()
@@ -53,7 +53,7 @@ pub(super) fn read(files: &Files) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// One setting, its parts apart by one space.
+/// Reads one setting, its values separated by one space.
 pub(crate) fn value(files: &Files, name: &str) -> Option<String> {
     let text = files.text(&format!("/proc/sys/{}", name.replace('.', "/")))?;
     Some(text.split_whitespace().collect::<Vec<_>>().join(" "))

@@ -1,4 +1,4 @@
-//! The host as a whole.
+//! Facts of the host as a whole.
 
 use linerate_metric::facts::Host;
 
@@ -33,7 +33,7 @@ pub(crate) fn host(files: &Files) -> Host {
     }
 }
 
-/// What os-release(5) calls the distribution.
+/// Returns the name of the distribution (os-release(5)).
 fn distribution(files: &Files) -> Option<String> {
     ["/etc/os-release", "/usr/lib/os-release"]
         .iter()
@@ -54,7 +54,8 @@ fn distribution_of(os_release: &str) -> Option<String> {
     })
 }
 
-/// A value as a shell would read it (os-release allows quotes and `\` before `$`, `"`, `\`, `` ` ``).
+/// Unquotes a value as a shell does (os-release allows quotes, and `\` before `$`, `"`, `\`, `` `
+/// ``).
 fn unquoted(value: &str) -> String {
     let value = value.trim();
     if let Some(inner) = value
@@ -78,7 +79,7 @@ fn unquoted(value: &str) -> String {
     text
 }
 
-/// A line of /proc/meminfo in bytes (the file says kB and means KiB).
+/// Returns a line of /proc/meminfo in bytes (the file prints kB and means KiB).
 pub(crate) fn meminfo_bytes(meminfo: &str, name: &str) -> Option<u64> {
     let value = meminfo_value(meminfo, name)?;
     value
@@ -89,7 +90,7 @@ pub(crate) fn meminfo_bytes(meminfo: &str, name: &str) -> Option<u64> {
         .checked_mul(1024)
 }
 
-/// A line of /proc/meminfo that is a bare count.
+/// Returns a line of /proc/meminfo that is a plain count.
 pub(crate) fn meminfo_count(meminfo: &str, name: &str) -> Option<u64> {
     meminfo_value(meminfo, name)?.parse().ok()
 }

@@ -28,7 +28,7 @@ fn a_thread_in_another_network_sees_that_network() {
     let outside = host().sysctls;
     std::thread::spawn(move || {
         unshare(Space::Net).unwrap();
-        // Some kernels put tunnels into every new network, always down.
+        // Some kernels create tunnel devices in every new namespace, always down.
         let links = netlink::links().unwrap();
         assert!(
             links.iter().all(|link| !link.up) && links.iter().any(|link| link.name == "lo"),
