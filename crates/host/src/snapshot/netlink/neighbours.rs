@@ -1,5 +1,5 @@
-//! What happens to a host's neighbours while somebody watches: link-layer addresses that change, and
-//! questions for one that stay without an answer.
+//! Monitor of neighbour events: changed link-layer addresses, and resolution requests without a
+//! reply.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,10 +20,10 @@ const NDA_LLADDR: u16 = 2;
 /// `NUD_FAILED` of linux/neighbour.h.
 const FAILED: u16 = 0x20;
 
-/// An interface's number and a neighbour's network address.
+/// Interface index and network address of a neighbour.
 type Key = (u32, Vec<u8>);
 
-/// A listener to the neighbours of the network namespace that it was made in.
+/// Monitor of the neighbours in the network namespace in which it was opened.
 #[derive(Debug)]
 pub struct Watch(RefCell<Watched>);
 
@@ -42,7 +42,7 @@ struct Told {
 }
 
 impl Watch {
-    /// Begins to listen; `None` where the kernel does not let it.
+    /// Opens the monitor; `None` where the kernel does not allow it.
     #[must_use]
     pub fn open() -> Option<Self> {
         Self::start().ok()
@@ -51,7 +51,7 @@ impl Watch {
     fn start() -> io::Result<Self> {
         let mut socket = socket(libc::NETLINK_ROUTE)?;
         join_netlink_group(&socket, GROUP)?;
-        // What is known already comes through the same queue, before what changes from now on.
+        // The current table arrives through the same queue, before any later change.
         request(&mut socket, GET_NEIGHBOUR, DUMP, &[0; NDMSG_BYTES])?;
         socket.set_nonblocking(true)?;
         Ok(Self(RefCell::new(Watched {
@@ -60,12 +60,13 @@ impl Watch {
         })))
     }
 
-    /// What was told since it listens.
+    /// Returns the counts since opening.
     #[must_use]
     pub fn counts(&self) -> Vec<Count> {
         let mut watched = self.0.borrow_mut();
         let mut room = vec![0_u8; 64 * 1024];
-        // Until nothing waits; a queue that ran over has lost some, and the rest still comes.
+        // Reads until the queue is empty. After an overrun (ENOBUFS) some events are lost and the
+        // rest follows.
         loop {
             match watched.socket.read(&mut room) {
                 Ok(0) => break,
@@ -104,7 +105,7 @@ impl Told {
         };
         let key = (index, destination);
         if state & FAILED != 0 {
-            // Told again while it stays so.
+            // The kernel repeats the event while the state lasts: count it once.
             self.failures += u64::from(self.failed.insert(key));
             return;
         }

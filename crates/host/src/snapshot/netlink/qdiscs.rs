@@ -1,27 +1,27 @@
-//! Queueing disciplines of an interface. The attributes' numbers are those of linux/pkt_sched.h.
+//! Queueing disciplines of an interface. Attribute numbers are from linux/pkt_sched.h.
 
 use std::io;
 
 use super::{DUMP, ask, attributes, number, text};
 
-/// A queueing discipline of an interface, and what it has counted.
+/// Queueing discipline of an interface, with its counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Qdisc {
     /// `fq`, `tbf`, `noqueue`, ...
     pub kind: String,
-    /// What it is called by those below it; the upper half of the word counts.
+    /// Identifier (major number in the upper 16 bits).
     pub handle: u32,
-    /// What it is below of.
+    /// Identifier of the parent.
     pub parent: u32,
-    /// Packets that left it, counted one by one where several are still one for the kernel.
+    /// Packets dequeued, each segment of a GSO packet counted.
     pub packets: u64,
-    /// What it dropped, those below it included; several that are one for the kernel count once.
+    /// Packets dropped, including children; a GSO packet counts once.
     pub drops: u32,
-    /// Times that it held packets back because of its rate.
+    /// Times that its rate limit delayed packets (overlimits).
     pub over_limit: u32,
-    /// Rate that it holds to, bit/s; absent where it has none, or none that is known here.
+    /// Rate limit, bit/s; absent without one, or for kinds that are not parsed here.
     pub rate_bps: Option<u64>,
-    /// Bytes that may leave at once after a pause.
+    /// Bytes that may be sent at once after a pause.
     pub burst_bytes: Option<u64>,
 }
 
@@ -31,30 +31,31 @@ impl Qdisc {
     }
 }
 
-/// The discipline at the root of an interface, and those right below it; `None` where the kernel shows none.
+/// Returns the root discipline of an interface and its direct children; `None` where the kernel
+/// reports none.
 ///
 /// # Errors
-/// What the kernel says.
+/// Errors of the netlink request.
 pub fn qdiscs(index: u32) -> io::Result<Option<(Qdisc, Vec<Qdisc>)>> {
     Ok(tree(of_interface(index)?))
 }
 
-/// The kinds of all disciplines of an interface, the root first where it is told first.
+/// Returns the kinds of all disciplines of an interface, in the kernel's order.
 ///
 /// # Errors
-/// What the kernel says.
+/// Errors of the netlink request.
 pub fn qdisc_kinds(index: u32) -> io::Result<Vec<String>> {
     let all = of_interface(index)?.into_iter();
     Ok(all.map(|qdisc| qdisc.kind).collect())
 }
 
-/// All that the kernel shows of an interface.
+/// Requests all disciplines of an interface.
 fn of_interface(index: u32) -> io::Result<Vec<Qdisc>> {
     // struct tcmsg: family and padding, interface, handle, parent, info.
     let mut request = vec![0_u8; TCMSG_BYTES];
     request[4..8].copy_from_slice(&index.to_ne_bytes());
     let answer = ask(GET_QDISC, DUMP, &request)?;
-    // The kernel tells of every interface.
+    // The reply lists every interface: filter by index.
     Ok(answer
         .iter()
         .filter_map(|(kind, body)| qdisc_of(*kind, body, index))
@@ -79,13 +80,14 @@ const TCA_KIND: u16 = 1;
 const TCA_OPTIONS: u16 = 2;
 const TCA_TBF_PARMS: u16 = 1;
 const TCA_TBF_RATE64: u16 = 4;
-/// Nanoseconds of a tick of the packet scheduler's clock (`PSCHED_SHIFT` of net/pkt_sched.h: 6; /proc/net/psched).
+/// Nanoseconds per tick of the packet scheduler (`PSCHED_SHIFT` of net/pkt_sched.h: 6;
+/// /proc/net/psched).
 const TICK_NS: u64 = 64;
 const TCA_STATS2: u16 = 7;
 const TCA_STATS_BASIC: u16 = 1;
 const TCA_STATS_QUEUE: u16 = 3;
 
-/// A discipline of one interface; its statistics stand in nested attributes.
+/// Parses a discipline of one interface; its statistics are nested attributes.
 fn qdisc_of(kind: u16, body: &[u8], index: u32) -> Option<Qdisc> {
     if kind != NEW_QDISC {
         return None;
@@ -130,9 +132,11 @@ fn qdisc_of(kind: u16, body: &[u8], index: u32) -> Option<Qdisc> {
     Some(qdisc)
 }
 
-/// Rate in bit/s and burst in bytes of a token bucket (linux/pkt_sched.h, struct tc_tbf_qopt: it begins with the
-/// rate's struct tc_ratespec, whose third word is bytes a second; the eighth word is the time that the burst takes
-/// at that rate). The kernel is told the burst in bytes and answers with the time.
+/// Returns rate in bit/s and burst in bytes of a token bucket.
+///
+/// struct tc_tbf_qopt of linux/pkt_sched.h starts with the rate's struct tc_ratespec, whose third
+/// word is bytes per second. Its eighth word is the burst as time at that rate: the kernel takes
+/// the burst in bytes and reports it as time.
 fn token_bucket(options: &[u8]) -> (Option<u64>, Option<u64>) {
     let (mut narrow, mut wide, mut ticks) = (None, None, None);
     for (kind, value) in attributes(options) {
@@ -148,7 +152,7 @@ fn token_bucket(options: &[u8]) -> (Option<u64>, Option<u64>) {
         }
     }
     let rate = wide.or(narrow).filter(|&rate| rate > 0);
-    // Both are cut to whole ones on their way through the kernel.
+    // Both values were rounded down in the kernel.
     let burst = rate.zip(ticks).map(|(rate, ticks)| {
         let bytes = u128::from(rate) * u128::from(ticks * TICK_NS) / 1_000_000_000;
         u64::try_from(bytes).unwrap_or(u64::MAX)
@@ -162,7 +166,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A message of the kernel's about interface 7.
+    /// A kernel message about interface 7.
     fn message(kind: &[u8], handle: u32, parent: u32) -> Vec<u8> {
         let mut body = vec![0; TCMSG_BYTES];
         body[4..8].copy_from_slice(&7_u32.to_ne_bytes());
@@ -202,7 +206,7 @@ mod tests {
     fn what_is_right_below_the_root_is_told_with_it() {
         const MQ: u32 = 0x8001_0000;
         let mut bucket = message(b"tbf\0", 0x8002_0000, MQ | 1);
-        // 32,768 bytes take 2,621,440 ns at 12,500,000 bytes a second: 40,960 ticks.
+        // 32,768 bytes take 2,621,440 ns at 12,500,000 bytes per second: 40,960 ticks.
         let words = [0, 0, 12_500_000, 0, 0, 0, 75_000, 40_960, 0];
         let parameters: Vec<u8> = words
             .iter()
@@ -211,7 +215,7 @@ mod tests {
         let mut options = Vec::new();
         push_attribute(&mut options, TCA_TBF_PARMS, &parameters);
         push_attribute(&mut bucket, TCA_OPTIONS, &options);
-        // In no order, with one of what arrives, and one below a queue's own.
+        // Unordered, with an ingress discipline and one below a queue's discipline.
         let messages = [
             message(b"ingress\0", 0xffff_0000, 0xffff_fff1),
             message(b"pfifo_fast\0", 0, MQ | 2),
@@ -234,7 +238,7 @@ mod tests {
         assert_eq!(below.len(), 2, "{below:?}");
         assert!(below.contains(&("tbf", Some(100_000_000), Some(32_768))));
         assert!(below.contains(&("pfifo_fast", None, None)));
-        // What the kernel sets up by itself has no handle.
+        // Disciplines created by the kernel itself have no handle.
         let made = [
             message(b"mq\0", 0, ROOT),
             message(b"fq\0", 0, 1),
