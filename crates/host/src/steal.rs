@@ -1,26 +1,25 @@
-//! Processor time that the hypervisor gave to others.
+//! Steal time: processor time that the hypervisor gave to other virtual machines.
 
 use std::fs;
 
-/// Where processor time went since boot, all processors together.
-///
-/// Unit: ticks of [`ticks_per_second`]. `None` where /proc/stat is unreadable.
+/// Processor time since boot, summed over all processors, in ticks of [`ticks_per_second`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ticks {
-    /// Time in which a processor had work but the hypervisor ran somebody else.
+    /// Time in which a processor had work but the hypervisor ran another virtual machine.
     pub steal: u64,
-    /// All time, idle time included.
+    /// Total time, idle time included.
     pub total: u64,
 }
 
 impl Ticks {
-    /// Reads the counters.
+    /// Reads the counters; `None` where /proc/stat is unreadable.
     #[must_use]
     pub fn now() -> Option<Self> {
         ticks_of(&fs::read_to_string("/proc/stat").ok()?)
     }
 
-    /// Share of the time since `earlier` that was stolen, `0.0..=1.0`; `None` when none passed.
+    /// Returns the fraction of the time since `earlier` that was stolen, `0.0..=1.0`; `None` when
+    /// no time passed.
     #[must_use]
     pub fn stolen_since(&self, earlier: &Self) -> Option<f64> {
         let total = self.total.checked_sub(earlier.total)?;
@@ -28,7 +27,8 @@ impl Ticks {
         (total > 0).then(|| steal as f64 / total as f64)
     }
 
-    /// Time stolen since `earlier`, all processors together, ns. `None` when a processor went away meanwhile.
+    /// Returns the time stolen since `earlier`, summed over all processors, ns. `None` when a
+    /// processor went offline.
     #[must_use]
     pub fn stolen_ns_since(&self, earlier: &Self) -> Option<u64> {
         let steal = self.steal.checked_sub(earlier.steal)?;
@@ -36,13 +36,14 @@ impl Ticks {
     }
 }
 
-/// Ticks stolen since boot, all processors together; `None` where the kernel does not count them.
+/// Returns the ticks stolen since boot, summed over all processors; `None` where the kernel does
+/// not count them.
 #[must_use]
 pub fn steal_ticks() -> Option<u64> {
     Ticks::now().map(|ticks| ticks.steal)
 }
 
-/// Length of a tick of /proc/stat: usually a hundred to a second.
+/// Returns the tick rate of /proc/stat, usually 100 per second.
 #[must_use]
 pub fn ticks_per_second() -> u64 {
     rustix::param::clock_ticks_per_second()
@@ -98,7 +99,7 @@ mod tests {
         let ticks = |steal, total| Ticks { steal, total };
         assert_eq!(ticks(30, 300).stolen_since(&ticks(10, 200)), Some(0.2));
         assert_eq!(ticks(10, 200).stolen_since(&ticks(10, 200)), None);
-        // A processor that went offline takes its time along.
+        // A processor that goes offline takes its ticks with it.
         assert_eq!(ticks(10, 100).stolen_since(&ticks(10, 200)), None);
         let tick_ns = 1_000_000_000 / ticks_per_second();
         let since = ticks(30, 300).stolen_ns_since(&ticks(10, 200));

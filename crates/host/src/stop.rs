@@ -1,4 +1,4 @@
-//! When to stop: a flag that Ctrl-C sets.
+//! Stop flag that SIGINT and SIGTERM set.
 
 use std::io;
 use std::sync::Arc;
@@ -11,38 +11,37 @@ use crate::sys::signal::{exit_when_repeated, is_ignored};
 
 pub use crate::sys::signal::end_by_sigpipe;
 
-/// Exit code of a process that a second signal aborted: 128 and the number of SIGINT, as a shell
-/// gives it.
+/// Exit code after a second signal: 128 + SIGINT, as in shells.
 pub const ABORTED: i32 = 130;
 
-/// Two signals closer than this are one wish: hardly anybody presses Ctrl-C that fast. On a busy machine
-/// the two that `timeout` sends are heard some time after one another.
+/// Two signals closer than this count as one. `timeout` sends its signal twice, and on a busy
+/// machine the two are delivered some time apart; a user does not press Ctrl-C twice this fast.
 const REPEAT_GRACE_NS: u64 = 250_000_000;
 
-/// Whether the run should end early; clones share one flag.
+/// Flag that requests the early end of a run; clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Stop {
     flag: Arc<AtomicBool>,
 }
 
 impl Stop {
-    /// A flag that only [`Stop::set`] sets.
+    /// Creates a flag that only [`Stop::set`] sets.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A flag that the first SIGINT or SIGTERM sets; the second ends the process at once with
-    /// [`ABORTED`], if it comes more than a moment later (`timeout` sends its signal twice).
+    /// Creates a flag that the first SIGINT or SIGTERM sets. A second one ends the process at once
+    /// with [`ABORTED`], unless it follows within a moment (`timeout` sends its signal twice).
     ///
-    /// SIGHUP sets it too, unless it is ignored (`nohup`), and never aborts: a terminal that goes away
-    /// sends it, and so may the shell in it, some time after one another.
+    /// SIGHUP sets the flag too, unless it is ignored (`nohup`), but never aborts: both the closing
+    /// terminal and its shell may send it, some time apart.
     ///
     /// The handlers stay for the life of the process. [`Stop::set`] does not count as the first
-    /// signal: a run that ended by itself may still be stored when Ctrl-C comes.
+    /// signal: a run that ended by itself may still be stored when Ctrl-C is pressed.
     ///
     /// # Errors
-    /// What `sigaction(2)` says.
+    /// Errors of `sigaction(2)`.
     pub fn on_signals() -> io::Result<Self> {
         let stop = Self::new();
         let signals = [SIGINT, SIGTERM];
@@ -56,19 +55,19 @@ impl Stop {
         Ok(stop)
     }
 
-    /// Whether somebody asked to stop. One relaxed load: cheap enough for a measuring loop.
+    /// Returns whether the run should stop. One relaxed load: cheap enough for a measuring loop.
     #[inline]
     #[must_use]
     pub fn is_set(&self) -> bool {
         self.flag.load(Ordering::Relaxed)
     }
 
-    /// Asks everybody who shares the flag to stop.
+    /// Requests the stop.
     pub fn set(&self) {
         self.flag.store(true, Ordering::Relaxed);
     }
 
-    /// The flag itself, for those who know nothing of signals.
+    /// Returns the flag itself, for code that does not depend on this type.
     #[must_use]
     pub fn as_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.flag)
@@ -95,14 +94,20 @@ mod tests {
 
     const PART: &str = "LINERATE_STOP_TEST_PART";
 
-    /// Starts this test binary again to play one part, since signals are for whole processes.
+    /// Starts this test binary as a child process: signals are delivered to a whole process.
     fn start(part: &str) -> Child {
         start_by(&mut Command::new(std::env::current_exe().unwrap()), part)
     }
 
     fn start_by(command: &mut Command, part: &str) -> Child {
+        let (_, module) = module_path!().split_once("::").unwrap();
         command
-            .args(["--exact", "stop::tests::play", "--ignored", "--nocapture"])
+            .args([
+                "--exact",
+                &format!("{module}::play"),
+                "--ignored",
+                "--nocapture",
+            ])
             .env(PART, part)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -111,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "a part of the tests below, played in a process of its own"]
+    #[ignore = "child process of the tests below"]
     fn play() {
         match std::env::var(PART).as_deref() {
             Ok("wait") => {
@@ -131,7 +136,7 @@ mod tests {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 println!("stopping");
-                // The second one comes in this time.
+                // The second signal arrives during this sleep.
                 std::thread::sleep(Duration::from_secs(1));
                 println!("ended");
             }
@@ -149,20 +154,21 @@ mod tests {
             }
             Ok("pipe") => {
                 println!("ready");
-                // A connection whose other end is gone breaks as quietly as a pipe.
+                // Writing to a closed connection fails with EPIPE and does not end the process, as
+                // with a pipe.
                 let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
                 drop(far);
                 let broken = (&near).write(b"text").unwrap_err();
                 assert_eq!(broken.kind(), io::ErrorKind::BrokenPipe);
                 loop {
                     let mut out = io::stdout().lock();
-                    if let Err(error) = writeln!(out, "text that nobody reads") {
+                    if let Err(error) = writeln!(out, "text without a reader") {
                         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
                         end_by_sigpipe();
                     }
                 }
             }
-            _ => println!("played by other tests only"),
+            _ => println!("run by other tests only"),
         }
     }
 
@@ -190,7 +196,7 @@ mod tests {
             let mut lines = BufReader::new(child.stdout.take().unwrap());
             wait_for(&mut lines, "ready");
             signal(&child, pair[0]);
-            // At once again, as `timeout` does: still one wish.
+            // A repeated signal within the grace time, as `timeout` sends it, counts as one.
             signal(&child, pair[0]);
             wait_for(&mut lines, "stopping");
             std::thread::sleep(2 * Duration::from_nanos(REPEAT_GRACE_NS));
@@ -204,7 +210,7 @@ mod tests {
     #[test]
     fn a_terminal_that_goes_away_asks_however_often_and_nohup_is_heeded() {
         use rustix::process::Signal;
-        // Whoever runs these tests may have been started by nohup.
+        // The tests themselves may run under nohup.
         let mut heard = Command::new("env");
         heard.arg("--default-signal=HUP");
         let mut child = start_by(heard.arg(std::env::current_exe().unwrap()), "hang-up");

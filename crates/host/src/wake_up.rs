@@ -1,4 +1,4 @@
-//! What waking a sleeping thread on another core costs this machine.
+//! Time to wake a sleeping thread on another core of this machine.
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::thread;
@@ -6,17 +6,19 @@ use std::thread;
 use crate::sys::clock::{self, Nanos};
 use crate::sys::cpu;
 
-/// Round trips that are enough for a median.
+/// Most round trips of one measurement; enough for a quartile.
 const ENOUGH: u32 = 200;
 
-/// What the other thread does when it is told to end.
+/// State that ends the second thread.
 const END: u32 = 2;
 
-/// Time in which a thread wakes another one on another core and is woken by it, both asleep
-/// until then: two wake-ups, and the cores leaving their idle states. A quarter of the tries were faster.
+/// Measures the time in which a thread wakes a sleeping thread on another core and is woken by it.
+/// That is two wake-ups, with the exit of both cores from their idle states. Returns the lower
+/// quartile.
 ///
-/// Takes `limit_ns` at most. `None` where this thread may run on one core only, or where fewer than
-/// ten round trips fit into the limit. The calling thread may be on any core: it starts two.
+/// Takes at most `limit_ns`. `None` where this thread may run on one core only, or where fewer than
+/// ten round trips fit into the limit. Runs on two threads of its own; the caller's core does not
+/// matter.
 #[must_use]
 pub fn round_trip(limit_ns: Nanos) -> Option<Nanos> {
     let cpus = cpu::usable().ok()?;
@@ -36,7 +38,8 @@ pub fn round_trip(limit_ns: Nanos) -> Option<Nanos> {
                     let other = thread::Builder::new()
                         .name("woken".to_owned())
                         .spawn_scoped(scope, move || {
-                            // Where it cannot go there, both share a core, and nothing is measured.
+                            // If pinning fails, both threads may share a core and the result is
+                            // dropped.
                             let there = cpu::pin(&[last]).is_ok();
                             loop {
                                 match asked.load(SeqCst) {
@@ -59,7 +62,8 @@ pub fn round_trip(limit_ns: Nanos) -> Option<Nanos> {
             .ok()?;
         let mut times = asker.join().ok()??;
         times.sort_unstable();
-        // Others who want the cores make some of them slower: the lower quartile is this machine's own.
+        // Other load slows some of them down: the lower quartile is closest to the machine's own
+        // time.
         (times.len() >= 10).then(|| times[times.len() / 4])
     })
 }
