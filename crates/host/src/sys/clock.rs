@@ -1,6 +1,6 @@
 //! Clocks and sleeping.
 
-/// Nanoseconds of a clock; two readings subtract, one alone means nothing.
+/// Nanoseconds of a clock. Only the difference of two readings of one clock has a meaning.
 pub type Nanos = u64;
 
 fn read(clock: libc::clockid_t) -> Nanos {
@@ -17,26 +17,26 @@ fn read(clock: libc::clockid_t) -> Nanos {
 
 /// Reads CLOCK_MONOTONIC (about 20 ns through the vDSO).
 ///
-/// The same for all processes of a machine, so both ends of a lab share it.
+/// The clock is common to all processes of a machine, so both ends of a lab share it.
 #[inline]
 #[must_use]
 pub fn now() -> Nanos {
     read(libc::CLOCK_MONOTONIC)
 }
 
-/// Reads CLOCK_REALTIME: nanoseconds since 1970, as the kernel stamps packets.
+/// Reads CLOCK_REALTIME: nanoseconds since 1970, the clock of the kernel's packet timestamps.
 ///
-/// Whoever sets the time moves it; only for what the kernel gives on this clock.
+/// Setting the system time moves it: only for values that the kernel gives on this clock.
 #[inline]
 #[must_use]
 pub fn real() -> Nanos {
     read(libc::CLOCK_REALTIME)
 }
 
-/// What CLOCK_TAI shows beyond [`now`].
+/// Returns CLOCK_TAI minus CLOCK_MONOTONIC.
 #[must_use]
 pub fn tai_ahead() -> Nanos {
-    // One of several tries is not interrupted between its two readings.
+    // The shortest of several tries was not interrupted between its readings.
     let tries = (0..8).map(|_| {
         let before = now();
         let tai = read(libc::CLOCK_TAI);
@@ -46,15 +46,16 @@ pub fn tai_ahead() -> Nanos {
     tries.min().map_or(0, |(_, ahead)| ahead)
 }
 
-/// Processor time that the calling thread has used, exact to the scheduler's clock.
+/// Processor time used by the calling thread, with the precision of the scheduler's clock.
 #[must_use]
 pub fn thread_cpu() -> Nanos {
     read(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// Sleeps until [`now`] would return `deadline`, or until a signal; never returns early by itself.
+/// Sleeps until [`now`] reaches `deadline`, or until a signal arrives; never returns earlier.
 ///
-/// The kernel may wake later: its timer slack (50 us unless changed) and a halted core add to it.
+/// The kernel may wake the thread later: timer slack (50 us by default) and a halted core add to
+/// it.
 pub fn sleep_until(deadline: Nanos) {
     let time = libc::timespec {
         tv_sec: (deadline / 1_000_000_000) as libc::time_t,

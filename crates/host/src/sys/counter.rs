@@ -1,21 +1,19 @@
-//! Cycles and instructions of a thread, where the processor counts them for us.
+//! Hardware counters of a thread: cycles and instructions.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 
-/// Counts what the calling thread does, in user mode and in the kernel.
+/// Counters of the calling thread, in user and kernel mode.
 pub struct Counters {
     cycles: File,
     instructions: File,
 }
 
-/// What was counted.
+/// Values of the counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// Processor cycles.
     pub cycles: u64,
-    /// Instructions retired.
     pub instructions: u64,
 }
 
@@ -25,10 +23,10 @@ const CYCLES: u64 = 0;
 const INSTRUCTIONS: u64 = 1;
 
 impl Counters {
-    /// Starts to count.
+    /// Starts counting.
     ///
     /// # Errors
-    /// Why the machine counts nothing for this process, in words.
+    /// A text with the reason why this process cannot count.
     pub fn of_this_thread() -> Result<Self, String> {
         let open = |event| count(event).map_err(|error| reason(&error));
         Ok(Self {
@@ -37,7 +35,7 @@ impl Counters {
         })
     }
 
-    /// What was counted so far; `None` when the processor had no counter free at any time.
+    /// Reads the counters; `None` when the processor never had a free counter.
     #[must_use]
     pub fn read(&self) -> Option<Counted> {
         Some(Counted {
@@ -46,7 +44,7 @@ impl Counters {
         })
     }
 
-    /// The files that this keeps open.
+    /// Descriptors that this value keeps open.
     #[must_use]
     pub fn descriptors(&self) -> [RawFd; 2] {
         [self.cycles.as_raw_fd(), self.instructions.as_raw_fd()]
@@ -66,9 +64,9 @@ fn reason(error: &io::Error) -> String {
     }
 }
 
-/// A counter's value, extended to the time in which it had to share the hardware with others.
+/// Reads a counter and scales it up for the time in which it was not on the hardware.
 fn scaled(mut counter: &File) -> Option<u64> {
-    // The count, and the times it was enabled and really ran (see `count`).
+    // Read format: count, time enabled, time running (see `open_counter`).
     let mut raw = [0; 24];
     counter.read_exact(&mut raw).ok()?;
     let word = |at: usize| {
@@ -77,7 +75,7 @@ fn scaled(mut counter: &File) -> Option<u64> {
     };
     let (count, enabled, ran) = (word(0), word(8), word(16));
     if ran == 0 {
-        // Not scheduled once: zero is the truth only if the thread never ran.
+        // Never scheduled on the hardware: zero is correct only if the thread never ran.
         return (enabled == 0).then_some(0);
     }
     let count = u128::from(count) * u128::from(enabled) / u128::from(ran);
@@ -95,7 +93,8 @@ fn count(event: u64) -> io::Result<File> {
     raw[4..8].copy_from_slice(&(BYTES as u32).to_ne_bytes());
     raw[8..16].copy_from_slice(&event.to_ne_bytes());
     raw[32..40].copy_from_slice(&READ_FORMAT.to_ne_bytes());
-    // SAFETY: the attributes are readable for the size that they state; this thread, any processor.
+    // SAFETY: the attributes are readable for the size that they state; pid 0 is this thread, on
+    // any processor.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
@@ -109,7 +108,7 @@ fn count(event: u64) -> io::Result<File> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just given us this descriptor, and nobody else knows it.
+    // SAFETY: the kernel just returned this descriptor, and no other value owns it.
     Ok(unsafe { File::from_raw_fd(fd as RawFd) })
 }
 

@@ -1,14 +1,14 @@
-//! Processors: where a thread runs and what it has used.
+//! Processors: affinity and usage of threads.
 
 use std::io;
 use std::mem;
 
 use linerate_metric::plan::Cpus;
 
-/// Processors that the calling thread may run on.
+/// Lists the processors that the calling thread may run on.
 ///
 /// # Errors
-/// What the kernel says; an affinity mask above 1024 processors is not read.
+/// Errors of `sched_getaffinity`; affinity masks above 1024 processors are not supported.
 pub fn usable() -> io::Result<Vec<u32>> {
     // SAFETY: a cpu_set_t is an array of integers; all zeros is its empty set.
     let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
@@ -25,7 +25,7 @@ pub fn usable() -> io::Result<Vec<u32>> {
         .collect())
 }
 
-/// Processors that the machine runs on, whoever may use them; `None` where `/sys` does not tell.
+/// Lists the processors that are online, usable by this thread or not; `None` without `/sys`.
 #[must_use]
 pub fn online() -> Option<Vec<u32>> {
     let list = std::fs::read_to_string("/sys/devices/system/cpu/online").ok()?;
@@ -33,7 +33,7 @@ pub fn online() -> Option<Vec<u32>> {
     Some(cpus)
 }
 
-/// Keeps the calling thread on these processors; threads it starts later inherit that.
+/// Pins the calling thread to these processors; threads it starts later inherit the affinity.
 ///
 /// # Errors
 /// `EINVAL` when none of them is online or allowed here.
@@ -56,27 +56,25 @@ pub fn pin(cpus: &[u32]) -> io::Result<()> {
     }
 }
 
-/// Processor time from which its parts in user and system mode say something, where ticks sample them: 25 of
-/// the 250 a second that most kernels have, of which a share is known to 0.1 (its standard error).
+/// Least processor time with a meaningful split into user and system time where ticks sample it: 25
+/// ticks at the usual 250 Hz give a share with a standard error of 0.1.
 const PARTS_FROM_NS: u64 = 100_000_000;
 
-/// What the calling thread has used so far.
+/// Processor time and context switches of the calling thread so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThreadUsage {
-    /// User and system time together, exact to the scheduler's clock.
+    /// User and system time, with the precision of the scheduler's clock.
     pub cpu_ns: u64,
     /// User time; sampled by ticks on kernels without precise accounting.
     pub user_ns: u64,
-    /// System time; sampled likewise.
+    /// System time; sampled in the same way.
     pub system_ns: u64,
-    /// Times it went to sleep.
     pub voluntary_switches: u64,
-    /// Times it was pushed off its processor.
     pub involuntary_switches: u64,
 }
 
 impl ThreadUsage {
-    /// Reads the calling thread's usage (two system calls: keep it out of measured loops).
+    /// Reads the usage of the calling thread (two system calls: keep it out of measured loops).
     #[must_use]
     pub fn now() -> Self {
         // SAFETY: rusage is plain integers; all zeros is valid.
@@ -96,17 +94,18 @@ impl ThreadUsage {
         }
     }
 
-    /// Whether it is long enough for its parts to be known, however they are found.
+    /// Returns whether the processor time is long enough for a meaningful split into user and
+    /// system time.
     #[must_use]
     pub fn knows_parts(&self) -> bool {
         self.cpu_ns >= PARTS_FROM_NS
     }
 
-    /// What was used since an earlier reading of the same thread.
+    /// Returns the usage since an earlier reading of the same thread.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let cpu_ns = self.cpu_ns.saturating_sub(earlier.cpu_ns);
-        // What is sampled by ticks may be more than there was.
+        // A tick-sampled part may exceed the exact total.
         let part = |now: u64, earlier: u64| now.saturating_sub(earlier).min(cpu_ns);
         Self {
             cpu_ns,
@@ -122,7 +121,7 @@ impl ThreadUsage {
     }
 }
 
-/// The processor that the calling thread runs on just now.
+/// Returns the processor that the calling thread is running on.
 #[must_use]
 pub fn current() -> u32 {
     // SAFETY: the call takes nothing.
@@ -130,16 +129,14 @@ pub fn current() -> u32 {
     u32::try_from(cpu).unwrap_or(0)
 }
 
-/// What interrupted the calling thread so far.
+/// Context switches and page faults of the calling thread so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThreadEvents {
-    /// Times it went to sleep.
     pub voluntary_switches: u64,
-    /// Times it was pushed off its processor.
     pub involuntary_switches: u64,
-    /// Page faults that the kernel answered from memory.
+    /// Page faults resolved without I/O.
     pub minor_faults: u64,
-    /// Page faults that had to wait for a disk.
+    /// Page faults that waited for I/O.
     pub major_faults: u64,
 }
 

@@ -1,6 +1,6 @@
-//! What the processor says of the hypervisor under it.
+//! Hypervisor signature in CPUID.
 
-/// Twelve characters by which a hypervisor names itself (CPUID leaf 0x4000_0000).
+/// Reads the signature of up to twelve characters of a hypervisor (CPUID leaf 0x4000_0000).
 ///
 /// `None` on bare metal and on processors without CPUID.
 #[must_use]
@@ -25,7 +25,7 @@ pub fn hypervisor_signature() -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// `None`: this processor has no CPUID.
+/// Returns `None`: this architecture has no CPUID.
 #[must_use]
 #[cfg(not(any(target_arch = "x86", target_arch = "x86_64")))]
 pub fn hypervisor_signature() -> Option<String> {

@@ -1,4 +1,4 @@
-//! Datagrams with an address on each, for sockets that are not connected.
+//! Datagrams with addresses, for sockets that are not connected.
 
 use std::io;
 use std::mem;
@@ -13,7 +13,7 @@ fn check(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-/// An address as the kernel takes it, made once and used for many calls.
+/// Socket address in the kernel's form, converted once for many calls.
 #[derive(Clone, Debug)]
 pub struct Address(SockAddr);
 
@@ -24,7 +24,7 @@ impl From<SocketAddr> for Address {
 }
 
 impl Address {
-    /// As the standard library has it.
+    /// Converts to the standard library's form.
     #[must_use]
     pub fn socket_address(&self) -> Option<SocketAddr> {
         self.0.as_socket()
@@ -34,7 +34,7 @@ impl Address {
 /// Sends one datagram to `to`.
 ///
 /// # Errors
-/// What `sendto` says.
+/// Errors of `sendto`.
 #[inline]
 pub fn send_to(
     socket: &impl AsRawFd,
@@ -56,10 +56,10 @@ pub fn send_to(
     check(result)
 }
 
-/// Receives one datagram and tells who sent it.
+/// Receives one datagram and its sender.
 ///
 /// # Errors
-/// What `recvfrom` says; `WouldBlock` also when a blocking socket's receive time-out passed.
+/// Errors of `recvfrom`; `WouldBlock` also after the receive timeout of a blocking socket.
 #[inline]
 pub fn receive_from(
     socket: &impl AsRawFd,
@@ -89,13 +89,12 @@ pub fn receive_from(
     Ok((bytes, Address(from)))
 }
 
-/// Lets [`receive_addressed`] tell which of this host's addresses a datagram was sent to
-/// (IP_PKTINFO, IPV6_RECVPKTINFO).
+/// Enables the destination address in [`receive_addressed`] (IP_PKTINFO, IPV6_RECVPKTINFO).
 ///
 /// # Errors
-/// What `setsockopt` says.
+/// Errors of `setsockopt`.
 pub fn tell_destination(socket: &impl AsRawFd, ipv6: bool) -> io::Result<()> {
-    // A socket of both families tells mapped IPv4 addresses in the words of IPv6.
+    // A dual-stack socket reports IPv4 destinations as mapped addresses in IPV6_PKTINFO.
     let (level, name) = if ipv6 {
         (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO)
     } else {
@@ -104,23 +103,22 @@ pub fn tell_destination(socket: &impl AsRawFd, ipv6: bool) -> io::Result<()> {
     super::socket::set_option(socket, level, name, 1)
 }
 
-/// A datagram's size, its sender, and which of this host's addresses it was sent to.
+/// Length, sender and destination of a received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addressed {
-    /// Bytes that were written to the front of the room.
+    /// Bytes written to the front of the buffer.
     pub bytes: usize,
-    /// Who sent it.
     pub from: SocketAddr,
-    /// Where it was sent to; `None` unless [`tell_destination`] was called.
+    /// Destination address; `None` unless [`tell_destination`] was called.
     pub to: Option<IpAddr>,
 }
 
-/// Receives one datagram without waiting, and tells whom it is from and to.
+/// Receives one datagram without waiting, with its sender and destination.
 ///
 /// # Errors
-/// What `recvmsg` says; `InvalidData` for a sender that has no IP address.
+/// Errors of `recvmsg`; `InvalidData` for a sender without IP address.
 pub fn receive_addressed(socket: &impl AsRawFd, room: &mut [u8]) -> io::Result<Addressed> {
-    /// Room for one of the two messages.
+    /// Buffer for one of the two control messages.
     const CONTROL: usize = 64;
 
     let mut storage = SockAddrStorage::zeroed();
@@ -141,7 +139,7 @@ pub fn receive_addressed(socket: &impl AsRawFd, room: &mut [u8]) -> io::Result<A
     Ok(Addressed { bytes, from, to })
 }
 
-/// `struct in_pktinfo` (ip(7): index, local address, address in the header) and `struct in6_pktinfo`
+/// Parses `struct in_pktinfo` (ip(7): index, local address, header address) or `struct in6_pktinfo`
 /// (address, index).
 fn destination(level: libc::c_int, kind: libc::c_int, data: &[u8]) -> Option<IpAddr> {
     match (level, kind) {
@@ -171,10 +169,10 @@ mod tests {
             };
             let far = UdpSocket::bind(local).unwrap();
             let to = Address::from(far.local_addr().unwrap());
-            assert_eq!(send_to(&near, b"question", Flags::NONE, &to).unwrap(), 8);
+            assert_eq!(send_to(&near, b"datagram", Flags::NONE, &to).unwrap(), 8);
             let mut room = [0; 64];
             let (bytes, from) = receive_from(&far, &mut room, Flags::NONE).unwrap();
-            assert_eq!(&room[..bytes], b"question");
+            assert_eq!(&room[..bytes], b"datagram");
             assert_eq!(from.socket_address(), near.local_addr().ok());
             let empty = receive_from(&far, &mut room, Flags::DONT_WAIT).unwrap_err();
             assert_eq!(empty.kind(), io::ErrorKind::WouldBlock);

@@ -1,23 +1,23 @@
-//! The table of open files: how full it is, and one of its own for a thread.
+//! Descriptor table: its limit, its use, and a private table for a thread.
 //!
-//! While several threads share a table, each system call on a file takes and gives back a reference
-//! to it, two atomic operations: 1.048 of a bare spinning loop of small datagrams. With a table of
-//! its own a thread is at 1.01 (docs/METHOD.md#own-table).
+//! While several threads share a table, each system call on a descriptor takes and drops a
+//! reference with two atomic operations. Ratio of a busy-polling loop of small datagrams to a bare
+//! loop: 1.048 with a shared table, 1.01 with a private one
+//! (docs/method/defaults.md#file-table-of-a-thread).
 
 use std::io;
 use std::os::fd::RawFd;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Gives the calling thread a table of open files of its own, in which only those named, and the
-/// three standard ones, are still open. The other threads keep theirs as it is.
+/// Gives the calling thread a private descriptor table with only the listed descriptors and the
+/// three standard ones open. Other threads keep their table.
 ///
-/// From here on this thread may close nothing that others have open too: what it closes is closed
-/// in its own table alone, and would stay open in theirs under a number that nobody knows any more.
+/// From then on this thread must not close descriptors that other threads use: the close affects
+/// only its private table, and the shared descriptor would leak.
 ///
 /// # Errors
-/// What the kernel says: `close_range` is there since Linux 5.9, its flag since 5.11. Nothing has
-/// changed then.
+/// Errors of `close_range` (Linux 5.9; its flag since 5.11). Nothing has changed in that case.
 pub fn own_table(keep: &[RawFd]) -> io::Result<()> {
     let mut keep: Vec<libc::c_uint> = keep
         .iter()
@@ -27,7 +27,7 @@ pub fn own_table(keep: &[RawFd]) -> io::Result<()> {
     keep.sort_unstable();
     keep.dedup();
     let last = *keep.last().expect("the standard ones are among them");
-    // Behind the last one first: only what lies before is copied.
+    // Start above the last one: the kernel then copies only the lower part of the table.
     close_range(last + 1, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE)?;
     for pair in keep.windows(2) {
         if pair[0] + 1 < pair[1] {
@@ -38,8 +38,8 @@ pub fn own_table(keep: &[RawFd]) -> io::Result<()> {
 }
 
 fn close_range(first: libc::c_uint, last: libc::c_uint, flags: libc::c_uint) -> io::Result<()> {
-    // SAFETY: the call takes no pointers. What it closes is not used by this thread any more: the
-    // caller named all that is, and other threads have a table that it does not touch.
+    // SAFETY: the call takes no pointers. This thread does not use the closed descriptors any more:
+    // the caller named the ones in use, and other threads have another table.
     let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
     if result == 0 {
         Ok(())
@@ -48,7 +48,7 @@ fn close_range(first: libc::c_uint, last: libc::c_uint, flags: libc::c_uint) -> 
     }
 }
 
-/// Raises the soft limit of open files to the hard one. What does not succeed shows in [`limit`].
+/// Raises the soft limit of open files to the hard limit. A failure shows in [`limit`].
 pub fn raise_limit() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum {
@@ -60,17 +60,17 @@ pub fn raise_limit() {
     }
 }
 
-/// Files that this process may have open; `None` for any number.
+/// Returns the limit of open files of this process; `None` without a limit.
 #[must_use]
 pub fn limit() -> Option<usize> {
     let limit = getrlimit(Resource::Nofile).current?;
     Some(usize::try_from(limit).unwrap_or(usize::MAX))
 }
 
-/// Files that the calling thread, and whoever shares its table, has open; `None` without /proc.
+/// Counts the open descriptors in the calling thread's table; `None` without /proc.
 #[must_use]
 pub fn open() -> Option<usize> {
-    // One of them is the folder itself.
+    // The directory that is being read counts as one.
     Some(
         std::fs::read_dir("/proc/thread-self/fd")
             .ok()?
@@ -105,10 +105,11 @@ mod tests {
         match told {
             Ok((sent, gone, open)) => {
                 assert!(sent && gone);
-                // The three standard ones and the one that was named; a harness may close the former.
+                // The standard descriptors and the kept one; a test harness may close the standard
+                // ones.
                 assert!(open.is_none_or(|open| open <= 4), "{open:?}");
             }
-            Err(error) => println!("no table of its own to be had: {error}"),
+            Err(error) => println!("skipped: no private descriptor table: {error}"),
         }
         other.send_to(b"still there", address).unwrap();
         kept.send_to(b"still there", address).unwrap();
@@ -123,7 +124,7 @@ mod tests {
         let _files: Vec<_> = (0..50)
             .map(|_| UdpSocket::bind("127.0.0.1:0").unwrap())
             .collect();
-        // Tests beside this one open and close files too.
+        // Concurrent tests open and close files too.
         assert!(open().unwrap() + 25 > before + 50 - 25);
         assert!(limit().is_none_or(|limit| limit > 50));
     }

@@ -1,5 +1,5 @@
-//! Stamps that a network device gives by its own clock: whether they are on (SIOCGHWTSTAMP), and where
-//! that clock stands (PTP_SYS_OFFSET).
+//! Hardware timestamps of a network device: their configuration (SIOCGHWTSTAMP) and the device
+//! clock (PTP_SYS_OFFSET).
 
 use std::fs::File;
 use std::io;
@@ -10,17 +10,18 @@ use socket2::{Domain, Socket, Type};
 use super::clock::Nanos;
 use crate::device_clock::Offset;
 
-/// Which packets a device is told to stamp.
+/// Packets for which a device takes hardware timestamps, as configured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Switched {
-    /// Each that leaves and whose socket asks for it.
+    /// Sent packets whose socket requests it.
     pub departures: bool,
-    /// Each that arrives.
+    /// All received packets.
     pub arrivals: bool,
 }
 
 impl Switched {
-    /// As `struct hwtstamp_config` says: a filter for PTP or NTP packets alone stamps none of ours.
+    /// Reads `struct hwtstamp_config`: a filter for PTP or NTP packets only does not cover test
+    /// packets.
     fn of(config: &libc::hwtstamp_config) -> Self {
         const OFF: libc::c_int = libc::HWTSTAMP_TX_OFF as libc::c_int;
         const ALL: libc::c_int = libc::HWTSTAMP_FILTER_ALL as libc::c_int;
@@ -31,10 +32,10 @@ impl Switched {
     }
 }
 
-/// What an interface of the calling thread's network namespace is told to stamp.
+/// Reads the timestamping configuration of an interface of the calling thread's network namespace.
 ///
 /// # Errors
-/// `EOPNOTSUPP` where the driver stamps nothing, `ENODEV` where there is no such interface.
+/// `EOPNOTSUPP` where the driver has no timestamping, `ENODEV` without such an interface.
 pub fn switched(interface: &str) -> io::Result<Switched> {
     // The kernel needs a terminating zero within IFNAMSIZ.
     if interface.is_empty() || interface.len() >= libc::IFNAMSIZ || interface.contains('\0') {
@@ -67,31 +68,31 @@ pub fn switched(interface: &str) -> io::Result<Switched> {
     Ok(Switched::of(&config))
 }
 
-/// A clock of a device (`/dev/ptpN`).
+/// Clock of a device (`/dev/ptpN`).
 #[derive(Debug)]
 pub struct Clock(File);
 
 impl Clock {
-    /// Where the clock of this number is found.
+    /// Returns the path of the clock device with this number.
     #[must_use]
     pub fn path(number: u32) -> String {
         format!("/dev/ptp{number}")
     }
 
-    /// Opens it, to be read alone.
+    /// Opens the clock read-only.
     ///
     /// # Errors
-    /// `NotFound` where there is none, `PermissionDenied` for users who may not read it.
+    /// `NotFound` without such a clock, `PermissionDenied` for users who may not read it.
     pub fn open(number: u32) -> io::Result<Self> {
         File::open(Self::path(number)).map(Self)
     }
 
-    /// Where it stands against CLOCK_REALTIME (some us for each of a few readings).
+    /// Reads the offset from CLOCK_REALTIME; a few samples of some us each.
     ///
     /// # Errors
-    /// What the kernel says; `InvalidData` when no reading lies between two of the system.
+    /// Errors of the ioctl; `InvalidData` when no device reading lies between two system readings.
     pub fn offset(&self) -> io::Result<Offset> {
-        /// The quickest of so many decides.
+        /// Number of samples, of which the shortest is used.
         const SAMPLES: u32 = 5;
         // SAFETY: ptp_sys_offset is integers; all zeros is valid.
         let mut request: libc::ptp_sys_offset = unsafe { std::mem::zeroed() };
@@ -111,7 +112,7 @@ impl Clock {
 }
 
 fn nanos(time: &libc::ptp_clock_time) -> Nanos {
-    // A clock that nobody set may count from any time, and none before 1970.
+    // A clock that was never set may count from any time; negative seconds become zero.
     let seconds = u64::try_from(time.sec).unwrap_or(0);
     seconds
         .saturating_mul(1_000_000_000)
@@ -128,7 +129,7 @@ mod tests {
             (0, 0, false, false),
             (1, 0, true, false),
             (1, 1, true, true),
-            // One step: departures are stamped in the packet and told all the same.
+            // One-step mode: the timestamp is written into the packet, and reported too.
             (2, 1, true, true),
             // PTPV2_EVENT, NTP_ALL, SOME.
             (1, 12, true, false),

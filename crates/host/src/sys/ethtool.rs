@@ -1,8 +1,9 @@
-//! Questions to a network driver (`ethtool -i`, `-k`, `-g`, `-l`, `-T` and the link's speed).
+//! Read-only requests to a network driver (`ethtool -i`, `-k`, `-g`, `-l`, `-T` and the link
+//! speed).
 //!
-//! They go through a socket, so they are answered for the network namespace of the calling thread;
-//! none of them needs a privilege. Layouts are those of linux/ethtool.h, kept here as arrays of
-//! 32-bit words so that they are aligned and every bit pattern is valid.
+//! They use a socket, so they apply to the network namespace of the calling thread; none needs a
+//! privilege. Layouts are from linux/ethtool.h, kept as arrays of 32-bit words: these are aligned,
+//! and every bit pattern is valid.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -25,86 +26,79 @@ const GET_TIMESTAMPING: u32 = 0x41;
 const GET_EEE: u32 = 0x44;
 const GET_LINK_SETTINGS: u32 = 0x4c;
 
-/// `ETH_SS_FEATURES`: the set of strings that name the offloads.
+/// `ETH_SS_FEATURES`: string set with the names of the offloads.
 const FEATURE_NAMES: u32 = 4;
 /// `ETH_GSTRING_LEN`.
 const NAME_BYTES: usize = 32;
 
-/// Who drives an interface.
+/// Driver of an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Driver {
-    /// Name of the driver.
     pub name: String,
-    /// Version it states.
     pub version: Option<String>,
-    /// Firmware version.
     pub firmware: Option<String>,
-    /// Where the device sits on its bus (`0000:03:00.0`).
+    /// Address of the device on its bus (`0000:03:00.0`).
     pub bus_address: Option<String>,
 }
 
 /// Speed and duplex of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Link {
-    /// Megabit (10^6) per second.
+    /// Speed, megabit (10^6 bit) per second.
     pub speed_mbps: Option<u32>,
-    /// Both directions at a time.
     pub full_duplex: Option<bool>,
-    /// The fastest of the modes that the device supports, megabit per second.
+    /// Fastest of the supported modes, megabit per second.
     pub fastest_mbps: Option<u32>,
 }
 
-/// One offload.
+/// State of one offload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Feature {
-    /// The kernel's name for it (`rx-gro`, `tx-tcp-segmentation`).
+    /// Kernel name (`rx-gro`, `tx-tcp-segmentation`).
     pub name: String,
-    /// It is at work.
     pub active: bool,
-    /// The device lets it be switched; what cannot be is `[fixed]` in `ethtool -k`.
+    /// True if it can be changed; otherwise `ethtool -k` prints `[fixed]`.
     pub changeable: bool,
 }
 
 /// Descriptors per queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rings {
-    /// Receive descriptors.
     pub rx: u32,
-    /// Most that the device takes.
+    /// Largest supported number of receive descriptors.
     pub rx_max: u32,
-    /// Transmit descriptors.
     pub tx: u32,
-    /// Most that the device takes.
+    /// Largest supported number of transmit descriptors.
     pub tx_max: u32,
 }
 
-/// Queues in use.
+/// Number of queues in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Channels {
-    /// Receive queues, those joined with a transmit queue included.
+    /// Receive queues, combined ones included.
     pub rx: u32,
-    /// Transmit queues, those joined with a receive queue included.
+    /// Transmit queues, combined ones included.
     pub tx: u32,
 }
 
-/// What an interface can stamp.
+/// Timestamping capabilities of an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timestamping {
-    /// The kernel stamps frames that leave, in the driver.
+    /// Kernel timestamps of sent frames, in the driver.
     pub software_transmit: bool,
-    /// The kernel stamps frames that arrive.
+    /// Kernel timestamps of received frames.
     pub software_receive: bool,
-    /// The device has a clock of its own that stamps.
+    /// Hardware timestamps from a device clock.
     pub hardware: bool,
-    /// Number of that clock among the machine's (`/dev/ptpN`).
+    /// Number of the device clock (`/dev/ptpN`).
     pub clock: Option<u32>,
-    /// The device can stamp whatever leaves.
+    /// Hardware timestamps of all sent frames.
     pub departures: bool,
-    /// The device can stamp whatever arrives, and not packets of PTP alone.
+    /// Hardware timestamps of all received frames, not of PTP packets only.
     pub arrivals: bool,
 }
 
-/// One interface of the calling thread's network namespace.
+/// Request channel for one interface of the calling thread's network namespace.
 #[derive(Debug)]
 pub struct Ethtool {
     socket: Socket,
@@ -112,10 +106,11 @@ pub struct Ethtool {
 }
 
 impl Ethtool {
-    /// Prepares questions about `interface`; whether there is one shows with the first question.
+    /// Prepares requests about `interface`; a missing interface shows as an error of the first
+    /// request.
     ///
     /// # Errors
-    /// `InvalidInput` for a name that no interface can have; else what `socket(2)` says.
+    /// `InvalidInput` for an invalid interface name; else errors of `socket(2)`.
     pub fn new(interface: &str) -> io::Result<Self> {
         // The kernel needs a terminating zero within IFNAMSIZ.
         if interface.is_empty() || interface.len() >= libc::IFNAMSIZ || interface.contains('\0') {
@@ -127,10 +122,10 @@ impl Ethtool {
         })
     }
 
-    /// Who drives it.
+    /// Reads the driver information.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` for loopback and the like, `ENODEV` where there is no such interface.
+    /// `EOPNOTSUPP` for loopback and similar interfaces, `ENODEV` without such an interface.
     pub fn driver(&self) -> io::Result<Driver> {
         // struct ethtool_drvinfo: 196 bytes.
         let mut words = [0_u32; 49];
@@ -147,10 +142,10 @@ impl Ethtool {
         })
     }
 
-    /// Speed and duplex; both absent while the link is down or where it has none.
+    /// Reads speed and duplex; both absent while the link is down or without a physical link.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` where the driver knows no speed.
+    /// `EOPNOTSUPP` where the driver reports no speed.
     pub fn link(&self) -> io::Result<Link> {
         self.link_settings().or_else(|_| self.old_settings())
     }
@@ -160,7 +155,7 @@ impl Ethtool {
         const HEADER: usize = 12;
         let mut words = [0_u32; HEADER + 3 * i8::MAX as usize];
         words[0] = GET_LINK_SETTINGS;
-        // The first answer gives the masks' length as a negative number (ethtool's handshake).
+        // The first reply returns the mask length as a negative number (handshake of this request).
         // SAFETY: with a length of 0 the command writes the header alone.
         unsafe { self.ask(&mut words)? };
         let length = bytes_of(&words)[15] as i8;
@@ -193,19 +188,19 @@ impl Ethtool {
         let low = u16::from_ne_bytes([bytes[12], bytes[13]]);
         let high = u16::from_ne_bytes([bytes[28], bytes[29]]);
         let speed = match (high, low) {
-            // Kernels without the high half say "unknown" in 16 bits.
+            // Kernels without the high half report "unknown" as 16 ones.
             (0, u16::MAX) => u32::MAX,
             _ => u32::from(high) << 16 | u32::from(low),
         };
         Ok(link_of(speed, bytes[14]))
     }
 
-    /// Every offload the kernel knows, in its order.
+    /// Reads the state of every offload, in the kernel's order.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Errors of the ioctl.
     pub fn features(&self) -> io::Result<Vec<Feature>> {
-        // struct ethtool_sset_info and one answer.
+        // struct ethtool_sset_info and one result.
         let mut sizes = [0_u32; 5];
         sizes[0] = GET_SET_SIZES;
         let mask = (1_u64 << FEATURE_NAMES).to_ne_bytes();
@@ -224,7 +219,7 @@ impl Ethtool {
         names[1] = FEATURE_NAMES;
         names[2] = count as u32;
         // SAFETY: the command writes `count` names: the number of offloads is a constant of the
-        // running kernel, and the vector was sized from its own answer.
+        // running kernel, and the vector was sized from its own reply.
         unsafe { self.ask(&mut names)? };
 
         // struct ethtool_gfeatures: two words, then four for every 32 offloads.
@@ -253,7 +248,7 @@ impl Ethtool {
             .collect())
     }
 
-    /// Descriptors per queue.
+    /// Reads the number of descriptors per queue.
     ///
     /// # Errors
     /// `EOPNOTSUPP` where the driver has no rings.
@@ -271,7 +266,7 @@ impl Ethtool {
         })
     }
 
-    /// How long interrupts are held back.
+    /// Reads the interrupt coalescing.
     ///
     /// # Errors
     /// `EOPNOTSUPP` where the driver has no such setting.
@@ -284,10 +279,10 @@ impl Ethtool {
         Ok(coalescing_of(&words))
     }
 
-    /// Energy-Efficient Ethernet.
+    /// Reads the state of Energy-Efficient Ethernet.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` where the driver has none.
+    /// `EOPNOTSUPP` where the driver does not support it.
     pub fn energy_efficient(&self) -> io::Result<EnergyEfficient> {
         // struct ethtool_eee: ten words.
         let mut words = [0_u32; 10];
@@ -297,10 +292,10 @@ impl Ethtool {
         Ok(energy_efficient_of(&words))
     }
 
-    /// Queues in use.
+    /// Reads the number of queues in use.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` where the driver has one of each only.
+    /// `EOPNOTSUPP` where the driver has a single queue per direction.
     pub fn channels(&self) -> io::Result<Channels> {
         // struct ethtool_channels: nine words.
         let mut words = [0_u32; 9];
@@ -314,10 +309,10 @@ impl Ethtool {
         })
     }
 
-    /// What it can stamp.
+    /// Reads the timestamping capabilities.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Errors of the ioctl.
     pub fn timestamping(&self) -> io::Result<Timestamping> {
         // struct ethtool_ts_info: 44 bytes.
         let mut words = [0_u32; 11];
@@ -327,11 +322,11 @@ impl Ethtool {
         Ok(timestamping_of(&words))
     }
 
-    /// Sends one command and lets the kernel write its answer over it.
+    /// Sends one command; the kernel overwrites `words` with its reply.
     ///
     /// # Safety
-    /// `words` must hold the whole answer to the command in its first word: the kernel does not
-    /// know how large it is.
+    /// `words` must hold the complete reply to the command in its first word: the kernel does not
+    /// check its size.
     unsafe fn ask(&self, words: &mut [u32]) -> io::Result<()> {
         // SAFETY: ifreq is integers, arrays and a pointer; all zeros is valid.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -350,8 +345,8 @@ impl Ethtool {
     }
 }
 
-/// struct ethtool_ts_info: command, stamps, number of the clock (-1: none), kinds of departures that
-/// can be stamped, three spare words, filters of arrivals, three spare words.
+/// Parses struct ethtool_ts_info: command, timestamping flags, number of the clock (-1: none),
+/// transmit types, three reserved words, receive filters, three reserved words.
 fn timestamping_of(words: &[u32; 11]) -> Timestamping {
     let can = |flags: libc::c_uint| words[1] & flags == flags;
     let hardware = can(libc::SOF_TIMESTAMPING_RAW_HARDWARE);
@@ -371,8 +366,8 @@ fn timestamping_of(words: &[u32; 11]) -> Timestamping {
     }
 }
 
-/// struct ethtool_coalesce: command, then time and frames for receiving, the same while an interrupt is
-/// served, both for sending, the statistics' period, whether it adapts.
+/// Parses struct ethtool_coalesce: command, receive time and frames, the same during an interrupt,
+/// the four transmit values, statistics period, adaptive flags.
 fn coalescing_of(words: &[u32; 23]) -> Coalescing {
     Coalescing {
         rx_us: words[1],
@@ -383,8 +378,8 @@ fn coalescing_of(words: &[u32; 23]) -> Coalescing {
     }
 }
 
-/// struct ethtool_eee: command, three masks of modes, active, enabled, whether sending sleeps, after
-/// what time.
+/// Parses struct ethtool_eee: command, three masks of modes, active, enabled, transmit LPI enabled,
+/// transmit LPI timer.
 fn energy_efficient_of(words: &[u32; 10]) -> EnergyEfficient {
     EnergyEfficient {
         active: words[4] != 0,
@@ -397,7 +392,7 @@ fn bytes_of(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-/// A C string that may fill its field; `None` when empty or a driver's "N/A".
+/// Parses a C string that may fill its field; `None` when empty or "N/A".
 fn text_of(field: &[u8]) -> Option<String> {
     let end = field
         .iter()
@@ -407,7 +402,8 @@ fn text_of(field: &[u8]) -> Option<String> {
     (!text.is_empty() && text != "N/A").then_some(text)
 }
 
-/// `SPEED_UNKNOWN` is all ones, `DUPLEX_UNKNOWN` is 255; some drivers say 0 for a link that is down.
+/// Interprets speed and duplex: `SPEED_UNKNOWN` is all ones, `DUPLEX_UNKNOWN` is 255; some drivers
+/// report speed 0 for a link that is down.
 fn link_of(speed: u32, duplex: u8) -> Link {
     Link {
         speed_mbps: (speed != 0 && speed != u32::MAX).then_some(speed),
@@ -420,7 +416,7 @@ fn link_of(speed: u32, duplex: u8) -> Link {
     }
 }
 
-/// The speeds of `ETHTOOL_LINK_MODE_*_BIT` (linux/ethtool.h) up to 100 Gb/s, by bit number.
+/// Speeds of `ETHTOOL_LINK_MODE_*_BIT` (linux/ethtool.h) up to 100 Gb/s, by bit number.
 const MODES: &[(std::ops::RangeInclusive<usize>, u32)] = &[
     (0..=1, 10),
     (2..=3, 100),
@@ -442,7 +438,7 @@ const MODES: &[(std::ops::RangeInclusive<usize>, u32)] = &[
     (48..=48, 5_000),
 ];
 
-/// The fastest mode of a mask of them.
+/// Returns the fastest mode in a mask of link modes.
 fn fastest_of(mask: &[u32]) -> Option<u32> {
     let has = |bit: usize| {
         mask.get(bit / 32)
@@ -494,7 +490,7 @@ mod tests {
         for (stamps, clock, kinds, filters, want) in [
             (SOFTWARE, -1, 0, 0, (None, false, false)),
             (SOFTWARE | HARDWARE, 0, 0b11, 0b11, (Some(0), true, true)),
-            // Departures, and arrivals of PTP (filter 12) alone.
+            // Sent packets, and received PTP packets (filter 12) only.
             (
                 SOFTWARE | HARDWARE,
                 3,
@@ -502,9 +498,9 @@ mod tests {
                 1 << 12 | 1,
                 (Some(3), true, false),
             ),
-            // Stamps without a clock that could be asked.
+            // Timestamps without a readable clock.
             (SOFTWARE | HARDWARE, -1, 0b10, 0b10, (None, true, true)),
-            // A clock alone.
+            // A clock without timestamps.
             (SOFTWARE, 2, 0, 0, (None, false, false)),
         ] {
             assert_eq!(

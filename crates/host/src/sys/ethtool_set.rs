@@ -1,15 +1,15 @@
 //! Offload settings of an interface, read and written through `SIOCETHTOOL`.
 //!
-//! The socket chooses the network namespace: the one in which it was opened, whichever thread asks.
-//! Two families of calls exist. The six old switches ([`Switch`]) stand for groups of features, as
-//! `ethtool -K eth0 tso off` means every kind of TCP segmentation; everything newer has a name of the
-//! kernel's own ([`features`]).
+//! The network namespace is that of the socket, independent of the calling thread. Two families of
+//! calls exist. The six classic switches ([`Switch`]) stand for groups of features: `ethtool -K
+//! eth0 tso off` turns off every kind of TCP segmentation. Newer features have names of the kernel
+//! ([`features`]).
 
 use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Name of an interface as the kernel takes it: at most 15 bytes and a zero.
+/// Most bytes of an interface name with its terminating zero.
 const NAME_BYTES: usize = libc::IFNAMSIZ;
 /// `SIOCETHTOOL` of linux/sockios.h.
 const SIOCETHTOOL: u32 = 0x8946;
@@ -22,20 +22,20 @@ const ETHTOOL_GSSET_INFO: u32 = 0x37;
 const ETHTOOL_GFEATURES: u32 = 0x3a;
 const ETHTOOL_SFEATURES: u32 = 0x3b;
 
-/// One of the old switches.
+/// Classic switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Switch {
-    /// Receive checksums are checked by the device.
+    /// Device verifies receive checksums.
     RxChecksum,
-    /// Transmit checksums are left to the device.
+    /// Device computes transmit checksums.
     TxChecksum,
-    /// Frames may consist of several pieces of memory.
+    /// Frames may consist of several memory segments.
     ScatterGather,
-    /// TCP segmentation by the device.
+    /// Device segments TCP.
     Tso,
-    /// Segmentation just before the device, by the kernel.
+    /// Kernel segments just before the driver.
     Gso,
-    /// Segments are merged after the device, by the kernel.
+    /// Kernel merges received segments.
     Gro,
 }
 
@@ -53,16 +53,16 @@ impl Switch {
     }
 }
 
-/// Hands `words` to the kernel as the structure that its first word (the command) stands for.
+/// Passes `words` to the kernel as the structure that its first word (the command) selects.
 ///
-/// Of this folder alone, as it is sound only for a buffer at least as long as the kernel takes it to be from
-/// the command and the counts inside: each caller says why that holds.
+/// Private to this folder: sound only for a buffer at least as long as the kernel expects from the
+/// command and the counts inside. Each caller states why that holds.
 pub(super) fn request(
     socket: BorrowedFd<'_>,
     interface: &str,
     words: &mut [u32],
 ) -> io::Result<()> {
-    /// `struct ifreq` as far as this call reads it, padded to more than its size anywhere.
+    /// `struct ifreq` as far as this call reads it, padded beyond its size on any architecture.
     #[repr(C)]
     struct InterfaceRequest {
         name: [u8; NAME_BYTES],
@@ -80,7 +80,7 @@ pub(super) fn request(
         data: words.as_mut_ptr().cast(),
         rest: [0; 32],
     };
-    // SAFETY: `asked` is at least as large as `struct ifreq`, its name ends in a zero, and `data`
+    // SAFETY: `request` is at least as large as `struct ifreq`, its name ends in a zero, and `data`
     // points to `words`, exclusively borrowed and long enough as each caller assures.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut asked) };
     if result < 0 {
@@ -90,10 +90,10 @@ pub(super) fn request(
     }
 }
 
-/// Reads an old switch.
+/// Reads a classic switch.
 ///
 /// # Errors
-/// `ENODEV` for an unknown interface, `EOPNOTSUPP` where the driver knows no such thing.
+/// `ENODEV` for an unknown interface, `EOPNOTSUPP` where the driver lacks it.
 pub fn switch(socket: BorrowedFd<'_>, interface: &str, switch: Switch) -> io::Result<bool> {
     // `struct ethtool_value` is two words: command and data.
     let mut value = [switch.commands().0, 0];
@@ -101,8 +101,8 @@ pub fn switch(socket: BorrowedFd<'_>, interface: &str, switch: Switch) -> io::Re
     Ok(value[1] != 0)
 }
 
-/// Sets an old switch. What depends on it follows (no TSO without transmit checksums), and some
-/// drivers refuse silently: read back.
+/// Sets a classic switch. The kernel adapts dependent features (no TSO without transmit checksums),
+/// and some drivers ignore the request silently: read it back.
 ///
 /// # Errors
 /// As [`switch`], and `EPERM` without `CAP_NET_ADMIN`.
@@ -116,20 +116,19 @@ pub fn set_switch(
     request(socket, interface, &mut value)
 }
 
-/// A feature by the kernel's own name, such as `tx-udp-segmentation`.
+/// Feature with the kernel's own name, such as `tx-udp-segmentation`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Feature {
-    /// The name; its place in the list is its number.
+    /// Name; its position in the list is its number.
     pub name: String,
-    /// It is on.
     pub active: bool,
-    /// It can be changed.
+    /// True if it can be changed.
     pub available: bool,
 }
 
-/// How many feature names the kernel has.
+/// Returns the number of feature names that the kernel has.
 fn feature_count(socket: BorrowedFd<'_>, interface: &str) -> io::Result<usize> {
-    // `struct ethtool_sset_info`: command, reserved, a 64-bit mask, one word for each set bit: one.
+    // `struct ethtool_sset_info`: command, reserved, a 64-bit mask, one word per set bit: one.
     let mut info = [ETHTOOL_GSSET_INFO, 0, 0, 0, 0];
     let mask = (1_u64 << FEATURE_NAMES).to_ne_bytes();
     for (word, bytes) in info[2..4].iter_mut().zip(mask.chunks_exact(4)) {
@@ -139,7 +138,7 @@ fn feature_count(socket: BorrowedFd<'_>, interface: &str) -> io::Result<usize> {
     Ok(info[4] as usize)
 }
 
-/// Reads every feature and whether it is on.
+/// Reads every feature and its state.
 ///
 /// # Errors
 /// As [`switch`].
@@ -147,14 +146,14 @@ pub fn features(socket: BorrowedFd<'_>, interface: &str) -> io::Result<Vec<Featu
     const WORDS: usize = STRING_BYTES / 4;
     let count = feature_count(socket, interface)?;
     // `struct ethtool_gstrings`: command, set, count, names. The kernel writes as many names as it
-    // has for this set, which is the count it just gave and does not change while it runs.
+    // has for this set: the count it just returned, which is constant while it runs.
     let mut names = vec![0; 3 + count * WORDS];
     names[0] = ETHTOOL_GSTRINGS;
     names[1] = FEATURE_NAMES;
     names[2] = count as u32;
     request(socket, interface, &mut names)?;
-    // `struct ethtool_gfeatures`: command, blocks, then four words for each block of 32. The kernel
-    // writes at most as many blocks as are asked for.
+    // `struct ethtool_gfeatures`: command, blocks, then four words per block of 32. The kernel
+    // writes at most as many blocks as requested.
     let blocks = count.div_ceil(32);
     let mut states = vec![0; 2 + blocks * 4];
     states[0] = ETHTOOL_GFEATURES;
@@ -179,7 +178,7 @@ pub fn features(socket: BorrowedFd<'_>, interface: &str) -> io::Result<Vec<Featu
         .collect())
 }
 
-/// Sets a feature by its name.
+/// Sets a feature by name.
 ///
 /// # Errors
 /// `ENOENT` for a name the kernel does not have; otherwise as [`set_switch`].
@@ -194,8 +193,8 @@ pub fn set_feature(
         .iter()
         .position(|feature| feature.name == name)
         .ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))?;
-    // `struct ethtool_sfeatures`: command, blocks, then (valid, requested) for each block. The kernel
-    // wants the very number of blocks it has.
+    // `struct ethtool_sfeatures`: command, blocks, then (valid, requested) per block. The kernel
+    // requires its exact number of blocks.
     let blocks = all.len().div_ceil(32);
     let mut change = vec![0; 2 + blocks * 2];
     change[0] = ETHTOOL_SFEATURES;

@@ -1,7 +1,8 @@
-//! Rules by which a device gives flows to queues (`ethtool -N`), through `SIOCETHTOOL`.
+//! Flow rules of a device (ntuple filters, `ethtool -N`), through `SIOCETHTOOL`.
 //!
-//! `struct ethtool_rxnfc` of linux/ethtool.h as 32-bit words: command, flow type, 64 bits of data, a rule, a count, and as
-//! many places of rules. A rule is its flow type, 72 bytes of values, 72 bytes of masks, 64 bits of a queue, and its place.
+//! `struct ethtool_rxnfc` of linux/ethtool.h as 32-bit words: command, flow type, 64 bits of data,
+//! a rule, a count, and that many rule locations. A rule is its flow type, 72 bytes of values, 72
+//! bytes of masks, 64 bits of a queue, and its location.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -19,19 +20,19 @@ const INSERT: u32 = 0x32;
 const FLOW: usize = 4;
 const MASKS: usize = 23;
 const MASKS_END: usize = 41;
-/// The queue is 64 bits, which 32-bit x86 aligns to 4 bytes and everything else to 8.
+/// Word of the queue: 64 bits, which 32-bit x86 aligns to 4 bytes and all other architectures to 8.
 const QUEUE: usize = if align_of::<u64>() == 4 { 41 } else { 42 };
 const PLACE: usize = QUEUE + 2;
 const RULES: usize = (PLACE + 1).next_multiple_of(align_of::<u64>() / 4);
 const PLACES: usize = RULES + 1;
 
-/// `RX_CLS_LOC_SPECIAL`: the driver chooses places itself, where it is asked for any (`RX_CLS_LOC_ANY`).
+/// `RX_CLS_LOC_SPECIAL`: the driver chooses the location for `RX_CLS_LOC_ANY`.
 const CHOOSES: u32 = 0x8000_0000;
 const ANY_PLACE: u32 = 0xffff_ffff;
-/// A table of more rules than this is nobody's.
+/// Larger rule tables are rejected as invalid.
 const MOST_RULES: u32 = 65_536;
 
-/// A protocol over one version of IP.
+/// Transport protocol over one version of IP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// TCP over IPv4.
@@ -44,14 +45,12 @@ pub enum Protocol {
     Udp6,
 }
 
-/// What goes to a port, and the queue that gets it.
+/// Rule that assigns packets to a destination port to a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowRule {
-    /// The protocol.
     pub protocol: Protocol,
-    /// The port that it goes to.
+    /// Destination port.
     pub port: u16,
-    /// The queue.
     pub queue: u32,
 }
 
@@ -66,8 +65,8 @@ impl FlowRule {
         }
     }
 
-    /// The word of the values, counted from their begin, whose second half is the port that a packet goes to:
-    /// `struct ethtool_tcpip4_spec` and `_tcpip6_spec`.
+    /// Returns the word, counted from the start of the values, whose second half is the destination
+    /// port: `struct ethtool_tcpip4_spec` and `_tcpip6_spec`.
     fn port_word(self) -> usize {
         match self.protocol {
             Protocol::Tcp4 | Protocol::Udp4 => 2,
@@ -85,7 +84,7 @@ impl FlowRule {
         }
     }
 
-    /// Whether a rule that the kernel told is this one; what no mask asks for means nothing.
+    /// Returns whether a rule read from the kernel equals this one; unmasked bits are ignored.
     fn is_in(self, words: &[u32]) -> bool {
         let mut own = [0; WORDS];
         self.write(&mut own);
@@ -98,20 +97,20 @@ impl FlowRule {
     }
 }
 
-/// The extension's words mean something (`FLOW_EXT`): ixgbe says so of every rule, where the masks of these words are
-/// what tells.
+/// `FLOW_EXT`: extension words are valid. ixgbe sets it for every rule, so the masks of these words
+/// decide.
 const EXTENDED: u32 = 0x8000_0000;
 
-/// 16 bits in network order behind 16 of zeros.
+/// Packs 16 bits in network order after 16 zero bits.
 fn second_half(bits: u16) -> u32 {
     let [high, low] = bits.to_be_bytes();
     u32::from_ne_bytes([0, 0, high, low])
 }
 
-/// Whether a device has this rule already, in the network in which the socket was opened.
+/// Returns whether a device has this rule, in the network namespace of the socket.
 ///
 /// # Errors
-/// `EOPNOTSUPP` where it has no rules, `ENODEV` without such an interface.
+/// `EOPNOTSUPP` without support for rules, `ENODEV` without such an interface.
 pub fn has_rule(socket: BorrowedFd<'_>, interface: &str, rule: FlowRule) -> io::Result<bool> {
     let found = place_of(rule, |words| request(socket, interface, words))?;
     Ok(found.is_some())
@@ -120,12 +119,13 @@ pub fn has_rule(socket: BorrowedFd<'_>, interface: &str, rule: FlowRule) -> io::
 /// Adds a rule.
 ///
 /// # Errors
-/// As [`has_rule`]; `EINVAL` for a queue that is not in use, `EPERM`, `ENOSPC` where there is no room.
+/// As [`has_rule`]; `EINVAL` for a queue that is not in use, `EPERM`, `ENOSPC` when the table is
+/// full.
 pub fn add_rule(socket: BorrowedFd<'_>, interface: &str, rule: FlowRule) -> io::Result<()> {
     insert(rule, |words| request(socket, interface, words))
 }
 
-/// Takes it away, where it is there.
+/// Removes the rule if it exists.
 ///
 /// # Errors
 /// As [`has_rule`], and `EPERM`.
@@ -133,16 +133,17 @@ pub fn remove_rule(socket: BorrowedFd<'_>, interface: &str, rule: FlowRule) -> i
     remove(rule, |words| request(socket, interface, words))
 }
 
-/// Rules that a device has.
+/// Rules of a device.
 struct Table {
     places: Vec<u32>,
-    /// How many there may be.
+    /// Number of locations.
     size: u32,
-    /// Whether the driver chooses places itself.
+    /// True if the driver chooses locations.
     chooses: bool,
 }
 
-/// Each call hands the kernel at least [`WORDS`] words, and behind the count room for as many places as it says.
+/// Reads the table. Each call passes at least [`RXNFC_WORDS`](super::indirection::RXNFC_WORDS)
+/// words, and after the count as many location words as it states.
 fn table(ask: &mut impl FnMut(&mut [u32]) -> io::Result<()>) -> io::Result<Table> {
     let mut words = vec![0; WORDS];
     words[0] = COUNT;
@@ -170,7 +171,7 @@ fn place_of(
     for place in table(&mut ask)?.places {
         let mut words = [0; WORDS];
         (words[0], words[PLACE]) = (READ, place);
-        // One that went away meanwhile is not there.
+        // A rule that was removed meanwhile is skipped.
         if ask(&mut words).is_ok() && rule.is_in(&words) {
             return Ok(Some(place));
         }
@@ -182,7 +183,7 @@ fn insert(rule: FlowRule, mut ask: impl FnMut(&mut [u32]) -> io::Result<()>) -> 
     let table = table(&mut ask)?;
     let place = match table.chooses {
         true => Some(ANY_PLACE),
-        // The last one that is free: rules of others, which come first, hold before it.
+        // The last free location: rules of other programs, which come first, have precedence.
         false => (0..table.size)
             .rev()
             .find(|place| !table.places.contains(place)),
@@ -215,7 +216,7 @@ mod tests {
         queue: 3,
     };
 
-    /// A device with room for eight rules, each as it was given, by its place.
+    /// Simulated device with eight locations; keeps each rule as it was given.
     #[derive(Default)]
     struct Device {
         rules: BTreeMap<u32, Vec<u32>>,
@@ -242,7 +243,7 @@ mod tests {
                 0x2f => match self.rules.get(&words[PLACE]) {
                     Some(rule) => {
                         words[FLOW..PLACE].copy_from_slice(rule);
-                        // As ixgbe does.
+                        // As the ixgbe driver does.
                         words[FLOW] |= if self.chooses { 0 } else { EXTENDED };
                     }
                     None => return error(libc::EINVAL),
@@ -265,7 +266,7 @@ mod tests {
         }
     }
 
-    /// As `ethtool -N eth0 flow-type udp4 dst-port 5001 action 3` asks on a 64-bit machine.
+    /// Bytes of `ethtool -N eth0 flow-type udp4 dst-port 5001 action 3` on a 64-bit machine.
     #[test]
     #[cfg(target_pointer_width = "64")]
     fn a_rule_is_laid_out_as_the_kernel_has_it() {
@@ -338,7 +339,7 @@ mod tests {
                 assert_eq!(place_of(other, |words| device.answer(words)).unwrap(), None);
                 remove(other, |words| device.answer(words)).unwrap();
             }
-            // A narrower one, which also asks where packets come from.
+            // A narrower rule, which also matches the source address.
             let mut narrow = device.rules[&place].clone();
             narrow[MASKS - FLOW] = u32::MAX;
             device.rules.insert(0, narrow.clone());

@@ -1,4 +1,4 @@
-//! The table by which a device spreads what it receives over its queues (RSS), through `SIOCETHTOOL`.
+//! RSS indirection table of a device, through `SIOCETHTOOL`.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -12,37 +12,38 @@ const WRITE: u32 = 0x39;
 /// `struct ethtool_rxnfc` is 192 bytes; a newer kernel's may be longer.
 pub(super) const RXNFC_WORDS: usize = 128;
 
-/// A table that more than this many entries are claimed for is nobody's.
+/// Larger tables are rejected as invalid.
 const MOST_ENTRIES: u32 = 65_536;
 
-/// Queues by the remainder of a frame's hash, and how many queues there are to receive.
+/// RSS indirection table: queues by remainder of a frame's hash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Indirection {
-    /// A queue for each remainder.
+    /// Queue for each remainder.
     pub entries: Vec<u32>,
-    /// Queues in use; 0 where the device does not tell.
+    /// Number of receive queues in use; from the table where the device does not report it.
     pub queues: u32,
 }
 
-/// Reads it, of the network namespace in which the socket was opened.
+/// Reads the table, in the network namespace of the socket.
 ///
 /// # Errors
-/// `EOPNOTSUPP` where the device spreads nothing by a table, `ENODEV` without such an interface.
+/// `EOPNOTSUPP` where the device has no table, `ENODEV` without such an interface.
 pub fn indirection(socket: BorrowedFd<'_>, interface: &str) -> io::Result<Indirection> {
     read(|words| request(socket, interface, words))
 }
 
-/// Sets it; none of entries is the driver's own, which follows the number of queues from then on.
+/// Sets the table; without entries, the driver's own, which then follows the number of queues.
 ///
 /// # Errors
-/// As [`indirection`]; `EINVAL` for a queue that is not in use or another number of entries, `EPERM`.
+/// As [`indirection`]; `EINVAL` for an unused queue or another number of entries, `EPERM`.
 pub fn set_indirection(socket: BorrowedFd<'_>, interface: &str, entries: &[u32]) -> io::Result<()> {
     write(entries, |words| request(socket, interface, words))
 }
 
 fn read(mut ask: impl FnMut(&mut [u32]) -> io::Result<()>) -> io::Result<Indirection> {
-    // `struct ethtool_rxfh_indir`: command, number of entries, entries. Asked with none the kernel writes their
-    // number, and two words are there; then it writes as many as it is told that there is room for.
+    // `struct ethtool_rxfh_indir`: command, number of entries, entries. With a number of zero the
+    // kernel writes only the number (the two words exist); otherwise it writes as many entries as
+    // announced.
     let mut size = [READ, 0];
     ask(&mut size)?;
     let count = size[1];
@@ -57,8 +58,8 @@ fn read(mut ask: impl FnMut(&mut [u32]) -> io::Result<()>) -> io::Result<Indirec
     rings[0] = RINGS;
     let told = ask(&mut rings);
     let entries = table.split_off(2);
-    // What a device does not tell it has at least as many as the table names: its own table, written back as if it
-    // were the user's, would hold the device to it.
+    // A device that does not report its queues has at least those that the table names. With fewer,
+    // the driver's own table would look like a custom one and be fixed when written back.
     let named = entries
         .iter()
         .max()
@@ -69,7 +70,7 @@ fn read(mut ask: impl FnMut(&mut [u32]) -> io::Result<()>) -> io::Result<Indirec
     })
 }
 
-/// The 64 bits of data of an `ethtool_rxnfc`, as far as they are a number.
+/// Returns the 64 bits of data of an `ethtool_rxnfc` as a number, saturating.
 pub(super) fn data_of(words: &[u32]) -> u32 {
     let (first, second) = (words[2].to_ne_bytes(), words[3].to_ne_bytes());
     let mut bytes = [0; 8];
@@ -80,7 +81,7 @@ pub(super) fn data_of(words: &[u32]) -> u32 {
 
 fn write(entries: &[u32], mut ask: impl FnMut(&mut [u32]) -> io::Result<()>) -> io::Result<()> {
     let count = u32::try_from(entries.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-    // As many words as the number in the second one says; none of them means the driver's own table.
+    // The kernel reads as many words as the second one states; zero selects the driver's own table.
     let mut change = vec![WRITE, count];
     change.extend(entries);
     ask(&mut change)
@@ -91,7 +92,8 @@ mod tests {
     use super::*;
     use std::os::fd::AsFd;
 
-    /// A kernel with a device of four entries and two queues; notes what it is asked, word by word.
+    /// Simulated kernel with a device of four entries and two queues; logs each request, word by
+    /// word.
     fn device(asked: &mut Vec<Vec<u32>>) -> impl FnMut(&mut [u32]) -> io::Result<()> {
         |words| {
             let length = if words[0] == RINGS { 4 } else { words.len() };

@@ -1,12 +1,12 @@
-//! Memory that stays where it is.
+//! Memory locking (mlockall).
 
 use std::io;
 
-/// Keeps all memory of this process resident while it lives, what it takes later included.
+/// Guard that keeps all memory of this process resident, later allocations included.
 #[derive(Debug)]
 pub struct LockedMemory(());
 
-/// Locks it.
+/// Locks all memory of this process.
 ///
 /// # Errors
 /// `PermissionDenied` or `OutOfMemory` where the limit (RLIMIT_MEMLOCK) is too low for this user.
@@ -22,7 +22,7 @@ pub fn lock() -> io::Result<LockedMemory> {
 
 impl Drop for LockedMemory {
     fn drop(&mut self) {
-        // SAFETY: the call takes nothing; it cannot fail for the own process.
+        // SAFETY: the call takes no arguments and cannot fail for this process.
         unsafe { libc::munlockall() };
     }
 }

@@ -1,18 +1,18 @@
-//! Receiving with what the kernel says beside the payload: its control messages.
+//! Receiving with control messages (ancillary data of recvmsg).
 
 use std::io;
 use std::mem;
 use std::os::fd::AsRawFd;
 
-/// Room for the control messages of one call, and their alignment.
+/// Aligned buffer for the control messages of one call.
 #[repr(C, align(8))]
 struct Control<const BYTES: usize>([u8; BYTES]);
 
-/// One `recvmsg` into `room`, with space for `CONTROL` bytes of control messages; shows each of them
-/// to `take` as level, type and data, and gives the payload bytes.
+/// Calls `recvmsg` once into `room`, with space for `CONTROL` bytes of control messages. Passes
+/// level, type and data of each message to `take` and returns the payload bytes.
 ///
 /// # Errors
-/// What `recvmsg` says.
+/// Errors of `recvmsg`.
 #[inline]
 pub(super) fn receive<const CONTROL: usize>(
     socket: &impl AsRawFd,
@@ -23,11 +23,11 @@ pub(super) fn receive<const CONTROL: usize>(
     receive_named::<CONTROL>(socket, room, flags, None, take).map(|(bytes, _)| bytes)
 }
 
-/// The same, and the sender's address is written to `name`; gives the payload bytes and those of the
-/// address.
+/// Receives as [`receive`] and also writes the sender's address to `name`. Returns the payload
+/// bytes and the address bytes.
 ///
 /// # Errors
-/// What `recvmsg` says.
+/// Errors of `recvmsg`.
 #[inline]
 pub(super) fn receive_named<const CONTROL: usize>(
     socket: &impl AsRawFd,
@@ -51,14 +51,14 @@ pub(super) fn receive_named<const CONTROL: usize>(
         message.msg_namelen = mem::size_of_val(name) as libc::socklen_t;
         message.msg_name = (&raw mut *name).cast();
     }
-    // SAFETY: the message names one part, `room`, `control`, and maybe `name`; all are writable for
-    // the lengths given and outlive the call.
+    // SAFETY: the message refers to one part, `room`, `control`, and maybe `name`; all are writable
+    // for the lengths given and outlive the call.
     let result = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
     let bytes = usize::try_from(result).map_err(|_| io::Error::last_os_error())?;
     // SAFETY: the kernel has written `msg_controllen` bytes of well-formed headers to `control`.
     let mut header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
     while !header.is_null() {
-        // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR give null or a whole header within `control`.
+        // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR return null or a complete header within `control`.
         let (level, kind, length) = unsafe {
             (
                 (*header).cmsg_level,
@@ -66,30 +66,30 @@ pub(super) fn receive_named<const CONTROL: usize>(
                 (*header).cmsg_len,
             )
         };
-        // SAFETY: the pure length of an empty control message; no memory is touched.
+        // SAFETY: computes the length of an empty control message; no memory is accessed.
         let empty = unsafe { libc::CMSG_LEN(0) } as usize;
-        // musl has a u32 here, glibc a usize.
+        // cmsg_len is u32 in musl, usize in glibc.
         #[allow(clippy::unnecessary_cast)]
         let length = (length as usize).saturating_sub(empty);
         // SAFETY: the data of `header` begin here, within `control`.
         let data = unsafe { libc::CMSG_DATA(header) };
-        // SAFETY: the kernel wrote `cmsg_len` bytes for this message, header included, and `control`
-        // is not written while the slice lives.
+        // SAFETY: the kernel wrote `cmsg_len` bytes for this message, header included, and
+        // `control` is not written while the slice lives.
         take(level, kind, unsafe {
             std::slice::from_raw_parts(data, length)
         });
-        // SAFETY: as above; the message is the one that `header` belongs to.
+        // SAFETY: as above; `header` belongs to `message`.
         header = unsafe { libc::CMSG_NXTHDR(&raw const message, header) };
     }
     Ok((bytes, message.msg_namelen))
 }
 
-/// A word of the kernel's within a control message.
+/// Reads a native-endian u32 at a byte offset.
 pub(super) fn word(data: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(data.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// What stands in the error queue: `struct sock_extended_err` of linux/errqueue.h.
+/// Entry of the error queue: `struct sock_extended_err` of linux/errqueue.h.
 pub(super) struct Notice {
     pub(super) errno: u32,
     pub(super) origin: u8,
@@ -99,7 +99,7 @@ pub(super) struct Notice {
 }
 
 impl Notice {
-    /// `None` for another control message.
+    /// Parses a control message; `None` for other kinds.
     pub(super) fn of(level: libc::c_int, kind: libc::c_int, data: &[u8]) -> Option<Self> {
         let is_notice = matches!(
             (level, kind),
@@ -108,7 +108,7 @@ impl Notice {
         is_notice.then(|| Self::read(data)).flatten()
     }
 
-    /// u32 errno, u8 origin, u8 type, u8 code, u8 pad, u32 info, u32 data.
+    /// Layout: u32 errno, u8 origin, u8 type, u8 code, u8 pad, u32 info, u32 data.
     fn read(data: &[u8]) -> Option<Self> {
         Some(Self {
             errno: word(data, 0)?,

@@ -1,4 +1,5 @@
-//! Many datagrams in one system call, each on its own way through the kernel.
+//! Batches of datagrams in one system call (`sendmmsg`, `recvmmsg`); the kernel handles each
+//! datagram separately.
 
 use std::io;
 use std::mem;
@@ -6,14 +7,14 @@ use std::os::fd::AsRawFd;
 
 use super::socket::Flags;
 
-/// The lists that `sendmmsg` and `recvmmsg` take, made once.
+/// Header lists of `sendmmsg` and `recvmmsg`, allocated once.
 pub struct Messages {
     headers: Vec<libc::mmsghdr>,
     parts: Vec<libc::iovec>,
 }
 
 impl Messages {
-    /// Lists for up to `count` datagrams.
+    /// Allocates lists for up to `count` datagrams.
     #[must_use]
     pub fn new(count: usize) -> Self {
         // SAFETY: both structures are pointers and integers; all zeros is an empty one.
@@ -24,7 +25,7 @@ impl Messages {
         }
     }
 
-    /// Points the lists at `count` slices of `stride` bytes from `start` on; how many there are.
+    /// Points the lists at slices of `stride` bytes from `start` on; returns the number of slices.
     fn aim(&mut self, start: *mut u8, length: usize, stride: usize) -> usize {
         let count = self.headers.len().min(length / stride.max(1));
         let lists = self.headers.iter_mut().zip(&mut self.parts);
@@ -38,11 +39,11 @@ impl Messages {
         count
     }
 
-    /// Sends `payload` as datagrams of `size` bytes on a connected socket; returns how many the
-    /// kernel took. What does not fill a datagram at the end is left out.
+    /// Sends `payload` as datagrams of `size` bytes on a connected socket; returns the number of
+    /// datagrams that the kernel accepted. A remainder shorter than `size` is not sent.
     ///
     /// # Errors
-    /// What `sendmmsg` says of the first of them.
+    /// Error of `sendmmsg` for the first datagram.
     #[inline]
     pub fn send(
         &mut self,
@@ -52,7 +53,7 @@ impl Messages {
         flags: Flags,
     ) -> io::Result<usize> {
         let count = self.aim(payload.as_ptr().cast_mut(), payload.len(), size);
-        // SAFETY: `count` headers point at one part each, and these into `payload`, which is only
+        // SAFETY: `count` headers refer to one part each, and these to `payload`, which is only
         // read; all of it outlives the call.
         let sent = unsafe {
             libc::sendmmsg(
@@ -65,11 +66,11 @@ impl Messages {
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Receives datagrams into slices of `stride` bytes of `room`; returns how many came. A call
-    /// that may sleep does so for the first one only.
+    /// Receives datagrams into slices of `stride` bytes of `room`; returns their number. A blocking
+    /// call waits for the first datagram only.
     ///
     /// # Errors
-    /// What `recvmmsg` says when none came.
+    /// Errors of `recvmmsg` when no datagram was received.
     #[inline]
     pub fn receive(
         &mut self,
@@ -79,8 +80,8 @@ impl Messages {
         flags: Flags,
     ) -> io::Result<usize> {
         let count = self.aim(room.as_mut_ptr(), room.len(), stride);
-        // SAFETY: `count` headers point at one part each, and these into `room`, which is writable;
-        // all of it outlives the call. A time-out of null is none.
+        // SAFETY: `count` headers refer to one part each, and these to `room`, which is writable;
+        // all of it outlives the call. A null timeout means none.
         let received = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),
@@ -93,7 +94,7 @@ impl Messages {
         usize::try_from(received).map_err(|_| io::Error::last_os_error())
     }
 
-    /// The bytes of the datagram that the last receive call put into that slice.
+    /// Returns the length of the datagram that the last receive call stored in that slice.
     #[inline]
     #[must_use]
     pub fn length(&self, number: usize) -> usize {
@@ -114,7 +115,7 @@ mod tests {
         far.connect(near.local_addr().unwrap()).unwrap();
         let mut messages = Messages::new(8);
         let payload: Vec<u8> = (0..35).collect();
-        // Three whole ones; the rest of five bytes does not make one.
+        // Three full datagrams; the rest of five bytes is not sent.
         assert_eq!(messages.send(&near, &payload, 10, Flags::NONE).unwrap(), 3);
         assert_eq!(near.send(b"short").unwrap(), 5);
         let mut room = [0; 64];
@@ -131,7 +132,7 @@ mod tests {
         assert_eq!(found[3], b"short");
         let nothing = messages.receive(&far, &mut room, 16, Flags::DONT_WAIT);
         assert_eq!(nothing.unwrap_err().kind(), io::ErrorKind::WouldBlock);
-        // More room than lists: the lists are the limit.
+        // More payload than list entries: the lists are the limit.
         assert_eq!(messages.send(&near, &[0; 64], 2, Flags::NONE).unwrap(), 8);
     }
 }

@@ -1,4 +1,4 @@
-//! System calls behind safe functions; the only `unsafe` of this crate.
+//! System calls behind safe functions: the only `unsafe` code of this crate.
 
 pub mod clock;
 pub mod counter;

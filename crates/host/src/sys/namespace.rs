@@ -1,11 +1,11 @@
-//! Namespaces and what crosses them: unshare, setns, mounts seen from inside, who is at the other end
-//! of a local socket, and waiting for signals together with where they came from.
+//! Namespaces (unshare, setns, mounts inside them), credentials of a local socket's peer, and
+//! waiting for signals with their origin.
 //!
-//! A network namespace belongs to a thread, not to a process. Two consequences surprise:
+//! A network namespace belongs to a thread, not to a process. This has two consequences.
 //! `/proc/net` means `/proc/self/net`, the namespace of the *main* thread, so a thread in another
-//! namespace has to read `/proc/thread-self/net`; and `/sys/class/net` shows the namespace in which
-//! sysfs was *mounted*, so it needs [`remount_sys`] in a mount namespace of its own.
-//! `/proc/sys/net` alone follows the thread that opens it.
+//! namespace has to read `/proc/thread-self/net`. And `/sys/class/net` shows the namespace in which
+//! sysfs was *mounted*, so it needs [`remount_sys`] in a mount namespace of its own. Only
+//! `/proc/sys/net` follows the thread that opens it.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -22,11 +22,11 @@ use rustix::thread::{CapabilitySet, LinkNameSpaceType, UnshareFlags};
 /// `SO_NETNS_COOKIE` of asm-generic/socket.h (Linux 5.14).
 const NETNS_COOKIE: libc::c_int = 71;
 
-/// The kernel's number of the calling thread's network, which no other one has until the machine starts again; inode
-/// numbers of namespaces that are gone are given out anew.
+/// Reads the cookie of the calling thread's network namespace, unique until the machine reboots.
+/// Inode numbers of namespaces are reused.
 ///
 /// # Errors
-/// `ENOPROTOOPT` before Linux 5.14; else what `socket(2)` says.
+/// `ENOPROTOOPT` before Linux 5.14; else errors of `socket(2)`.
 pub fn network_cookie() -> io::Result<u64> {
     let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::DGRAM, None)?;
     let mut cookie = 0_u64;
@@ -48,24 +48,24 @@ pub fn network_cookie() -> io::Result<u64> {
     }
 }
 
-/// A kind of namespace.
+/// Kind of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
-    /// Users and capabilities. Only a process with one thread may enter or leave one.
+    /// Users and capabilities. Only a single-threaded process may enter or leave one.
     User,
-    /// Process numbers: takes effect for children that are started later.
+    /// Process ids: takes effect for children started later.
     Pid,
-    /// Mounted file systems, of the calling thread.
+    /// Mounted file systems of the calling thread.
     Mount,
-    /// Network interfaces, routes and sockets opened from now on, of the calling thread.
+    /// Network interfaces, routes and sockets opened from then on, of the calling thread.
     Net,
 }
 
-/// Gives the calling thread a new namespace of this kind.
+/// Moves the calling thread into a new namespace of this kind.
 ///
 /// # Errors
 /// `EPERM` without `CAP_SYS_ADMIN` (or where user namespaces are forbidden), `ENOSPC` at the limit
-/// of `user.max_*_namespaces`, `EINVAL` for [`Space::User`] in a process with several threads.
+/// of `user.max_*_namespaces`, `EINVAL` for [`Space::User`] in a multi-threaded process.
 pub fn unshare(space: Space) -> io::Result<()> {
     let flags = match space {
         Space::User => UnshareFlags::NEWUSER,
@@ -79,11 +79,11 @@ pub fn unshare(space: Space) -> io::Result<()> {
     Ok(())
 }
 
-/// Moves the calling thread into the namespace that a file of `/proc/PID/ns/` stands for.
+/// Moves the calling thread into the namespace of a `/proc/PID/ns/` file.
 ///
 /// # Errors
 /// `EPERM` without the capability in the user namespace that owns it, `EINVAL` for a file of
-/// another kind, and for [`Space::User`] in a process with several threads or when already there.
+/// another kind, and for [`Space::User`] in a multi-threaded process or when already inside.
 pub fn enter(namespace: BorrowedFd<'_>, space: Space) -> io::Result<()> {
     let kind = match space {
         Space::User => LinkNameSpaceType::User,
@@ -95,16 +95,17 @@ pub fn enter(namespace: BorrowedFd<'_>, space: Space) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether the calling thread may build network namespaces as it is: `CAP_SYS_ADMIN` and
-/// `CAP_NET_ADMIN` are in effect. User 0 alone does not tell: a container's root may have neither.
+/// Returns whether the calling thread may create network namespaces: it needs `CAP_SYS_ADMIN` and
+/// `CAP_NET_ADMIN`. User id 0 is no proof: root of a container may have neither.
 #[must_use]
 pub fn may_build_networks() -> bool {
     let wanted = CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN;
     rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(wanted))
 }
 
-/// Becomes user and group 0 of the user namespace that was just entered. Whoever joins one that
-/// another user made is nobody there, and would lose every capability with the next exec.
+/// Changes user and group to 0 of the user namespace just entered. Without this, a process that
+/// joined another user's namespace has an unmapped user id there and loses every capability at the
+/// next exec.
 ///
 /// # Errors
 /// `EINVAL` where user or group 0 is not mapped, `EPERM` without the capability.
@@ -115,9 +116,9 @@ pub fn become_root_inside() -> io::Result<()> {
     Ok(())
 }
 
-/// Gives the calling thread a mount namespace of its own; mounts made in it stay in it.
+/// Creates a mount namespace for the calling thread; mounts made inside stay inside.
 ///
-/// Unmounts outside still arrive: otherwise a disk that was unmounted would stay busy in here.
+/// Unmounts outside still propagate: otherwise an unmounted disk would stay busy inside.
 ///
 /// # Errors
 /// As [`unshare`].
@@ -130,17 +131,17 @@ pub fn private_mounts() -> io::Result<()> {
     Ok(())
 }
 
-/// Mounts `/proc` for the process-number namespace of the calling process.
+/// Mounts `/proc` for the PID namespace of the calling process.
 ///
 /// # Errors
-/// `EPERM` where parts of the present `/proc` are hidden (a container), as the kernel then refuses
-/// a full one to user namespaces.
+/// `EPERM` where parts of the current `/proc` are hidden (a container): the kernel then denies a
+/// complete one to user namespaces.
 pub fn remount_proc() -> io::Result<()> {
     mount_over("proc", "/proc")
 }
 
-/// Mounts `/sys` for the network namespace of the calling thread. What is mounted below
-/// (control groups, tracing, bpf) is carried over.
+/// Mounts `/sys` for the network namespace of the calling thread. Mounts below it (control groups,
+/// tracing, bpf) are moved to the new one.
 ///
 /// # Errors
 /// As [`remount_proc`].
@@ -170,7 +171,7 @@ pub fn remount_sys() -> io::Result<()> {
         .collect();
     mount_over("sysfs", "/sys")?;
     for (path, tree) in carried {
-        // Best effort: nothing that is measured depends on what is below.
+        // Best effort: no measurement depends on these mounts.
         let _ = move_mount(
             &tree,
             "",
@@ -184,20 +185,20 @@ pub fn remount_sys() -> io::Result<()> {
 
 fn mount_over(kind: &str, path: &str) -> io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    // Where the old one was read-only, a user namespace gets a new one only read-only as well.
+    // If the old mount was read-only, a user namespace can only mount read-only too.
     mount(kind, path, kind, flags, None)
         .or_else(|_| mount(kind, path, kind, flags | MountFlags::RDONLY, None))?;
     Ok(())
 }
 
-/// Marks every descriptor above standard error to be closed at the next exec: a background process
-/// must not keep its starter's pipes, locks and terminals open.
+/// Sets close-on-exec on every descriptor above standard error: a background process must not keep
+/// pipes, locks and terminals of its parent open.
 ///
 /// # Errors
 /// `ENOSYS` before Linux 5.11.
 pub fn close_descriptors_at_exec() -> io::Result<()> {
-    // SAFETY: with CLOSE_RANGE_CLOEXEC nothing is closed now; only a flag changes, which matters
-    // when this program's image is gone.
+    // SAFETY: with CLOSE_RANGE_CLOEXEC nothing is closed now; only a flag changes, which takes
+    // effect when this program's image is replaced.
     let result = unsafe {
         libc::syscall(
             libc::SYS_close_range,
@@ -213,20 +214,19 @@ pub fn close_descriptors_at_exec() -> io::Result<()> {
     }
 }
 
-/// Who listens at (or connected to) the other end of a local socket.
+/// Credentials of the peer of a local socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its process, as numbered here; `None` when it cannot be seen from this process-number
-    /// namespace.
+    /// Process id, as seen in this PID namespace; `None` when invisible here.
     pub pid: Option<rustix::process::Pid>,
-    /// Its user, as numbered here.
+    /// User id, as seen in this user namespace.
     pub uid: u32,
 }
 
-/// Reads who is at the other end of a local socket, as it was at `connect` or `listen`.
+/// Reads the credentials of a local socket's peer, as of its `connect` or `listen`.
 ///
 /// # Errors
-/// Those of `getsockopt(SO_PEERCRED)`.
+/// Errors of `getsockopt(SO_PEERCRED)`.
 pub fn peer(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     let mut credentials = MaybeUninit::<libc::ucred>::zeroed();
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
@@ -251,34 +251,35 @@ pub fn peer(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     })
 }
 
-/// A signal that [`Signals::wait`] took.
+/// Signal received by [`Signals::wait`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrived {
-    /// Its number.
+    /// Signal number.
     pub signal: i32,
-    /// The kernel sent it (Ctrl-C on the terminal, a child's end) rather than a process: then every
-    /// process of the foreground group got it already, and passing it on would double it.
+    /// True if the kernel sent it (Ctrl-C on the terminal, end of a child) and not a process. The
+    /// kernel signals the complete foreground group, so forwarding such a signal would deliver it
+    /// twice.
     pub from_kernel: bool,
 }
 
-/// Signals held back so that they are taken one by one instead of acting at once.
+/// Set of signals that are blocked and then taken one by one.
 ///
-/// The mask is the calling thread's and children inherit it: call [`Signals::release`] in a child
-/// before it runs another program.
+/// The mask belongs to the calling thread, and children inherit it: call [`Signals::release`] in a
+/// child before it executes another program.
 #[derive(Debug)]
 pub struct Signals {
     set: libc::sigset_t,
 }
 
 impl Signals {
-    /// Prepares a set; nothing is held back yet.
+    /// Creates the set; no signal is blocked yet.
     #[must_use]
     pub fn new(numbers: &[i32]) -> Self {
         let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
         // SAFETY: `sigemptyset` initialises what it is given, which is as large as a set.
         unsafe { libc::sigemptyset(set.as_mut_ptr()) };
         for &number in numbers {
-            // SAFETY: the set is initialised; a number that is no signal only gives EINVAL.
+            // SAFETY: the set is initialised; an invalid signal number only causes EINVAL.
             unsafe { libc::sigaddset(set.as_mut_ptr(), number) };
         }
         // SAFETY: `sigemptyset` initialised it.
@@ -297,26 +298,26 @@ impl Signals {
         }
     }
 
-    /// Holds the signals back in the calling thread and in threads and children it starts.
+    /// Blocks the signals in the calling thread and in threads and children that it starts.
     ///
     /// # Errors
-    /// Those of `pthread_sigmask`.
+    /// Errors of `pthread_sigmask`.
     pub fn hold(&self) -> io::Result<()> {
         self.mask(libc::SIG_BLOCK)
     }
 
-    /// Lets them act again.
+    /// Unblocks the signals.
     ///
     /// # Errors
-    /// Those of `pthread_sigmask`.
+    /// Errors of `pthread_sigmask`.
     pub fn release(&self) -> io::Result<()> {
         self.mask(libc::SIG_UNBLOCK)
     }
 
-    /// Waits for the next of them.
+    /// Waits for the next signal of the set.
     ///
     /// # Errors
-    /// Those of `sigwaitinfo`, except `EINTR`, which waits on.
+    /// Errors of `sigwaitinfo`, except `EINTR`, after which it waits again.
     pub fn wait(&self) -> io::Result<Arrived> {
         loop {
             let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
@@ -353,11 +354,11 @@ mod tests {
 
     #[test]
     fn a_signal_of_our_own_does_not_come_from_the_kernel() {
-        // A thread of its own: the mask must not leak into other tests.
+        // Runs in its own thread: the mask must not affect other tests.
         std::thread::spawn(|| {
             let signals = Signals::new(&[libc::SIGUSR2]);
             signals.hold().unwrap();
-            // SAFETY: sends a signal to the calling thread, which holds it back.
+            // SAFETY: sends a signal to the calling thread, which blocks it.
             unsafe { libc::raise(libc::SIGUSR2) };
             let arrived = signals.wait().unwrap();
             assert_eq!(arrived.signal, libc::SIGUSR2);
@@ -382,10 +383,11 @@ mod tests {
         assert_eq!(network_cookie().unwrap(), own);
         let fresh = || {
             let made = std::thread::spawn(|| unshare(Space::Net).and_then(|()| network_cookie()));
-            made.join().expect("a thread that asks")
+            made.join().expect("the thread does not panic")
         };
         match (fresh(), fresh()) {
-            // The first one is gone before the second comes: inode numbers may be the same then.
+            // The first namespace is removed before the second is created: their inode numbers may
+            // be equal.
             (Ok(first), Ok(second)) => assert!(first != second && first != own && second != own),
             _ => println!("skipped: needs CAP_SYS_ADMIN"),
         }

@@ -1,8 +1,8 @@
-//! Pacing by the kernel: a rate for a socket, or a time for each datagram.
+//! Kernel pacing: a rate for a socket, or a departure time for each datagram.
 //!
-//! Both calls succeed whether or not anything below honours them. TCP keeps the rate by itself (Linux
-//! 4.13); for UDP the discipline `fq` does. Times are honoured by `fq` (CLOCK_MONOTONIC, within its
-//! horizon) and by `etf` (CLOCK_TAI); any other discipline sends at once.
+//! Both calls succeed even if no lower layer honours them. TCP paces by itself (Linux 4.13); for
+//! UDP the qdisc `fq` does. Departure times are honoured by `fq` (CLOCK_MONOTONIC, within its
+//! horizon) and by `etf` (CLOCK_TAI); other qdiscs send at once.
 
 use std::io;
 use std::mem;
@@ -11,24 +11,24 @@ use std::os::fd::AsRawFd;
 use super::clock::Nanos;
 use super::socket::Flags;
 
-/// Asks for at most `bytes` per second (SO_MAX_PACING_RATE).
+/// Limits a socket to `bytes` per second (SO_MAX_PACING_RATE).
 ///
 /// # Errors
-/// What `setsockopt` says.
+/// Errors of `setsockopt`.
 pub fn set_max_rate(socket: &impl AsRawFd, bytes: u64) -> io::Result<()> {
-    // Wider than 32 bits where a long is (Linux 4.20); all ones would mean "no limit".
+    // Wider than 32 bits where a C long is (Linux 4.20); all ones would mean "no limit".
     let rate = libc::c_ulong::try_from(bytes)
         .unwrap_or(libc::c_ulong::MAX)
         .min(libc::c_ulong::MAX - 1);
     set(socket, libc::SO_MAX_PACING_RATE, &rate)
 }
 
-/// The clock that departures are told in.
+/// Clock of departure times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DepartureClock {
-    /// CLOCK_MONOTONIC, as `fq` reads it; needs no privilege.
+    /// CLOCK_MONOTONIC, used by `fq`; needs no privilege.
     Monotonic,
-    /// CLOCK_TAI, as `etf` is usually set up; needs CAP_NET_ADMIN.
+    /// CLOCK_TAI, usual for `etf`; needs CAP_NET_ADMIN.
     Tai,
 }
 
@@ -39,22 +39,22 @@ struct SockTxtime {
     flags: u32,
 }
 
-/// How a socket is told when datagrams are to leave.
+/// Sender of datagrams with departure times.
 #[derive(Clone, Copy, Debug)]
 pub struct DepartureTimes {
-    /// What its clock shows beyond CLOCK_MONOTONIC.
+    /// Selected clock minus CLOCK_MONOTONIC.
     ahead_ns: Nanos,
 }
 
 impl DepartureTimes {
-    /// Turns it on for a socket (SO_TXTIME).
+    /// Enables departure times on a socket (SO_TXTIME).
     ///
     /// # Errors
-    /// Before Linux 4.19; `EPERM` for a clock that needs a privilege.
+    /// Fails before Linux 4.19; `EPERM` for a clock that needs a privilege.
     pub fn enable(socket: &impl AsRawFd, clock: DepartureClock) -> io::Result<Self> {
         let (number, ahead_ns) = match clock {
             DepartureClock::Monotonic => (libc::CLOCK_MONOTONIC, 0),
-            // Set once: the clocks run at one speed, and TAI does not jump.
+            // Read once: both clocks run at the same rate, and TAI does not jump.
             DepartureClock::Tai => (libc::CLOCK_TAI, super::clock::tai_ahead()),
         };
         let asked = SockTxtime {
@@ -65,10 +65,10 @@ impl DepartureTimes {
         Ok(Self { ahead_ns })
     }
 
-    /// Sends one datagram on a connected socket, to leave at `at_ns` of [`super::clock::now`].
+    /// Sends one datagram on a connected socket, to depart at `at_ns` of [`super::clock::now`].
     ///
     /// # Errors
-    /// What `sendmsg` says.
+    /// Errors of `sendmsg`.
     #[inline]
     pub fn send(
         self,
@@ -77,7 +77,7 @@ impl DepartureTimes {
         flags: Flags,
         at_ns: Nanos,
     ) -> io::Result<usize> {
-        /// Room for one message of eight bytes, and its alignment.
+        /// Aligned buffer for one control message of eight bytes.
         #[repr(C, align(8))]
         struct Control([u8; 64]);
 
@@ -92,26 +92,27 @@ impl DepartureTimes {
         message.msg_iov = &raw mut part;
         message.msg_iovlen = 1;
         message.msg_control = control.0.as_mut_ptr().cast();
-        // SAFETY: arithmetic on a length.
+        // SAFETY: computes a length only.
         let space = unsafe { libc::CMSG_SPACE(TIME_BYTES) };
         message.msg_controllen = space as _;
-        // SAFETY: the control room is larger than one header, so this is not null, and within it.
+        // SAFETY: the control buffer is larger than one header, so this is not null, and within it.
         let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
-        // SAFETY: arithmetic on a length.
+        // SAFETY: computes a length only.
         let length = unsafe { libc::CMSG_LEN(TIME_BYTES) };
-        // SAFETY: `header` points to a whole header within `control`, which is aligned for it; nothing
-        // else refers to it.
+        // SAFETY: `header` points to a complete header within `control`, which is aligned for it;
+        // no other reference to it exists.
         let fields = unsafe { &mut *header };
         fields.cmsg_len = length as _;
         fields.cmsg_level = libc::SOL_SOCKET;
         fields.cmsg_type = libc::SCM_TXTIME;
-        // SAFETY: `space` bytes of `control` hold the header and the eight bytes behind it.
+        // SAFETY: `space` bytes of `control` hold the header and the eight data bytes after it.
         unsafe {
             libc::CMSG_DATA(header)
                 .cast::<u64>()
                 .write_unaligned(at_ns.saturating_add(self.ahead_ns));
         }
-        // SAFETY: the message names `payload`, which is only read, and `control`; both outlive the call.
+        // SAFETY: the message refers to `payload`, which is only read, and `control`; both outlive
+        // the call.
         let result =
             unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags.raw_to_send()) };
         usize::try_from(result).map_err(|_| io::Error::last_os_error())
@@ -119,7 +120,7 @@ impl DepartureTimes {
 }
 
 fn set<T>(socket: &impl AsRawFd, name: libc::c_int, value: &T) -> io::Result<()> {
-    // SAFETY: `value` is readable for its own size during the call.
+    // SAFETY: the value is readable for its own size during the call.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),

@@ -1,7 +1,6 @@
-//! Events that the kernel writes into a ring as they happen (perf_event_open): when this thread was
-//! switched in and out, and tracepoints.
+//! Event rings of perf_event_open: context switches of a thread, and tracepoints.
 //!
-//! All times are of CLOCK_MONOTONIC. Reading a ring is reading memory: no system call.
+//! All times are of CLOCK_MONOTONIC. Reading a ring is a memory access, without a system call.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::clock::Nanos;
 
-/// `struct perf_event_attr` as words: the kernel appends and never moves fields.
+/// Used fields of `struct perf_event_attr`; the kernel appends fields and never moves them.
 #[derive(Clone, Copy, Default)]
 struct Attributes {
     kind: u32,
@@ -24,7 +23,7 @@ struct Attributes {
 
 const TYPE_SOFTWARE: u32 = 1;
 const TYPE_TRACEPOINT: u32 = 2;
-/// Counts nothing; for its side events.
+/// `PERF_COUNT_SW_DUMMY`: counts nothing; used for its side-band records.
 const SOFTWARE_DUMMY: u64 = 9;
 
 const SAMPLE_TIME: u64 = 1 << 2;
@@ -44,19 +43,19 @@ const RECORD_SWITCH: u32 = 14;
 const MISC_SWITCH_OUT: u16 = 1 << 13;
 const MISC_SWITCH_OUT_PREEMPTED: u16 = 1 << 14;
 
-// _IO('$', n) and friends, linux/perf_event.h.
+// _IO('$', n) and related numbers of linux/perf_event.h.
 const IOC_ENABLE: libc::c_ulong = 0x2400;
 const IOC_SET_OUTPUT: libc::c_ulong = 0x2405;
 const IOC_SET_FILTER: libc::c_ulong = ioc(1, 6, size_of::<*const libc::c_char>());
 const IOC_ID: libc::c_ulong = ioc(2, 7, size_of::<*const u64>());
 
-/// The number of an ioctl with an argument, in the generic layout.
+/// Computes an ioctl number with an argument, in the generic layout.
 const fn ioc(direction: libc::c_ulong, number: libc::c_ulong, bytes: usize) -> libc::c_ulong {
     (direction << 30) | ((bytes as libc::c_ulong) << 16) | (0x24 << 8) | number
 }
 
 fn open(attributes: Attributes, pid: libc::pid_t, cpu: libc::c_int) -> io::Result<OwnedFd> {
-    /// Size of the structure's third version (Linux 3.19), which has all that is used here.
+    /// Size of the structure's third version (Linux 3.19), which has all fields used here.
     const BYTES: usize = 112;
     let mut raw = [0u8; BYTES];
     let mut put = |at: usize, bytes: &[u8]| raw[at..at + bytes.len()].copy_from_slice(bytes);
@@ -86,11 +85,11 @@ fn open(attributes: Attributes, pid: libc::pid_t, cpu: libc::c_int) -> io::Resul
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel just gave this descriptor to us alone.
+    // SAFETY: the kernel just returned this descriptor, and no other value owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Bit fields begin at the other end on big-endian machines.
+/// Converts to the order of C bit fields, which start at the other end on big-endian machines.
 fn bit_field(flags: u64) -> u64 {
     if cfg!(target_endian = "big") {
         flags.reverse_bits()
@@ -109,21 +108,22 @@ fn control(fd: &OwnedFd, request: libc::c_ulong, argument: libc::c_ulong) -> io:
     Ok(())
 }
 
-/// Room of a ring: 4096 switches of a thread and more, or some 5000 events of 40 bytes on a processor.
+/// Size of a ring: more than 4096 context switches, or about 5000 events of 40 bytes.
 pub const RING_BYTES: usize = 256 << 10;
 
-/// Memory shared with the kernel: a page about the ring, and the ring.
+/// Memory shared with the kernel: a control page and the ring.
 struct Ring {
-    /// What writes into it; the first one owns the memory.
+    /// Events that write into the ring; the mapping belongs to the first.
     events: Vec<OwnedFd>,
     map: NonNull<u8>,
     map_bytes: usize,
     page: usize,
-    /// One record, put together when it wraps around.
+    /// Buffer for one record, which may wrap around the end of the ring.
     record: Vec<u8>,
 }
 
-// SAFETY: the memory belongs to this value alone; the kernel does not care which thread reads it.
+// SAFETY: the mapping belongs to this value alone, and the kernel does not depend on the reading
+// thread.
 unsafe impl Send for Ring {}
 
 impl Ring {
@@ -153,13 +153,13 @@ impl Ring {
         })
     }
 
-    /// A counter of the page about the ring.
+    /// Position counter in the control page.
     fn position(&self, offset: usize) -> &AtomicU64 {
         debug_assert!(offset + 8 <= self.page);
         // SAFETY: the offset lies within the first page of the mapping.
         let place = unsafe { self.map.as_ptr().add(offset) };
-        // SAFETY: the page is mapped as long as `self` lives, the offset is a multiple of 8, and the
-        // kernel changes the value with single stores only.
+        // SAFETY: the page is mapped as long as `self` lives, the offset is a multiple of 8, and
+        // the kernel changes the value with single stores only.
         unsafe { AtomicU64::from_ptr(place.cast()) }
     }
 
@@ -169,7 +169,7 @@ impl Ring {
             .try_for_each(|event| control(event, IOC_ENABLE, 0))
     }
 
-    /// Takes out every record: its type, its flags, its body.
+    /// Removes every record and passes its type, flags and body to `take`.
     fn drain(&mut self, mut take: impl FnMut(u32, u16, &[u8])) {
         /// `data_head` and `data_tail` of `struct perf_event_mmap_page`.
         const HEAD: usize = 1024;
@@ -185,7 +185,7 @@ impl Ring {
             let misc = u16::from_ne_bytes([header[4], header[5]]);
             let bytes = usize::from(u16::from_ne_bytes([header[6], header[7]]));
             if bytes < HEADER || head.wrapping_sub(tail) < bytes as u64 {
-                // Not a record: what is left makes no sense.
+                // Not a valid record: the rest cannot be parsed.
                 tail = head;
                 break;
             }
@@ -198,7 +198,7 @@ impl Ring {
         self.position(TAIL).store(tail, Ordering::Release);
     }
 
-    /// Copies what stands at a position of the ring, which may wrap around.
+    /// Copies bytes from a position of the ring, across its end if necessary.
     fn copy(&self, position: u64, out: &mut [u8]) {
         let ring = self.map_bytes - self.page;
         let mut at = (position % ring as u64) as usize;
@@ -208,7 +208,7 @@ impl Ring {
             // SAFETY: `at + part` does not exceed the ring, which follows the first page.
             let from = unsafe { self.map.as_ptr().add(self.page + at) };
             // SAFETY: the kernel does not write between tail and head, where these bytes lie; `out`
-            // is memory of our own.
+            // is memory of this process.
             unsafe { std::ptr::copy_nonoverlapping(from, out[done..].as_mut_ptr(), part) };
             done += part;
             at = 0;
@@ -218,7 +218,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by `new` with this length, and nobody uses it any more.
+        // SAFETY: `new` created the mapping with this length, and no reference to it is left.
         unsafe { libc::munmap(self.map.as_ptr().cast(), self.map_bytes) };
     }
 }
@@ -227,25 +227,24 @@ fn long(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// The calling thread was given a processor, or lost it.
+/// Context switch of the calling thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Switch {
-    /// When.
     pub at_ns: Nanos,
-    /// Whether it was given one.
+    /// True if the thread was switched in, false if out.
     pub on: bool,
-    /// It lost it although it could have gone on.
+    /// True if it was switched out while still runnable.
     pub preempted: bool,
 }
 
-/// The context switches of one thread. An ordinary user may watch their own threads.
+/// Recorder of the context switches of one thread. Needs no privilege for own threads.
 pub struct Switches(Ring);
 
 impl Switches {
-    /// Watches the calling thread from now on.
+    /// Starts recording the calling thread.
     ///
     /// # Errors
-    /// When the kernel or `kernel.perf_event_paranoid` does not allow it.
+    /// Fails when the kernel or `kernel.perf_event_paranoid` does not allow it.
     pub fn of_this_thread() -> io::Result<Self> {
         let event = open(
             Attributes {
@@ -266,7 +265,8 @@ impl Switches {
         Ok(Self(ring))
     }
 
-    /// Takes out what has happened, in order; returns how many events the ring had no room for.
+    /// Passes the recorded switches to `take`, in order; returns the number of events lost because
+    /// the ring was full.
     pub fn drain(&mut self, mut take: impl FnMut(Switch)) -> u64 {
         let mut lost = 0;
         self.0.drain(|kind, misc, body| match kind {
@@ -286,38 +286,37 @@ impl Switches {
     }
 }
 
-/// A tracepoint to watch on every processor.
+/// Tracepoint to record on every processor.
 #[derive(Clone, Debug)]
 pub struct Tracepoint {
-    /// Its number (`id` in its folder of tracefs).
+    /// Id (file `id` in its tracefs directory).
     pub id: u64,
-    /// What is let through, in the kernel's filter language; empty for everything.
+    /// Filter in the kernel's filter language; empty for none.
     pub filter: String,
 }
 
-/// A tracepoint was passed.
+/// Recorded event of a tracepoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passage {
-    /// Which, by its place in the list.
+    /// Index of the tracepoint in the list.
     pub tracepoint: usize,
-    /// When.
     pub at_ns: Nanos,
-    /// On which processor.
     pub cpu: u32,
 }
 
-/// Tracepoints on all processors. Needs CAP_PERFMON, or `kernel.perf_event_paranoid` at -1.
+/// Recorder of tracepoints on all processors. Needs CAP_PERFMON, or `kernel.perf_event_paranoid` at
+/// -1.
 pub struct Tracepoints {
     rings: Vec<Ring>,
-    /// The kernel's numbers of our events, with the tracepoint of each.
+    /// Kernel ids of the opened events, with the index of their tracepoint.
     ids: Vec<(u64, usize)>,
 }
 
 impl Tracepoints {
-    /// Watches `tracepoints` on `cpus` from now on.
+    /// Starts recording `tracepoints` on `cpus`.
     ///
     /// # Errors
-    /// When the kernel does not allow it, or does not know a tracepoint or a field of its filter.
+    /// Fails when the kernel does not allow it, or lacks a tracepoint or a field of its filter.
     pub fn open(tracepoints: &[Tracepoint], cpus: &[u32]) -> io::Result<Self> {
         let (mut rings, mut ids) = (Vec::new(), Vec::new());
         for &cpu in cpus {
@@ -358,8 +357,8 @@ impl Tracepoints {
         Ok(Self { rings, ids })
     }
 
-    /// Takes out what has happened, each processor's in order; returns how many events the rings had
-    /// no room for.
+    /// Passes the recorded events to `take`, in order per processor; returns the number of events
+    /// lost because a ring was full.
     pub fn drain(&mut self, mut take: impl FnMut(Passage)) -> u64 {
         let mut lost = 0;
         for ring in &mut self.rings {
@@ -370,7 +369,7 @@ impl Tracepoints {
                     else {
                         return;
                     };
-                    // The processor is the first u32 of its word, whatever the byte order.
+                    // The processor is the first u32 of its 64-bit word in either byte order.
                     let cpu = cpu.to_ne_bytes();
                     let cpu = u32::from_ne_bytes([cpu[0], cpu[1], cpu[2], cpu[3]]);
                     if let Some(&(_, tracepoint)) = self.ids.iter().find(|(known, _)| *known == id)
@@ -390,14 +389,14 @@ impl Tracepoints {
     }
 }
 
-/// The numbers of tracepoints, each named as `sched/sched_waking`.
+/// Reads the ids of tracepoints named like `sched/sched_waking`.
 ///
-/// Where tracefs is not mounted, it is mounted for the moment of reading, in a mount namespace of a
-/// thread of its own: nothing is left behind. What was read once is known from then on, also to those
-/// who may not read it any more.
+/// If tracefs is not mounted, it is mounted temporarily in the mount namespace of a separate
+/// thread, which leaves nothing behind. Ids are cached, so later callers without the privilege get
+/// them too.
 ///
 /// # Errors
-/// When tracefs cannot be read: it belongs to root, and the kernel may have none.
+/// Fails when tracefs cannot be read: it belongs to root, and the kernel may lack it.
 pub fn tracepoint_ids(names: &[&str]) -> io::Result<Vec<u64>> {
     static KNOWN: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -424,7 +423,7 @@ fn read_tracepoint_ids(names: &[&str]) -> io::Result<Vec<u64>> {
         mounted_for_a_moment(|place| read_ids(place, &names))
     });
     let ids = reader.join();
-    ids.unwrap_or_else(|_| Err(io::Error::other("the reading thread ended early")))
+    ids.unwrap_or_else(|_| Err(io::Error::other("the thread that reads tracefs panicked")))
 }
 
 fn read_ids(place: &str, names: &[&str]) -> io::Result<Vec<u64>> {
@@ -435,7 +434,7 @@ fn read_ids(place: &str, names: &[&str]) -> io::Result<Vec<u64>> {
     names.iter().map(read).collect()
 }
 
-/// In a thread that does nothing else: its mount namespace ends with it.
+/// Mounts tracefs for `read`. Runs in a thread of its own, whose mount namespace ends with it.
 fn mounted_for_a_moment<R>(read: impl FnOnce(&str) -> io::Result<R>) -> io::Result<R> {
     use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
     // SAFETY: only this thread's view of the file system is unshared, and the thread ends soon.
@@ -443,12 +442,12 @@ fn mounted_for_a_moment<R>(read: impl FnOnce(&str) -> io::Result<R>) -> io::Resu
     if unshared != 0 {
         return Err(io::Error::last_os_error());
     }
-    // Nothing that is mounted here may appear elsewhere.
+    // The mount must not propagate to other namespaces.
     mount_change(
         "/",
         MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
     )?;
-    // Any folder that always exists will do.
+    // Any directory that always exists works as mount point.
     let place = "/proc";
     mount("tracefs", place, "tracefs", MountFlags::empty(), None)?;
     read(place)
@@ -480,7 +479,7 @@ mod tests {
         assert!(woke.at_ns <= after && woke.at_ns >= before + 5_000_000);
         let mut again = 0;
         switches.drain(|_| again += 1);
-        assert!(again <= seen.len() + 2, "nothing is told twice");
+        assert!(again <= seen.len() + 2, "no event is reported twice");
     }
 
     #[test]
@@ -500,7 +499,7 @@ mod tests {
                 on += u32::from(switch.on);
             });
         }
-        // A deadline that is over already is not slept for.
+        // A deadline that has already passed does not put the thread to sleep.
         assert!(on >= 6_000, "{on}");
     }
 
@@ -535,8 +534,8 @@ mod tests {
             }
         };
         let before = clock::now();
-        // Woken by a thread that runs: what a timer wakes on an idle processor is not told by the kernel
-        // of every virtual machine.
+        // The thread is woken by a running thread: some virtual machines report no wake-up by a
+        // timer on an idle processor.
         let (waker, woken_by) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             scope.spawn(move || {
@@ -555,7 +554,7 @@ mod tests {
             assert!((before..=after + 1_000_000_000).contains(&passage.at_ns));
             woken += u32::from(passage.tracepoint == 0);
         });
-        // It may not have slept yet, where others keep the processors busy.
+        // With other load, the thread may not have slept every time.
         assert!(woken >= 10, "{woken}");
     }
 }

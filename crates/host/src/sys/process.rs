@@ -1,4 +1,4 @@
-//! What a process that is started is given on its way, between fork and exec, and how it ended.
+//! Settings of a child process between fork and exec, and its exit state.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -8,17 +8,17 @@ use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, getpid, getppid, set_parent_process_death_signal, waitid,
 };
 
-/// How a program has ended that is still to be waited for.
+/// Exit of a child that has not been reaped yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// By itself, with this code.
+    /// Exited with this code.
     With(i32),
-    /// By a signal, or nobody knows.
+    /// Killed by a signal, or unknown.
     Otherwise,
 }
 
-/// Whether a program has ended, and how. It stays to be waited for, so that its number, and that of its group, is
-/// still nobody else's.
+/// Returns how a child has exited, or `None` while it runs. The child is not reaped, so its process
+/// id and group id are not reused yet.
 #[must_use]
 pub fn ended(child: &Child) -> Option<Ended> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -29,39 +29,41 @@ pub fn ended(child: &Child) -> Option<Ended> {
     }
 }
 
-/// Has a program hear SIGTERM when the thread that starts it is gone, whatever ended that: a process that is
-/// killed can tell its programs nothing. What the program starts in turn does not hear it.
+/// Makes the kernel send SIGTERM to the program when the thread that starts it ends, for whatever
+/// reason. A process that is killed cannot stop its children otherwise. Programs that the child
+/// starts are not covered.
 ///
-/// So whoever starts it has to stay in that thread while it is to run.
+/// So the starting thread has to live as long as the program should run.
 pub fn end_with_thread(command: &mut Command) {
     let parent = getpid();
     let ask = move || {
         set_parent_process_death_signal(Some(Signal::TERM))?;
-        // It may have ended before it was asked for.
+        // The parent may have ended before the request.
         match getppid() == Some(parent) {
             true => Ok(()),
             false => Err(io::ErrorKind::Interrupted.into()),
         }
     };
-    // SAFETY: between fork and exec the closure makes two system calls and builds a result that takes no
-    // memory: all of it is allowed after a fork of a process with several threads (signal-safety(7)).
+    // SAFETY: between fork and exec the closure makes two system calls and builds a result without
+    // allocation: this is allowed after a fork of a multi-threaded process (signal-safety(7)).
     unsafe { command.pre_exec(ask) };
 }
 
-/// Has a program not hear what the terminal sends to all in front of it: a hang-up, Ctrl-C, Ctrl-\\.
+/// Makes a program ignore the signals that a terminal sends to its foreground group: hang-up,
+/// Ctrl-C, Ctrl-\\.
 ///
-/// It stays in the group of this process, so that it may ask for something there: in the background the terminal would
-/// stop it.
+/// The program stays in the process group of this process, so that it may read from the terminal:
+/// in a background group the terminal would stop it.
 pub fn deaf_to_terminal(command: &mut Command) {
     let ignore = || {
         for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
-            // SAFETY: no handler is installed, and all of these may be ignored.
+            // SAFETY: no handler is installed, and these signals may be ignored.
             unsafe { libc::signal(signal, libc::SIG_IGN) };
         }
         Ok(())
     };
-    // SAFETY: between fork and exec the closure makes three system calls, which is allowed after a fork of a process
-    // with several threads (signal-safety(7)).
+    // SAFETY: between fork and exec the closure makes three system calls, which is allowed after a
+    // fork of a multi-threaded process (signal-safety(7)).
     unsafe { command.pre_exec(ignore) };
 }
 

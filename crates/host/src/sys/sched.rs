@@ -17,7 +17,7 @@ fn policy(policy: libc::c_int, priority: u8) -> io::Result<()> {
     }
 }
 
-/// Makes the calling thread SCHED_FIFO with a priority of 1 to 99.
+/// Sets the calling thread to SCHED_FIFO with a priority of 1 to 99.
 ///
 /// # Errors
 /// `PermissionDenied` without CAP_SYS_NICE or a real-time limit.
@@ -25,7 +25,7 @@ pub fn fifo(priority: u8) -> io::Result<()> {
     policy(libc::SCHED_FIFO, priority)
 }
 
-/// Makes the calling thread SCHED_RR with a priority of 1 to 99.
+/// Sets the calling thread to SCHED_RR with a priority of 1 to 99.
 ///
 /// # Errors
 /// As [`fifo`].
@@ -33,10 +33,10 @@ pub fn round_robin(priority: u8) -> io::Result<()> {
     policy(libc::SCHED_RR, priority)
 }
 
-/// Makes the calling thread SCHED_OTHER with a nice value of -20 to 19.
+/// Sets the calling thread to SCHED_OTHER with a nice value of -20 to 19.
 ///
 /// # Errors
-/// `PermissionDenied` for a value below the present one without CAP_SYS_NICE or a limit for it.
+/// `PermissionDenied` for a value below the current one without CAP_SYS_NICE or a matching limit.
 pub fn nice(value: i8) -> io::Result<()> {
     policy(libc::SCHED_OTHER, 0)?;
     // SAFETY: the call takes no pointers; who 0 is the calling thread on Linux.
@@ -48,18 +48,20 @@ pub fn nice(value: i8) -> io::Result<()> {
     }
 }
 
-/// The priority of the calling thread where it is real-time: whoever started this program may have made it so.
+/// Returns the priority of the calling thread if it is real-time, for example because this program
+/// was started so.
 #[must_use]
 pub fn real_time_priority() -> Option<u8> {
     real_time()?.real_time_priority()
 }
 
-/// The class of the calling thread where it is real-time.
+/// Returns the scheduling class of the calling thread if it is real-time.
 #[must_use]
 pub fn real_time() -> Option<Sched> {
     // SAFETY: the call takes no pointers; thread 0 is the calling one.
     let policy = unsafe { libc::sched_getscheduler(0) };
-    // Where its children are to be ordinary again (SCHED_RESET_ON_FORK) it is no class that threads have from it.
+    // With SCHED_RESET_ON_FORK, new threads do not inherit the class: such a policy does not match
+    // here.
     let class: fn(u8) -> Sched = match policy {
         libc::SCHED_FIFO => Sched::Fifo,
         libc::SCHED_RR => Sched::RoundRobin,
@@ -72,18 +74,19 @@ pub fn real_time() -> Option<Sched> {
     priority.filter(|_| known == 0).map(class)
 }
 
-/// The calling thread is real-time, until this goes: threads of that class that never sleep would
-/// otherwise keep it from its processor.
+/// Guard that gives the calling thread a real-time priority. Otherwise real-time threads that never
+/// sleep could keep it off its processor.
 #[derive(Debug)]
 pub struct Above {
     policy: libc::c_int,
     parameter: libc::sched_param,
-    /// What was changed is the thread that did it.
+    /// The change belongs to the calling thread, so the guard must be dropped there.
     _not_send: std::marker::PhantomData<*const ()>,
 }
 
 impl Above {
-    /// Above all threads of `priority`; `None` where that is not allowed, or where nothing is above.
+    /// Raises the thread above all threads of this priority; `None` without permission, or at the
+    /// highest priority.
     #[must_use]
     pub fn priority(priority: u8) -> Option<Self> {
         // SAFETY: the call takes no pointers; thread 0 is the calling one.
@@ -105,7 +108,8 @@ impl Above {
 
 impl Drop for Above {
     fn drop(&mut self) {
-        // SAFETY: the parameter is readable through the call; to become less is always allowed.
+        // SAFETY: the parameter is readable through the call; lowering a priority is always
+        // allowed.
         unsafe { libc::sched_setscheduler(0, self.policy, &raw const self.parameter) };
     }
 }

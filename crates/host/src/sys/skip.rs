@@ -1,7 +1,7 @@
-//! Sends that skip the copy out of user memory: MSG_ZEROCOPY, sendfile, vmsplice and splice.
+//! Zero-copy sends: MSG_ZEROCOPY, sendfile, vmsplice and splice.
 //!
-//! The kernel goes on reading the memory after the call: whoever changes it meanwhile changes what is
-//! sent. It holds the pages itself, so nothing is read that is no longer there.
+//! The kernel reads the memory after the call returned: a change in the meantime changes the sent
+//! data. The kernel holds references to the pages, so freed memory is safe.
 
 use std::io;
 use std::mem;
@@ -13,10 +13,10 @@ fn check(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-/// Lets calls with [`Flags::ZERO_COPY`](super::socket::Flags::ZERO_COPY) send without a copy.
+/// Enables [`Flags::ZERO_COPY`](super::socket::Flags::ZERO_COPY) on a socket.
 ///
 /// # Errors
-/// Before Linux 4.14 (TCP) or 5.0 (UDP).
+/// Fails before Linux 4.14 (TCP) or 5.0 (UDP).
 pub fn allow_zero_copy(socket: &impl AsRawFd) -> io::Result<()> {
     let on: libc::c_int = 1;
     // SAFETY: `on` is a readable c_int of the size given.
@@ -32,24 +32,22 @@ pub fn allow_zero_copy(socket: &impl AsRawFd) -> io::Result<()> {
     check(result as isize).map(drop)
 }
 
-/// Sends that the kernel has done with: those numbered `first` to `last`, where each call that took
-/// anything has the next number from 0 on.
+/// Completion of the sends numbered `first` to `last`. Numbers count the calls that sent at least
+/// one byte, from 0 on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The first of them.
     pub first: u32,
-    /// The last of them.
     pub last: u32,
-    /// Whether the kernel copied them after all.
+    /// True if the kernel copied the data after all.
     pub copied: bool,
 }
 
-/// The next completion of sends without a copy; never waits.
+/// Takes the next completion of zero-copy sends; never waits.
 ///
 /// # Errors
-/// `WouldBlock` when there is none, or what `recvmsg` says.
+/// `WouldBlock` when there is none, else errors of `recvmsg`.
 pub fn completion(socket: &impl AsRawFd) -> io::Result<Option<Completion>> {
-    /// Room for the one message.
+    /// Buffer for the control message.
     const CONTROL: usize = 128;
     const ORIGIN_ZEROCOPY: u8 = 5;
     const COPIED: u8 = 1;
@@ -71,11 +69,11 @@ pub fn completion(socket: &impl AsRawFd) -> io::Result<Option<Completion>> {
     Ok(done)
 }
 
-/// Sends the first `bytes` of a file; returns how many were taken. Whether it waits is the socket's
-/// own mode.
+/// Sends the first `bytes` of a file; returns the number of bytes accepted. Blocks if the socket
+/// does.
 ///
 /// # Errors
-/// What `sendfile` says.
+/// Errors of `sendfile`.
 #[inline]
 pub fn send_file(socket: &impl AsRawFd, file: &impl AsRawFd, bytes: usize) -> io::Result<usize> {
     let mut offset: libc::off_t = 0;
@@ -85,27 +83,27 @@ pub fn send_file(socket: &impl AsRawFd, file: &impl AsRawFd, bytes: usize) -> io
     check(result)
 }
 
-/// A pipe through which memory goes to a socket without a copy.
+/// Pipe through which memory moves to a socket without a copy.
 #[derive(Debug)]
 pub struct Pipe {
     read: OwnedFd,
     write: OwnedFd,
     capacity: usize,
-    /// Bytes that are in it.
+    /// Bytes in the pipe.
     held: usize,
 }
 
 impl Pipe {
-    /// A pipe for up to `bytes`, or as many as this user may have in one.
+    /// Creates a pipe for up to `bytes`, or for the largest size that this user may have.
     ///
     /// # Errors
-    /// When the process has no file descriptor left.
+    /// Fails when the process has no file descriptor left.
     pub fn new(bytes: usize) -> io::Result<Self> {
         let mut ends: [libc::c_int; 2] = [0; 2];
-        // SAFETY: two integers are written to.
+        // SAFETY: the call writes two integers.
         let result = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) };
         check(result as isize)?;
-        // SAFETY: the kernel has just made both descriptors and nobody else knows them.
+        // SAFETY: the kernel just returned both descriptors, and no other value owns them.
         let own = |fd| unsafe { OwnedFd::from_raw_fd(fd) };
         let (read, write) = (own(ends[0]), own(ends[1]));
         let mut wanted = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
@@ -115,7 +113,7 @@ impl Pipe {
             let got = unsafe { libc::fcntl(write.as_raw_fd(), libc::F_SETPIPE_SZ, wanted) };
             match check(got as isize) {
                 Ok(capacity) => break capacity,
-                // fs.pipe-max-size, or the user's share of pipes.
+                // Limited by fs.pipe-max-size, or by the user's share of pipe memory.
                 Err(_) if wanted > LEAST => wanted = (wanted / 2).max(LEAST),
                 Err(error) => return Err(error),
             }
@@ -128,11 +126,11 @@ impl Pipe {
         })
     }
 
-    /// Sends some of `payload`; returns how many bytes the socket took. What is in the pipe already
-    /// leaves first, so the payload has to be the same all the time.
+    /// Sends a part of `payload`; returns the number of bytes that the socket accepted. Bytes
+    /// already in the pipe leave first, so the payload must be the same in every call.
     ///
     /// # Errors
-    /// What `vmsplice` or `splice` say; `WouldBlock` when the socket is full and does not wait.
+    /// Errors of `vmsplice` or `splice`; `WouldBlock` when the socket is full and non-blocking.
     #[inline]
     pub fn send(&mut self, socket: &impl AsRawFd, payload: &[u8]) -> io::Result<usize> {
         if self.held == 0 {
@@ -140,8 +138,8 @@ impl Pipe {
                 iov_base: payload.as_ptr().cast_mut().cast(),
                 iov_len: payload.len().min(self.capacity),
             };
-            // SAFETY: the one part is readable; the kernel takes hold of its pages itself, so they
-            // may go away after the call.
+            // SAFETY: the part is readable; the kernel takes references to its pages, so they may
+            // be freed after the call.
             let put = unsafe { libc::vmsplice(self.write.as_raw_fd(), &raw const part, 1, 0) };
             self.held = check(put)?;
         }

@@ -1,7 +1,7 @@
-//! Socket calls of the data path, and what the kernel tells of a socket.
+//! Socket calls of the data path, and the state of a socket in the kernel.
 //!
-//! Every call that moves payload goes through libc's own symbols, so that a stack preloaded in
-//! front of them (Onload, VMA) is measured too. Set-up uses `socket2`, which does the same.
+//! Every call that moves payload goes through libc's symbols, so that a stack preloaded over them
+//! (Onload, VMA) is measured too. Set-up uses `socket2`, which does the same.
 
 use std::io;
 use std::mem;
@@ -13,10 +13,10 @@ fn check(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-/// Sends on a connected socket; returns how many bytes the kernel took.
+/// Sends on a connected socket; returns the number of bytes that the kernel accepted.
 ///
 /// # Errors
-/// What `send` says. A vanished peer is an error, never a signal.
+/// Errors of `send`. A lost peer is an error, never a signal.
 #[inline]
 pub fn send(socket: &impl AsRawFd, payload: &[u8], flags: Flags) -> io::Result<usize> {
     // SAFETY: `payload` is readable for its whole length during the call.
@@ -31,10 +31,10 @@ pub fn send(socket: &impl AsRawFd, payload: &[u8], flags: Flags) -> io::Result<u
     check(result)
 }
 
-/// Receives on a connected socket; returns how many bytes were written to the front of `room`.
+/// Receives on a connected socket; returns the number of bytes written to the front of `room`.
 ///
 /// # Errors
-/// What `recv` says; `WouldBlock` also when a blocking socket's receive time-out passed.
+/// Errors of `recv`; `WouldBlock` also after the receive timeout of a blocking socket.
 #[inline]
 pub fn receive(socket: &impl AsRawFd, room: &mut [u8], flags: Flags) -> io::Result<usize> {
     // SAFETY: `room` is writable for its whole length during the call.
@@ -54,36 +54,37 @@ pub fn receive(socket: &impl AsRawFd, room: &mut [u8], flags: Flags) -> io::Resu
 pub struct Flags(libc::c_int);
 
 impl Flags {
-    /// None: the call waits as the socket does.
+    /// No flag: the call blocks if the socket does.
     pub const NONE: Self = Self(0);
-    /// The call returns at once, whatever the socket's mode.
+    /// The call returns at once, also on a blocking socket.
     pub const DONT_WAIT: Self = Self(libc::MSG_DONTWAIT);
-    /// What is received stays in the queue.
+    /// Received data stay in the queue.
     pub const PEEK: Self = Self(libc::MSG_PEEK);
-    /// A datagram's true length is returned even when the room was too small.
+    /// Returns a datagram's true length even if the buffer was too small.
     pub const TRUNCATE: Self = Self(libc::MSG_TRUNC);
 
-    /// The kernel takes the pages instead of copying them (see [`skip`](super::skip)).
+    /// The kernel takes references to the pages instead of copying (see [`skip`](super::skip)).
     pub const ZERO_COPY: Self = Self(libc::MSG_ZEROCOPY);
 
-    /// As the kernel has them.
+    /// Returns the kernel's flags.
     pub(super) const fn raw(self) -> libc::c_int {
         self.0
     }
 
-    /// As the system calls that send take them: a vanished peer is an error, never a signal.
+    /// Returns the kernel's flags for sending calls: with MSG_NOSIGNAL, so that a lost peer is an
+    /// error, never a signal.
     pub(super) const fn raw_to_send(self) -> libc::c_int {
         self.0 | libc::MSG_NOSIGNAL
     }
 
-    /// Both.
+    /// Combines two sets of flags.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 }
 
-/// Reads a socket option into `room`; returns the bytes that the kernel wrote.
+/// Reads a socket option into `room`; returns the number of bytes that the kernel wrote.
 fn option(
     socket: &impl AsRawFd,
     level: libc::c_int,
@@ -107,7 +108,7 @@ fn option(
     Ok(length as usize)
 }
 
-/// The path MTU that the kernel knows for a connected socket, in bytes of the IP packet.
+/// Reads the path MTU of a connected socket, in bytes of the IP packet.
 ///
 /// # Errors
 /// `ENOTCONN` before `connect`.
@@ -128,7 +129,7 @@ pub(super) fn set_option(
     name: libc::c_int,
     value: libc::c_int,
 ) -> io::Result<()> {
-    // SAFETY: `value` is a readable c_int of the size given.
+    // SAFETY: the value is a readable c_int of the size given.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -145,19 +146,19 @@ pub(super) fn set_option(
     }
 }
 
-/// Wakes a sleeping receiver only when so many bytes are there (SO_RCVLOWAT).
+/// Sets the number of bytes that wake a sleeping receiver (SO_RCVLOWAT).
 ///
 /// # Errors
-/// What `setsockopt` says.
+/// Errors of `setsockopt`.
 pub fn set_receive_low_water(socket: &impl AsRawFd, bytes: u32) -> io::Result<()> {
     let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
     set_option(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
 }
 
-/// Lets a routing socket hear what the kernel tells a group of them (NETLINK_ADD_MEMBERSHIP).
+/// Subscribes a netlink socket to a multicast group (NETLINK_ADD_MEMBERSHIP).
 ///
 /// # Errors
-/// What the kernel says.
+/// Errors of `setsockopt`.
 pub fn join_netlink_group(socket: &impl AsRawFd, group: u32) -> io::Result<()> {
     set_option(
         socket,
@@ -176,10 +177,10 @@ fn index_of(interface: &str) -> io::Result<libc::c_uint> {
     }
 }
 
-/// Lets what a socket sends to multicast groups leave by an interface.
+/// Selects the interface through which a socket sends multicast.
 ///
 /// # Errors
-/// When there is no such interface.
+/// Fails without such an interface.
 pub fn set_multicast_interface(
     socket: &impl AsRawFd,
     interface: &str,
@@ -190,7 +191,7 @@ pub fn set_multicast_interface(
         let index = libc::c_int::try_from(index).map_err(|_| io::ErrorKind::InvalidInput)?;
         return set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF, index);
     }
-    // ip(7): with an ip_mreqn the index counts and the addresses do not.
+    // ip(7): with an ip_mreqn the index decides and the addresses are ignored.
     let request = libc::ip_mreqn {
         imr_multiaddr: libc::in_addr { s_addr: 0 },
         imr_address: libc::in_addr { s_addr: 0 },
@@ -212,10 +213,10 @@ pub fn set_multicast_interface(
     }
 }
 
-/// The number by which the kernel knows an interface of this namespace.
+/// Returns the index of an interface of this namespace.
 ///
 /// # Errors
-/// When there is none of that name.
+/// Fails without such an interface.
 pub fn interface_index(interface: &str) -> io::Result<u32> {
     index_of(interface)
 }
@@ -238,22 +239,21 @@ pub fn force_receive_buffer(socket: &impl AsRawFd, bytes: u64) -> io::Result<()>
     set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes)
 }
 
-/// Lets calls that would sleep look into the interface's receive queue first, for so long
-/// (SO_BUSY_POLL, whole microseconds), and before the interrupts do where that is allowed
-/// (SO_PREFER_BUSY_POLL, Linux 5.11).
+/// Makes calls that would sleep poll the interface's receive queue for `time` first (SO_BUSY_POLL,
+/// whole microseconds), if possible with interrupts deferred (SO_PREFER_BUSY_POLL, Linux 5.11).
 ///
 /// # Errors
 /// `EPERM` without CAP_NET_ADMIN for more than net.core.busy_read.
 pub fn set_busy_poll(socket: &impl AsRawFd, time: std::time::Duration) -> io::Result<()> {
     let micros = libc::c_int::try_from(time.as_micros().max(1)).unwrap_or(libc::c_int::MAX);
     set_option(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, micros)?;
-    // Without it the interrupts go on beside the looking: less effect, the same meaning.
+    // Without it interrupts stay enabled during polling: less effect, same meaning.
     let _ = set_option(socket, libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, 1);
     Ok(())
 }
 
-/// The receive queue that this socket's packets came from last (SO_INCOMING_NAPI_ID); `None` when
-/// it does not tell: there busy polling has nothing to look at.
+/// Returns the NAPI id of the receive queue of this socket's last packet (SO_INCOMING_NAPI_ID);
+/// `None` when it has none, and busy polling has no queue to poll.
 #[must_use]
 pub fn napi_id(socket: &impl AsRawFd) -> Option<u32> {
     let mut room = [0; 4];
@@ -267,10 +267,10 @@ pub fn napi_id(socket: &impl AsRawFd) -> Option<u32> {
     Some(u32::from_ne_bytes(room)).filter(|&id| id > 0)
 }
 
-/// Lets the kernel cut what one call sends into datagrams of `bytes` payload (UDP GSO).
+/// Enables UDP GSO: the kernel splits the payload of one call into datagrams of `bytes` payload.
 ///
 /// # Errors
-/// Before Linux 4.18.
+/// Fails before Linux 4.18.
 pub fn set_udp_segment(socket: &impl AsRawFd, bytes: u16) -> io::Result<()> {
     set_option(
         socket,
@@ -280,15 +280,16 @@ pub fn set_udp_segment(socket: &impl AsRawFd, bytes: u16) -> io::Result<()> {
     )
 }
 
-/// Lets the kernel hand over several datagrams of one size in one call (UDP GRO).
+/// Enables UDP GRO: the kernel returns several datagrams of one size in one call.
 ///
 /// # Errors
-/// Before Linux 5.0.
+/// Fails before Linux 5.0.
 pub fn set_udp_coalescing(socket: &impl AsRawFd) -> io::Result<()> {
     set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1)
 }
 
-/// Receives as [`receive`], and tells the payload bytes of each datagram where several came as one.
+/// Receives as [`receive`]; also returns the payload bytes per datagram if the kernel merged
+/// several.
 ///
 /// # Errors
 /// As [`receive`].
@@ -298,7 +299,7 @@ pub fn receive_segments(
     room: &mut [u8],
     flags: Flags,
 ) -> io::Result<(usize, Option<u16>)> {
-    /// Room for the one message asked for.
+    /// Buffer for the requested control message.
     const CONTROL: usize = 64;
 
     let mut segment = None;
@@ -311,10 +312,11 @@ pub fn receive_segments(
     Ok((bytes, segment))
 }
 
-/// Datagrams that this socket refused because its receive buffer was full (SO_MEMINFO).
+/// Returns the number of datagrams dropped because this socket's receive buffer was full
+/// (SO_MEMINFO).
 ///
 /// # Errors
-/// What the kernel says; Linux 4.12 brought the option.
+/// Errors of `getsockopt`; the option exists since Linux 4.12.
 pub fn receive_queue_drops(socket: &impl AsRawFd) -> io::Result<u32> {
     // linux/sock_diag.h: nine u32, the last of which (SK_MEMINFO_DROPS) counts drops.
     const DROPS: usize = 8;
@@ -328,12 +330,12 @@ fn long(bytes: &[u8], offset: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(part.try_into().ok()?))
 }
 
-/// What TCP_INFO tells; fields that an older kernel lacks are `None`.
+/// Values of TCP_INFO; fields that an older kernel lacks are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpInfo {
-    /// Segments sent again since the connection began.
+    /// Segments retransmitted since the connection began.
     pub retransmits: u32,
-    /// Congestion window in segments.
+    /// Congestion window, segments.
     pub cwnd: u32,
     /// Maximum segment size for sending, bytes.
     pub mss: u32,
@@ -343,60 +345,60 @@ pub struct TcpInfo {
     pub rtt_us: u32,
     /// Variation of the round-trip time, us.
     pub rtt_variation_us: u32,
-    /// Time since payload arrived last, ms; the kernel counts it in ticks.
+    /// Time since payload was last received, ms, with the precision of kernel ticks.
     pub since_arrival_ms: u32,
-    /// Time since an acknowledgement arrived last, ms; the kernel counts it in ticks.
+    /// Time since an acknowledgement was last received, ms, with the precision of kernel ticks.
     pub since_acknowledgement_ms: u32,
-    /// Least round-trip time of the recent past, us.
+    /// Minimum round-trip time of the recent past, us.
     pub min_rtt_us: Option<u32>,
-    /// Rate of the latest deliveries, bytes per second.
+    /// Most recent delivery rate, bytes per second.
     pub delivery_rate: Option<u64>,
     /// Time with data to send, us.
     pub busy_us: Option<u64>,
-    /// Of that, limited by the peer's window, us.
+    /// Part of `busy_us` limited by the peer's receive window, us.
     pub receive_window_limited_us: Option<u64>,
-    /// Of that, limited by the send buffer, us.
+    /// Part of `busy_us` limited by the send buffer, us.
     pub send_buffer_limited_us: Option<u64>,
-    /// Segments that arrived with a congestion mark (Linux 4.18).
+    /// Segments delivered with an ECN congestion mark (Linux 4.18).
     pub delivered_marked: Option<u32>,
-    /// Bytes sent again (Linux 4.19).
+    /// Bytes retransmitted (Linux 4.19).
     pub retransmitted_bytes: Option<u64>,
-    /// Segments that arrived twice, as the receiver said (DSACK, Linux 4.19).
+    /// Segments that the receiver reported as duplicates (DSACK, Linux 4.19).
     pub duplicates_told: Option<u32>,
-    /// Times reordering was seen (Linux 4.19).
+    /// Reordering events detected (Linux 4.19).
     pub reordering_seen: Option<u32>,
-    /// Window that the peer offers, bytes (Linux 5.4).
+    /// Window advertised by the peer, bytes (Linux 5.4).
     pub send_window: Option<u32>,
-    /// Retransmission time-outs (Linux 6.7).
+    /// Retransmission timeouts (Linux 6.7).
     pub timeouts: Option<u16>,
-    /// Whether ECN was agreed on.
+    /// True if ECN was negotiated.
     pub ecn: bool,
 }
 
-/// Payload of a connection that the far kernel has not acknowledged, in bytes (SIOCOUTQ); the end of
-/// the stream counts as one.
+/// Returns the payload of a connection that the peer has not acknowledged, in bytes (SIOCOUTQ). The
+/// end of the stream counts as one byte.
 ///
 /// # Errors
-/// What the kernel says: not a connection.
+/// Errors of the ioctl: not a connection.
 pub fn unacknowledged(socket: &impl AsRawFd) -> io::Result<u64> {
     let mut bytes: libc::c_int = 0;
-    // SAFETY: TIOCOUTQ (the number of SIOCOUTQ) writes one int, and `bytes` is one that lives through
-    // the call.
+    // SAFETY: TIOCOUTQ (the number of SIOCOUTQ) writes one int, and `bytes` is one that lives
+    // through the call.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
-    // The kernel's count of a stream is not negative.
+    // The kernel's count for a stream is never negative.
     Ok(u64::try_from(bytes).unwrap_or(0))
 }
 
-/// Memory that a socket holds for its queues now, sending and receiving, in bytes (SO_MEMINFO).
+/// Returns the memory in a socket's send and receive queues, in bytes (SO_MEMINFO).
 ///
 /// # Errors
-/// What the kernel says; Linux 4.12 brought the option.
+/// Errors of `getsockopt`; the option exists since Linux 4.12.
 pub fn queued_memory(socket: &impl AsRawFd) -> io::Result<u64> {
-    // linux/sock_diag.h: received, its limit, being sent, its limit, kept in reserve, to be sent,
-    // options, backlog. What is to be sent contains what is being sent on a stream.
+    // linux/sock_diag.h: receive queue, its limit, memory in flight, its limit, forward allocation,
+    // send queue, options, backlog. On a stream, the send queue contains the memory in flight.
     const RECEIVED: usize = 0;
     const SENDING: usize = 2;
     const RESERVE: usize = 4;
@@ -417,7 +419,7 @@ pub fn queued_memory(socket: &impl AsRawFd) -> io::Result<u64> {
 /// Reads TCP_INFO (about 0.4 us).
 ///
 /// # Errors
-/// What the kernel says: not a TCP socket, or one that never connected.
+/// Errors of `getsockopt`: not a TCP socket, or one that never connected.
 pub fn tcp_info(socket: &impl AsRawFd) -> io::Result<TcpInfo> {
     let mut room = [0; 256];
     let length = option(socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut room)?;
@@ -425,7 +427,8 @@ pub fn tcp_info(socket: &impl AsRawFd) -> io::Result<TcpInfo> {
 }
 
 impl TcpInfo {
-    /// Offsets of `struct tcp_info` in linux/tcp.h; the kernel appends and never moves fields.
+    /// Uses the offsets of `struct tcp_info` in linux/tcp.h; the kernel appends fields and never
+    /// moves them.
     fn parse(bytes: &[u8]) -> Option<Self> {
         Some(Self {
             mss: word(bytes, 16)?,
@@ -436,7 +439,7 @@ impl TcpInfo {
             rtt_variation_us: word(bytes, 72)?,
             cwnd: word(bytes, 80)?,
             retransmits: word(bytes, 100)?,
-            // ~0 says that no round trip has been seen yet.
+            // All ones: no round trip measured yet.
             min_rtt_us: word(bytes, 148).filter(|&rtt| rtt != u32::MAX),
             delivery_rate: long(bytes, 160),
             busy_us: long(bytes, 168),
@@ -450,16 +453,16 @@ impl TcpInfo {
             timeouts: bytes
                 .get(240..242)
                 .map(|part| u16::from_ne_bytes([part[0], part[1]])),
-            // The sixth byte holds options, ECN among them (TCPI_OPT_ECN).
+            // Byte 5 holds the negotiated options, ECN among them (TCPI_OPT_ECN).
             ecn: bytes.get(5).is_some_and(|options| options & 8 != 0),
         })
     }
 }
 
-/// A second handle on the same socket, for a thread that looks on while another moves payload.
+/// Duplicates the handle of a socket, for a thread that reads counters while another moves payload.
 ///
 /// # Errors
-/// When the process has no file descriptor left.
+/// Fails when the process has no file descriptor left.
 pub fn watch(socket: &impl AsFd) -> io::Result<std::os::fd::OwnedFd> {
     socket.as_fd().try_clone_to_owned()
 }
@@ -475,10 +478,10 @@ mod tests {
         let far = UdpSocket::bind("127.0.0.1:0").unwrap();
         near.connect(far.local_addr().unwrap()).unwrap();
         far.connect(near.local_addr().unwrap()).unwrap();
-        assert_eq!(send(&near, b"question", Flags::NONE).unwrap(), 8);
+        assert_eq!(send(&near, b"datagram", Flags::NONE).unwrap(), 8);
         let mut room = [0; 64];
         assert_eq!(receive(&far, &mut room, Flags::NONE).unwrap(), 8);
-        assert_eq!(&room[..8], b"question");
+        assert_eq!(&room[..8], b"datagram");
         let empty = receive(&far, &mut room, Flags::DONT_WAIT).unwrap_err();
         assert_eq!(empty.kind(), io::ErrorKind::WouldBlock);
         assert!(path_mtu(&near, false).unwrap() >= 576);

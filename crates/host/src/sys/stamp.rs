@@ -1,8 +1,8 @@
-//! The kernel's time stamps of packets (SO_TIMESTAMPING): when one passed which place.
+//! Kernel timestamps of packets (SO_TIMESTAMPING).
 //!
-//! Stamps of packets that leave come back through the socket's error queue, after the call; those
-//! of packets that arrive come with the packet. All are of CLOCK_REALTIME; [`Bridge`] carries them
-//! over to the clock that everything else here uses.
+//! Timestamps of sent packets arrive in the socket's error queue after the call; those of received
+//! packets arrive with the packet. Both use CLOCK_REALTIME; [`Bridge`] converts them to the
+//! monotonic clock used everywhere else.
 
 use std::io;
 use std::mem;
@@ -14,41 +14,40 @@ use super::clock::{self, Nanos};
 use super::message::{self, Notice};
 use super::socket::Flags;
 
-/// A place on a packet's way out at which the kernel stamps it.
+/// Point in the transmit path at which the kernel takes a timestamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// It was handed to the queueing discipline (SCM_TSTAMP_SCHED).
+    /// Passed to the queueing discipline (SCM_TSTAMP_SCHED).
     Queued,
-    /// The driver has taken it (SCM_TSTAMP_SND).
+    /// Passed to the driver (SCM_TSTAMP_SND).
     Driver,
 }
 
-/// One stamp, by the clocks that gave it.
+/// Software and hardware timestamp of one packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
-    /// The kernel's, on CLOCK_REALTIME.
+    /// Kernel timestamp on CLOCK_REALTIME.
     pub software_ns: Option<Nanos>,
-    /// The device's, on its own clock.
+    /// Device timestamp on the device's own clock.
     pub hardware_ns: Option<Nanos>,
 }
 
-/// The stamp of a packet that left.
+/// Timestamp of a sent packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Departure {
-    /// Which packet: datagrams are numbered from 0 by send call, a stream by the last byte of each.
+    /// Identity of the packet: datagrams are numbered from 0 by send call, streams by the last byte
+    /// of each call.
     pub id: u32,
-    /// Where it was.
     pub place: Place,
-    /// When.
     pub stamp: Stamp,
 }
 
-/// Asks for the stamps of everything that leaves and arrives from now on.
+/// Enables timestamps of all packets sent and received from now on.
 ///
-/// Numbers of departures begin with the next send call (a stream's with its next byte).
+/// Numbering of sent packets starts with the next send call (of a stream with its next byte).
 ///
 /// # Errors
-/// What `setsockopt` says.
+/// Errors of `setsockopt`.
 pub fn enable(socket: &impl AsRawFd, stream: bool) -> io::Result<()> {
     let basic = libc::SOF_TIMESTAMPING_SOFTWARE
         | libc::SOF_TIMESTAMPING_RAW_HARDWARE
@@ -59,9 +58,10 @@ pub fn enable(socket: &impl AsRawFd, stream: bool) -> io::Result<()> {
         | libc::SOF_TIMESTAMPING_TX_HARDWARE
         | libc::SOF_TIMESTAMPING_OPT_ID
         | libc::SOF_TIMESTAMPING_OPT_TSONLY;
-    // Without it the kernel leaves its own stamp of a departure to a device that stamps (Linux 4.14).
+    // Without this flag the kernel takes no software timestamp if the device takes one (Linux
+    // 4.14).
     let both = libc::SOF_TIMESTAMPING_OPT_TX_SWHW;
-    // Counts a stream's bytes from the option on, also while some are unacknowledged (Linux 6.2).
+    // Counts a stream's bytes from this call on, even if some are unacknowledged (Linux 6.2).
     let by_byte = if stream { OPT_ID_TCP } else { 0 };
     let mut tried = Ok(());
     for more in [both | by_byte, both, 0] {
@@ -73,12 +73,15 @@ pub fn enable(socket: &impl AsRawFd, stream: bool) -> io::Result<()> {
     tried
 }
 
-/// Waits until the kernel stamps arrivals: it begins to a while after the first socket of the machine asked
-/// for that, once a worker of its own comes to it, and a busy machine lets that wait for long. Whether it
-/// does now; while `true` was not said, packets come without stamps.
+/// Waits until the kernel timestamps received packets; returns false if it does not within
+/// `patience`.
+///
+/// The kernel enables receive timestamps in a worker thread after the first socket of the machine
+/// requested them; on a busy machine that can take long. Until then packets arrive without
+/// timestamps.
 ///
 /// # Errors
-/// What sockets say; none where the loopback interface is down, and nothing can be seen.
+/// Errors of socket calls, for example without a loopback interface that is up.
 pub fn await_arrivals(patience: Duration) -> io::Result<bool> {
     const PAUSE_NS: Nanos = 200_000;
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
@@ -90,7 +93,7 @@ pub fn await_arrivals(patience: Duration) -> io::Result<bool> {
     let until = clock::now() + u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
     loop {
         socket.send(&[0])?;
-        // Its own datagram is there by the time that the call is back, or a little later.
+        // The datagram to itself has usually arrived when the call returns, or shortly after.
         clock::sleep_until(clock::now() + PAUSE_NS);
         match receive(&socket, &mut [0; 1], Flags::DONT_WAIT) {
             Ok((_, stamp)) if stamp.software_ns.is_some() => return Ok(true),
@@ -125,10 +128,11 @@ fn set(socket: &impl AsRawFd, flags: libc::c_uint) -> io::Result<()> {
     }
 }
 
-/// Room for the control messages of one call: stamps, and a notice of the error queue.
+/// Buffer for the control messages of one call: timestamps, and an entry of the error queue.
 const CONTROL: usize = 512;
 
-/// `struct scm_timestamping`: three timespecs, the first of the kernel, the third of the device.
+/// Parses `struct scm_timestamping`: three timespecs, the first from the kernel, the third from the
+/// device.
 fn stamp_of(data: &[u8]) -> Stamp {
     const WORD: usize = mem::size_of::<libc::time_t>();
     let word = |index: usize| -> Option<i64> {
@@ -150,10 +154,10 @@ fn stamp_of(data: &[u8]) -> Stamp {
     }
 }
 
-/// Receives on a connected socket as [`super::socket::receive`] does, with the arrival's stamp.
+/// Receives on a connected socket, with the receive timestamp.
 ///
 /// # Errors
-/// What `recvmsg` says.
+/// Errors of `recvmsg`.
 #[inline]
 pub fn receive(socket: &impl AsRawFd, room: &mut [u8], flags: Flags) -> io::Result<(usize, Stamp)> {
     let mut stamp = Stamp::default();
@@ -168,10 +172,10 @@ pub fn receive(socket: &impl AsRawFd, room: &mut [u8], flags: Flags) -> io::Resu
 /// `SIOCGSTAMPNS_NEW` of linux/sockios.h (Linux 5.1): 0x89, 7, two 64-bit words.
 const LAST_ARRIVAL: libc::Ioctl = libc::_IOR::<[i64; 2]>(0x89, 7);
 
-/// When the datagram that a socket gave last had arrived, on CLOCK_REALTIME.
+/// Returns the receive timestamp of the datagram that the socket returned last, on CLOCK_REALTIME.
 ///
-/// The first question has the kernel stamp arrivals from then on, some 20 ns each, for all of the
-/// machine. `None` before anything that was stamped; a stream never tells.
+/// The first call makes the kernel timestamp received packets of the whole machine from then on, at
+/// about 20 ns each. `None` before a timestamped packet, and always for a stream.
 #[must_use]
 pub fn last_arrival(socket: &impl AsRawFd) -> Option<Nanos> {
     let mut time = [0_i64; 2];
@@ -184,10 +188,10 @@ pub fn last_arrival(socket: &impl AsRawFd) -> Option<Nanos> {
     seconds?.checked_mul(1_000_000_000)?.checked_add(nanos?)
 }
 
-/// Takes the next stamp of a departure from the error queue; `None` when there is none.
+/// Takes the next transmit timestamp from the error queue; `None` when there is none.
 ///
 /// # Errors
-/// What `recvmsg` says.
+/// Errors of `recvmsg`.
 pub fn departure(socket: &impl AsRawFd) -> io::Result<Option<Departure>> {
     let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
     let (mut stamp, mut passed) = (Stamp::default(), None);
@@ -205,7 +209,7 @@ pub fn departure(socket: &impl AsRawFd) -> io::Result<Option<Departure>> {
     }
 }
 
-/// Which packet a notice is about, and where it was; `None` for one that is no stamp.
+/// Returns number and transmit point of an error queue entry; `None` if it is no timestamp.
 fn passage_of(notice: &Notice) -> Option<(u32, Place)> {
     const ORIGIN_TIMESTAMPING: u8 = 4;
     let place = match (notice.origin, notice.info) {
@@ -216,19 +220,19 @@ fn passage_of(notice: &Notice) -> Option<(u32, Place)> {
     Some((notice.data, place))
 }
 
-/// Carries times of CLOCK_REALTIME over to CLOCK_MONOTONIC.
+/// Converter from CLOCK_REALTIME to CLOCK_MONOTONIC.
 ///
-/// Both run at the same rate; only somebody who sets the time moves one against the other.
+/// Both clocks run at the same rate; only setting the system time changes their difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bridge {
-    /// Real time less monotonic time.
+    /// Real time minus monotonic time.
     ahead_ns: i64,
-    /// Half the time that the best reading of both took.
+    /// Half the duration of the best reading of both clocks.
     error_ns: Nanos,
 }
 
 impl Bridge {
-    /// Reads both clocks until they were read close together.
+    /// Reads both clocks several times and keeps the closest pair.
     #[must_use]
     pub fn now() -> Self {
         const TRIES: usize = 64;
@@ -251,20 +255,20 @@ impl Bridge {
         best
     }
 
-    /// The monotonic time of a real one.
+    /// Converts a real time to monotonic time.
     #[inline]
     #[must_use]
     pub fn monotonic(&self, real_ns: Nanos) -> Nanos {
         real_ns.wrapping_sub(self.ahead_ns as u64)
     }
 
-    /// How far a carried time may be off.
+    /// Returns the error bound of a converted time.
     #[must_use]
     pub fn error_ns(&self) -> Nanos {
         self.error_ns
     }
 
-    /// How far the two clocks have been moved against each other since an earlier reading.
+    /// Returns the step between the two clocks since an earlier reading.
     #[must_use]
     pub fn moved_since(&self, earlier: &Self) -> Nanos {
         self.ahead_ns.abs_diff(earlier.ahead_ns)
@@ -332,11 +336,11 @@ mod tests {
             return;
         }
         let mut seen = 0;
-        // Stamping of arrivals begins a little after the first socket asks for it.
+        // Receive timestamps start shortly after the first socket requests them.
         for number in 0..50 {
             let bridge = Bridge::now();
             let before = clock::now();
-            send(&near, b"question", Flags::NONE).unwrap();
+            send(&near, b"datagram", Flags::NONE).unwrap();
             let (bytes, arrived) = receive(&far, &mut [0; 64], Flags::NONE).unwrap();
             let after = clock::now();
             assert_eq!(bytes, 8);
@@ -365,7 +369,7 @@ mod tests {
         let far = UdpSocket::bind("127.0.0.1:0").unwrap();
         near.connect(far.local_addr().unwrap()).unwrap();
         assert_eq!(last_arrival(&far), None, "nothing came yet");
-        // Stamping of arrivals begins a little after the first socket asks for it.
+        // Receive timestamps start shortly after the first socket requests them.
         std::thread::sleep(std::time::Duration::from_millis(20));
         let before = clock::real();
         near.send(b"one").unwrap();

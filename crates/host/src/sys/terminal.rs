@@ -1,5 +1,5 @@
-//! The terminal as it was before a screen or an editor took it over, and putting it back from wherever the
-//! process ends.
+//! Terminal state: saved before a full-screen view or an editor changes it, and restored on every
+//! way the process ends.
 
 use std::fs::File;
 use std::io;
@@ -12,48 +12,48 @@ use rustix::termios::{
     OptionalActions, QueueSelector, Termios, isatty, tcflush, tcgetattr, tcsetattr,
 };
 
-/// Settings of the terminal when it was first taken over: a process has one terminal.
+/// Terminal settings before the first change: a process has one terminal.
 static BEFORE: OnceLock<Termios> = OnceLock::new();
 
-/// What somebody has of the terminal: nothing, its settings, or its screen as well.
+/// Changed state of the terminal: none, its settings, or also its screen.
 static TAKEN: AtomicU8 = AtomicU8::new(NOTHING);
 
 const NOTHING: u8 = 0;
 const SETTINGS: u8 = 1;
 const SCREEN: u8 = 2;
 
-/// Leaves the alternate screen and shows the cursor (xterm, `rmcup` and `cnorm` of its terminfo).
+/// Leaves the alternate screen and shows the cursor (xterm, terminfo `rmcup` and `cnorm`).
 const LEAVE: &[u8] = b"\x1b[?1049l\x1b[?25h";
 
-/// How long a terminal may take to show what it was given before: one that was stopped (Ctrl-S) takes for ever.
+/// Longest wait for a terminal that accepts no output: one stopped by Ctrl-S never does.
 const DRAIN: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 200_000_000,
 };
 
-/// For a look that waits for nothing.
+/// Timeout of a poll that does not wait.
 const NOW: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 0,
 };
 
-/// Puts the terminal back when it is dropped, and so does a signal that ends the process before.
+/// Guard that restores the terminal when dropped. A signal that ends the process restores it too.
 #[derive(Debug)]
 pub struct Taken(());
 
 impl Taken {
-    /// For who changes the settings of the terminal on standard input.
+    /// Creates a guard for changed settings of the terminal on standard input.
     ///
     /// # Errors
-    /// What `tcgetattr(3)` says: it is none.
+    /// Errors of `tcgetattr(3)`: not a terminal.
     pub fn settings() -> io::Result<Self> {
         Self::of(SETTINGS)
     }
 
-    /// For who also draws on the alternate screen of standard output.
+    /// Creates a guard for changed settings and the alternate screen of standard output.
     ///
     /// # Errors
-    /// What `tcgetattr(3)` says: it is none.
+    /// Errors of `tcgetattr(3)`: not a terminal.
     pub fn screen() -> io::Result<Self> {
         Self::of(SCREEN)
     }
@@ -72,25 +72,27 @@ impl Drop for Taken {
     }
 }
 
-/// Puts the terminal back as it was, once, if somebody has taken it.
+/// Restores the terminal once, if it was changed.
 ///
-/// Safe in a signal handler: system calls and atomic loads, no memory, no lock, and none of it waits long for a
-/// terminal that takes no more.
+/// Safe in a signal handler: only system calls and atomic loads, no allocation and no lock. It
+/// never waits long for a terminal that accepts no output.
 pub fn put_back() {
     let taken = TAKEN.load(Ordering::Acquire);
     let Some(before) = BEFORE.get().filter(|_| taken != NOTHING) else {
         return;
     };
-    // A terminal that is gone has nothing to be put back.
+    // Errors are ignored: a closed terminal has no state to restore.
     let _ = tcsetattr(stdin(), OptionalActions::Now, before);
     if taken == SCREEN && takes_output() {
         let _ = rustix::io::write(stdout(), LEAVE);
     }
-    // Last: a handler that comes meanwhile does all of it again, which is better than half.
+    // Last: a signal handler in the meantime restores everything again, which is better than half
+    // of it.
     TAKEN.store(NOTHING, Ordering::Release);
 }
 
-/// Whether a write to standard output would go through now or soon; one to a stopped terminal waits without end.
+/// Returns whether a write to standard output succeeds now or soon; a write to a stopped terminal
+/// blocks forever.
 #[must_use]
 pub fn takes_output() -> bool {
     let out = stdout();
@@ -98,13 +100,13 @@ pub fn takes_output() -> bool {
     poll(&mut asked, Some(&DRAIN)).is_ok() && asked[0].revents().contains(PollFlags::OUT)
 }
 
-/// Lets standard output and standard error go nowhere from here on, each where it is a terminal: a program that
-/// is to end would wait without end for one that nobody reads.
+/// Redirects standard output and standard error to /dev/null where they are terminals. Otherwise a
+/// program that should exit would wait forever for a stopped terminal.
 pub fn leave_unread() {
     let Ok(nowhere) = File::options().write(true).open("/dev/null") else {
         return;
     };
-    // What cannot be put in its place stays what it was.
+    // A stream that cannot be redirected stays as it was.
     if isatty(stdout()) {
         let _ = dup2_stdout(&nowhere);
     }
@@ -113,14 +115,14 @@ pub fn leave_unread() {
     }
 }
 
-/// Throws away what was typed on the terminal on standard input and nobody has read.
+/// Discards unread input of the terminal on standard input.
 pub fn forget_typed() {
-    // What is no terminal has nobody who types.
+    // Fails if standard input is not a terminal: then there is no typed input.
     let _ = tcflush(stdin(), QueueSelector::IFlush);
 }
 
-/// What was typed on the terminal on standard input and nobody has read, a few keys at most; nothing where a read would
-/// wait.
+/// Reads pending input of the terminal on standard input, a few keys at most; empty where a read
+/// would block.
 #[must_use]
 pub fn typed() -> Vec<u8> {
     let input = stdin();
@@ -134,7 +136,8 @@ pub fn typed() -> Vec<u8> {
     bytes[..read].to_vec()
 }
 
-/// Whether the terminal on standard input has gone away: whoever reads from it then waits for nobody.
+/// Returns whether the terminal on standard input was closed, so that a read from it returns no
+/// more input.
 #[must_use]
 pub fn has_hung_up() -> bool {
     let input = stdin();

@@ -1,17 +1,18 @@
-//! Waking a thread that sleeps in a system call.
+//! Interruption of a thread that sleeps in a system call, thread names and timer slack.
 //!
-//! A receive time-out would do the same, but the kernel arms and removes a timer for each call that
-//! sleeps: 1.6 % of a blocking round trip. A signal costs only when it is sent.
+//! A receive timeout could replace the interruption, but the kernel then arms and removes a timer
+//! for each call that sleeps: 1.6 % of a blocking round trip. A signal costs time only when it is
+//! sent.
 
 use std::io;
 use std::mem;
 
-/// A thread of this process, as the kernel numbers it.
+/// Kernel id of a thread of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadId(libc::pid_t);
 
-/// Its default is to be ignored, so one that comes late does no harm. The kernel itself sends it
-/// only for sockets that asked for it (F_SETOWN), and ours do not.
+/// Signal for wake-ups. Its default action is to be ignored, so a late one is harmless. The kernel
+/// sends it only for sockets with an owner (F_SETOWN), which sockets of this program do not have.
 const SIGNAL: libc::c_int = libc::SIGURG;
 
 extern "C" fn interrupt(_: libc::c_int) {}
@@ -23,32 +24,32 @@ impl std::fmt::Display for ThreadId {
 }
 
 impl ThreadId {
-    /// The calling thread.
+    /// Returns the id of the calling thread.
     #[must_use]
     pub fn current() -> Self {
         // SAFETY: the call takes nothing and cannot fail.
         Self(unsafe { libc::gettid() })
     }
 
-    /// Makes the system call that the thread sleeps in return `Interrupted`; without effect when it
-    /// does not sleep, or has ended.
+    /// Makes the system call in which the thread sleeps return `Interrupted`; no effect when it
+    /// does not sleep or has ended.
     pub fn wake(self) {
-        // SAFETY: the call takes no pointers; a thread that is gone is an error and no more, because
-        // the process is named too, and `interrupt` is installed before any thread is woken.
+        // SAFETY: the call takes no pointers. A thread that has ended only causes an error, because
+        // the process id is passed too, and `interrupt` is installed before any thread is woken.
         unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), self.0, SIGNAL) };
     }
 }
 
-/// Names the calling thread for tools that look on, in at most 15 bytes.
+/// Sets the name of the calling thread for monitoring tools; at most 15 bytes are kept.
 ///
-/// The kernel's tracepoints know a thread by this name in every process-number namespace; by its
-/// number only in the first.
+/// Kernel tracepoints report this name in every PID namespace, but the thread id only as seen in
+/// the initial one.
 ///
 /// # Errors
-/// When the name holds a zero byte.
+/// Fails when the name contains a zero byte.
 pub fn rename(name: &str) -> io::Result<()> {
     let name = std::ffi::CString::new(name)?;
-    // SAFETY: the name ends with a zero and lives through the call; longer ones are cut.
+    // SAFETY: the name ends with a zero and lives through the call; longer ones are truncated.
     let result = unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
     if result == 0 {
         Ok(())
@@ -57,22 +58,22 @@ pub fn rename(name: &str) -> io::Result<()> {
     }
 }
 
-/// Has the calling thread's timers come when they are due: the kernel otherwise puts off those of ordinary threads by up
-/// to 50 us, to let some come together.
+/// Disables timer slack for the calling thread. By default the kernel delays timers of ordinary
+/// threads by up to 50 us to batch them.
 pub fn keep_time() {
     const LEAST_NS: libc::c_ulong = 1;
-    // SAFETY: the call takes a number, and fails for none.
+    // SAFETY: the call takes a number and cannot fail.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, LEAST_NS) };
 }
 
-/// Lets [`ThreadId::wake`] interrupt calls of this process. May be called again.
+/// Installs the signal handler for [`ThreadId::wake`]. May be called repeatedly.
 ///
 /// # Errors
-/// What the kernel says.
+/// Errors of `sigaction(2)`.
 pub fn prepare_wakes() -> io::Result<()> {
     // SAFETY: a sigaction is integers and a pointer; all zeros is valid: an empty mask, no flags.
     let mut action: libc::sigaction = unsafe { mem::zeroed() };
-    // Without SA_RESTART: the interrupted call is to return.
+    // Without SA_RESTART: the interrupted call has to return.
     action.sa_sigaction = interrupt as extern "C" fn(libc::c_int) as libc::sighandler_t;
     // SAFETY: the action is readable through the call; its handler does nothing, which is allowed
     // at any moment in any thread.
@@ -94,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_keeps_time_has_no_slack() {
-        // SAFETY: the call takes nothing.
+        // SAFETY: the call takes no pointers.
         let slack_ns = || unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) };
         let before = slack_ns();
         let other = std::thread::spawn(move || {
@@ -117,7 +118,7 @@ mod tests {
         });
         let id = id.recv().unwrap();
         while !sleeper.is_finished() {
-            // It may not sleep yet when the first one comes.
+            // The thread may not sleep yet at the first wake-up.
             id.wake();
             std::thread::sleep(Duration::from_millis(1));
         }

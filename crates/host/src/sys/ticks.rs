@@ -1,5 +1,5 @@
-//! The cheapest counter that time can be told from: for durations of single calls, where reading the
-//! kernel's clock would cost more than it times.
+//! Tick counter with the cheapest read, for durations of single calls: a read of the kernel's clock
+//! would cost more than such a call.
 
 use std::sync::OnceLock;
 
@@ -9,7 +9,7 @@ mod hand;
 
 pub use hand::now;
 
-/// What is counted.
+/// Source of ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The processor's time-stamp counter.
@@ -19,7 +19,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// As the record has it.
+    /// Returns the name used in records.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -29,8 +29,8 @@ impl Source {
     }
 }
 
-/// What this machine's calls are timed with: the time-stamp counter where it runs at one rate in all
-/// power states and the kernel trusts it across cores (it is its own clock source), else the clock.
+/// Returns the source for this machine: the time-stamp counter where its rate is constant in all
+/// power states and the kernel trusts it across cores (as its clock source), else the clock.
 #[must_use]
 pub fn source() -> Source {
     static FOUND: OnceLock<Source> = OnceLock::new();
@@ -46,10 +46,11 @@ pub fn source() -> Source {
     })
 }
 
-/// The counter now (9 ns for the time-stamp counter on the 2-core VM, 21 ns for the clock).
+/// Reads the counter (9 ns for the time-stamp counter on the 2-core VM, 21 ns for the clock).
 ///
-/// Readings of one source subtract. The processor may read a little early: nothing orders it with
-/// loads and stores around it, which moves a call by a few nanoseconds.
+/// Only differences of one source have a meaning. The processor may execute the read slightly
+/// early, because it is not ordered with surrounding loads and stores: an error of a few
+/// nanoseconds.
 #[inline]
 #[must_use]
 pub fn read(source: Source) -> u64 {
@@ -62,8 +63,8 @@ pub fn read(source: Source) -> u64 {
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn tsc() -> u64 {
-    // SAFETY: every x86-64 processor has the instruction; where the kernel forbids it to programs
-    // (PR_SET_TSC), it does so for the vDSO's clock too.
+    // SAFETY: every x86-64 processor has the instruction; where the kernel disables it
+    // (PR_SET_TSC), the vDSO clock is disabled too.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
@@ -76,7 +77,8 @@ fn tsc() -> u64 {
 #[cfg(target_arch = "x86_64")]
 fn tsc_is_invariant() -> bool {
     use std::arch::x86_64::__cpuid;
-    /// AMD and Intel alike: leaf with the power management facts, and its invariance bit.
+    /// CPUID leaf with the power management features, and its invariant-TSC bit; equal for AMD and
+    /// Intel.
     const POWER_LEAF: u32 = 0x8000_0007;
     const INVARIANT: u32 = 1 << 8;
     __cpuid(0x8000_0000).eax >= POWER_LEAF && __cpuid(POWER_LEAF).edx & INVARIANT != 0
@@ -87,7 +89,7 @@ fn tsc_is_invariant() -> bool {
     false
 }
 
-/// A moment on both clocks, by which counts become times.
+/// Simultaneous reading of both clocks, used to convert ticks to time.
 #[derive(Clone, Copy, Debug)]
 pub struct Anchor {
     ticks: u64,
@@ -95,14 +97,14 @@ pub struct Anchor {
 }
 
 impl Anchor {
-    /// Now, on both. Of a few readings the one with the least between them counts.
+    /// Reads both clocks; of a few readings, the shortest is kept.
     #[must_use]
     pub fn now(source: Source) -> Self {
         Self::within(source, 0).1
     }
 
-    /// Now, on both, by the first reading of a few that took no more steps than this, or by the shortest; with the steps
-    /// that it took.
+    /// Reads both clocks, and stops early at a reading within `steps` ticks. Returns the ticks that
+    /// the reading took, too.
     fn within(source: Source, steps: u64) -> (u64, Self) {
         let mut best = (u64::MAX, Self { ticks: 0, ns: 0 });
         for _ in 0..5 {
@@ -121,7 +123,7 @@ impl Anchor {
         best
     }
 
-    /// Steps per second between two moments; `None` when no time lies between them.
+    /// Returns the tick rate between two readings, Hz; `None` when no time lies between them.
     #[must_use]
     pub fn hz_until(&self, later: &Self) -> Option<f64> {
         let ns = later.ns.checked_sub(self.ns).filter(|&ns| ns > 0)?;
@@ -129,14 +131,14 @@ impl Anchor {
         Some(ticks as f64 * 1e9 / ns as f64)
     }
 
-    /// The time of the clock at which the counter shows `ticks`, at so many steps per second.
+    /// Converts a tick count to time at a tick rate of `hz`.
     #[must_use]
     pub fn ns_at(&self, ticks: u64, hz: f64) -> Nanos {
         let ahead = ticks.wrapping_sub(self.ticks) as i64 as f64 * 1e9 / hz;
         self.ns.saturating_add_signed(ahead as i64)
     }
 
-    /// What the counter shows at a time of the clock, at so many steps per second.
+    /// Converts a time to a tick count at a tick rate of `hz`.
     #[must_use]
     pub fn ticks_at(&self, ns: Nanos, hz: f64) -> u64 {
         if ns <= self.ns {
@@ -147,7 +149,8 @@ impl Anchor {
     }
 }
 
-/// Steps of a source per second, found once in 5 ms: good to a few thousandths of a percent.
+/// Returns the tick rate of a source, Hz. Measured once over 5 ms: accurate to a few thousandths of
+/// a percent.
 #[must_use]
 pub fn hz(source: Source) -> f64 {
     static FOUND: OnceLock<f64> = OnceLock::new();

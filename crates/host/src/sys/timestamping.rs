@@ -1,4 +1,4 @@
-//! Kernel time stamps of datagrams (SO_TIMESTAMPING), tried on loopback.
+//! Probe of software packet timestamps (SO_TIMESTAMPING) on loopback.
 
 use std::io;
 use std::net::UdpSocket;
@@ -7,22 +7,22 @@ use std::time::Duration;
 use super::socket::Flags;
 use super::stamp;
 
-/// Which software stamps loopback gave.
+/// Software timestamps received on loopback.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamps {
-    /// Of a datagram on its way out, through the error queue.
+    /// For a sent datagram, through the error queue.
     pub transmit: bool,
-    /// Of a datagram that arrived.
+    /// For a received datagram.
     pub receive: bool,
 }
 
-/// Sends datagrams to itself over 127.0.0.1 and looks for the kernel's stamps.
+/// Sends datagrams to itself over 127.0.0.1 and collects the kernel's timestamps.
 ///
 /// # Errors
-/// When loopback does not carry the datagrams or the kernel refuses the option.
+/// Fails when loopback does not carry the datagrams or the kernel rejects the option.
 pub fn software_on_loopback() -> io::Result<Stamps> {
-    // Stamping of arrivals starts a little after the first socket asks for it, so the first
-    // datagrams may come without.
+    // Receive timestamps start shortly after the first socket requests them, so the first datagrams
+    // may lack them.
     const TRIES: u32 = 20;
     let socket = UdpSocket::bind("127.0.0.1:0")?;
     socket.connect(socket.local_addr()?)?;

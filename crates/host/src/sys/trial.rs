@@ -1,4 +1,4 @@
-//! Tries a kernel feature and lets go of it again; nothing outside the calling process changes.
+//! Probes of kernel features: each is used once and released; nothing outside this process changes.
 
 use std::io;
 use std::mem;
@@ -9,7 +9,7 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 /// Opens and closes an AF_XDP socket (needs CAP_NET_RAW).
 ///
 /// # Errors
-/// `EAFNOSUPPORT` where the kernel has none, `EPERM` without the capability.
+/// `EAFNOSUPPORT` without kernel support, `EPERM` without the capability.
 pub fn af_xdp() -> io::Result<()> {
     socket2::Socket::new(
         socket2::Domain::from(libc::AF_XDP),
@@ -19,10 +19,10 @@ pub fn af_xdp() -> io::Result<()> {
     .map(drop)
 }
 
-/// Makes and drops an io_uring of one entry.
+/// Creates and drops an io_uring of one entry.
 ///
 /// # Errors
-/// `ENOSYS` where the kernel has none (or a container's filter hides it), `EPERM` where
+/// `ENOSYS` without kernel support (or when a container's filter blocks it), `EPERM` where
 /// kernel.io_uring_disabled forbids it.
 pub fn io_uring() -> io::Result<()> {
     // struct io_uring_params: 120 bytes, all zeros for the defaults.
@@ -32,12 +32,12 @@ pub fn io_uring() -> io::Result<()> {
     own(fd).map(drop)
 }
 
-/// An event that [`perf_event`] opens.
+/// Event opened by [`perf_event`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PerfEvent {
     /// Task clock (software), user space only.
     TaskClockUser,
-    /// Task clock, the kernel's part included: what profiles of the network stack need.
+    /// Task clock with kernel time, as needed for profiles of the network stack.
     TaskClockKernel,
     /// Processor cycles in user space, from the performance-monitoring unit.
     Cycles,
@@ -46,15 +46,15 @@ pub enum PerfEvent {
 /// Opens and closes a counter on the calling thread.
 ///
 /// # Errors
-/// `EACCES` or `EPERM` where kernel.perf_event_paranoid forbids it, `ENOENT` or `EOPNOTSUPP` where
-/// there is no such unit (many virtual machines), `ENOSYS` where the kernel has no perf.
+/// `EACCES` or `EPERM` where kernel.perf_event_paranoid forbids it, `ENOENT` or `EOPNOTSUPP`
+/// without such a unit (many virtual machines), `ENOSYS` in a kernel without perf.
 pub fn perf_event(event: PerfEvent) -> io::Result<()> {
     const HARDWARE: u32 = 0;
     const SOFTWARE: u32 = 1;
     const CPU_CYCLES: u64 = 0;
     const TASK_CLOCK: u64 = 1;
-    // Bits of the flag word of perf_event_attr; C bit fields start at the least significant bit on
-    // little-endian machines and at the most significant one on big-endian machines.
+    // Bit numbers in the flag word of perf_event_attr. C bit fields start at the least significant
+    // bit on little-endian machines and at the most significant one on big-endian machines.
     const DISABLED: u32 = 0;
     const EXCLUDE_KERNEL: u32 = 5;
     const EXCLUDE_HV: u32 = 6;
@@ -98,7 +98,7 @@ pub fn perf_event(event: PerfEvent) -> io::Result<()> {
     const ANY_CPU: libc::c_int = -1;
     const NO_GROUP: libc::c_int = -1;
     const CLOSE_ON_EXEC: libc::c_ulong = 8;
-    // SAFETY: the kernel reads as many bytes at the pointer as the attribute's size field says.
+    // SAFETY: the kernel reads as many bytes at the pointer as the attribute's size field states.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
@@ -112,29 +112,31 @@ pub fn perf_event(event: PerfEvent) -> io::Result<()> {
     own(fd).map(drop)
 }
 
-/// How far a child process came with namespaces of its own.
+/// Result of creating namespaces in a child process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UserNamespace {
-    /// It made a user namespace and a network in it, and configured that network.
+    /// The child created a user namespace and a network namespace, and configured the network.
     Works,
-    /// No user namespace, with the error number.
+    /// Creating a user namespace failed, with this error number.
     Refused(i32),
-    /// A user namespace, but without power over a network in it: a security module holds it back.
+    /// The user namespace grants no capabilities over a network namespace (error number):
+    /// restricted by a security module.
     Powerless(i32),
 }
 
-/// Makes user and network namespaces in a child process and lets them die with it.
+/// Creates user and network namespaces in a child process; they end with it.
 ///
-/// The calling process stays where it is.
+/// The namespaces of the calling process do not change.
 ///
 /// # Errors
-/// When the child could not be made or its end could not be read (a process that ignores SIGCHLD).
+/// Fails when the child could not be created or its exit could not be read (in a process that
+/// ignores SIGCHLD).
 pub fn user_namespace() -> io::Result<UserNamespace> {
-    // Both steps report their error number in the exit code, which has 8 bits; Linux numbers end
-    // at 133, those of `unshare` and of SIOCSIFFLAGS well below 64.
+    // Both steps report their error number in the exit code, which has 8 bits. Linux error numbers
+    // end at 133, those of `unshare` and of SIOCSIFFLAGS well below 64.
     const POWERLESS: i32 = 0x80;
-    // SAFETY: the child calls nothing but async-signal-safe functions (system calls and errno)
-    // before `_exit`, so it does not matter which locks other threads held.
+    // SAFETY: the child calls only async-signal-safe functions (system calls and errno) before
+    // `_exit`, so locks held by other threads do not matter.
     let child = unsafe { libc::fork() };
     match child {
         -1 => return Err(io::Error::last_os_error()),
@@ -146,7 +148,7 @@ pub fn user_namespace() -> io::Result<UserNamespace> {
                     Ok(()) => 0,
                 },
             };
-            // SAFETY: ends the child without running anything of the parent's.
+            // SAFETY: ends the child without running any exit handler of the parent.
             unsafe { libc::_exit(code) }
         }
         _ => {}
@@ -163,11 +165,11 @@ pub fn user_namespace() -> io::Result<UserNamespace> {
         Some(0) => Ok(UserNamespace::Works),
         Some(code) if code & POWERLESS != 0 => Ok(UserNamespace::Powerless(code & 0x7f)),
         Some(code) => Ok(UserNamespace::Refused(code)),
-        None => Err(io::Error::other("the trial process was killed")),
+        None => Err(io::Error::other("the probe process was killed")),
     }
 }
 
-/// Leaves a namespace for a new one; for the forked child alone.
+/// Moves the forked child into a new namespace.
 fn unshare(kind: libc::c_int) -> Result<(), i32> {
     // SAFETY: no pointers; the child has one thread.
     if unsafe { libc::unshare(kind) } == 0 {
@@ -177,7 +179,7 @@ fn unshare(kind: libc::c_int) -> Result<(), i32> {
     }
 }
 
-/// Sets the loopback interface up; for the forked child alone, hence without the heap.
+/// Sets the loopback interface up; for the forked child only, hence without allocation.
 fn raise_loopback() -> Result<(), i32> {
     // SAFETY: no pointers. The descriptor is left to the end of the child.
     let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
@@ -204,18 +206,18 @@ fn raise_loopback() -> Result<(), i32> {
     }
 }
 
-/// The calling thread's error number, without the heap.
+/// Returns the calling thread's error number without allocation.
 fn errno() -> i32 {
-    // SAFETY: the C library gives every thread a valid place for it.
+    // SAFETY: the C library gives every thread a valid location for it.
     unsafe { *libc::__errno_location() }
 }
 
-/// Takes what a system call returned as a descriptor.
+/// Converts the result of a system call to a descriptor.
 fn own(fd: libc::c_long) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just made this descriptor and nobody else knows it.
+    // SAFETY: the kernel just returned this descriptor, and no other value owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
 }
 
@@ -225,8 +227,8 @@ mod tests {
 
     #[test]
     fn trials_leave_no_descriptor_and_no_namespace_behind() {
-        // Other tests of this process open and close files meanwhile, so only the namespaces and
-        // the calling thread's view are compared.
+        // Other tests of this process open and close files meanwhile, so only the namespaces of the
+        // calling thread are compared.
         let namespaces = || {
             ["user", "net"]
                 .map(|kind| std::fs::read_link(format!("/proc/thread-self/ns/{kind}")).unwrap())

@@ -1,8 +1,8 @@
-//! io_uring for sockets: sends that are waited for, and receives that one request keeps going
-//! (multishot) into buffers that the kernel picks from a registered ring (Linux 6.0).
+//! io_uring for sockets: sends that wait for their completion, and multishot receives into buffers
+//! of a registered buffer ring (Linux 6.0).
 //!
-//! These calls do not go through libc's symbols; there are none. So a stack that is preloaded in front
-//! of them is not measured by them.
+//! These calls do not go through libc, which has no functions for them. So a preloaded stack is not
+//! measured by them.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,40 +17,41 @@ use io_uring::{IoUring, cqueue, opcode, squeue};
 
 use super::clock;
 
-/// The one group of buffers of a ring.
+/// Id of the only buffer group of a ring.
 const GROUP: u16 = 1;
 
-/// Requests that wait for submission at a time; a full queue is submitted.
+/// Submission queue entries; a full queue is submitted.
 const ENTRIES: u32 = 64;
 
-/// Room for the control messages of a receive, and its alignment.
+/// Buffer for the control messages of a receive, alignment included.
 const CONTROL_BYTES: usize = 64;
 
-/// What precedes payload where control messages are asked for: four u32, then their room.
+/// Bytes before the payload of a receive with control messages: header of four u32, then the
+/// control buffer.
 const MESSAGE_BYTES: usize = 16 + CONTROL_BYTES;
 
-/// What a completion is of; the socket's number is below.
+/// Kind of a completion in the upper half of its user data; the socket number is in the lower half.
 const RECEIVE: u64 = 0;
 const SEND: u64 = 1 << 32;
 const WRITABLE: u64 = 2 << 32;
 const CANCEL: u64 = 3 << 32;
 const KIND: u64 = !0 << 32;
 
-/// How long a ring that goes waits for its requests to end.
+/// Longest wait for pending requests when a ring is dropped.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// What a socket's receives give.
+/// Kind of data that a socket receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Bytes of a stream; none at its end.
+    /// Bytes of a stream; zero bytes at its end.
     Stream,
-    /// A datagram at a time.
+    /// One datagram at a time.
     Datagrams,
-    /// Datagrams of one size that the kernel has joined, with that size (UDP GRO).
+    /// Datagrams of one size merged by the kernel, with that size (UDP GRO).
     Joined,
 }
 
-/// Something that was received and lies in one of the ring's buffers until it is given back.
+/// Received data in one of the ring's buffers, until it is recycled.
 #[derive(Debug)]
 pub struct Piece {
     buffer: u16,
@@ -58,22 +59,20 @@ pub struct Piece {
     kind: Kind,
 }
 
-/// What a socket has to give.
+/// Result of a receive.
 #[derive(Debug)]
 pub enum Received {
-    /// Payload.
     Piece(Piece),
-    /// The end of a stream.
     End,
 }
 
-/// Buffers, and the ring by which the kernel is told which are free, in one mapping.
+/// Receive buffers, and the ring of free buffers shared with the kernel, in one mapping.
 struct Pool {
     base: NonNull<u8>,
     mapped: usize,
     count: u16,
     bytes: usize,
-    /// Where the buffers begin.
+    /// Offset of the first buffer in the mapping.
     offset: usize,
     tail: u16,
 }
@@ -88,7 +87,7 @@ impl Pool {
             .checked_mul(usize::from(count))
             .and_then(|all| all.checked_add(offset))
             .ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
-        // SAFETY: asks for new memory anywhere; nothing that is mapped already is touched.
+        // SAFETY: requests new memory at any address; existing mappings are not changed.
         let base = unsafe {
             libc::mmap(
                 ptr::null_mut(),
@@ -113,9 +112,10 @@ impl Pool {
         })
     }
 
-    /// Gives the memory back; nobody may look at it or write to it any more, the kernel included.
+    /// Unmaps the memory; it must not be in use any more, by the kernel neither.
     fn unmap(&mut self) {
-        // SAFETY: the mapping is ours and as long; whoever calls sees to it that it is not used.
+        // SAFETY: the mapping has this length and belongs to this value; callers ensure that it is
+        // not in use.
         unsafe { libc::munmap(self.base.as_ptr().cast(), mem::take(&mut self.mapped)) };
     }
 
@@ -128,12 +128,12 @@ impl Pool {
         self.base.as_ptr().wrapping_add(offset)
     }
 
-    /// Gives a buffer to the kernel; [`Self::publish`] tells it.
+    /// Adds a buffer to the free ring; [`Self::publish`] makes it visible to the kernel.
     fn give(&mut self, number: u16) {
         let place = usize::from(self.tail % self.count);
         let address = self.buffer(number) as u64;
         // SAFETY: `place` is within the list, which is mapped while `self` lives; the kernel reads
-        // entries only below the tail that was published, and this one is not yet.
+        // entries only below the published tail, and this one is above it.
         let entry = unsafe { &mut *self.list().add(place) };
         entry.set_addr(address);
         entry.set_len(self.bytes as u32);
@@ -151,41 +151,41 @@ impl Pool {
     }
 }
 
-/// A socket of a ring.
+/// Socket of a ring.
 struct Slot {
     fd: RawFd,
     kind: Kind,
-    /// A receive request is with the kernel.
+    /// A receive request is pending in the kernel.
     armed: bool,
-    /// A request that waits for room is.
+    /// A poll for writability is pending in the kernel.
     waits_for_room: bool,
     ready: VecDeque<Piece>,
     ended: bool,
-    /// Nobody takes pieces of it any more.
+    /// Removed: received data are dropped.
     forgotten: bool,
     error: Option<i32>,
 }
 
-/// An io_uring with sockets and a pool of buffers to receive into; for one thread.
+/// io_uring with sockets and a pool of receive buffers; for one thread.
 pub struct Ring {
     ring: IoUring,
     pool: Pool,
     slots: Vec<Slot>,
-    /// What control messages are asked for with; its address must not change.
+    /// Template of receives with control messages; its address must not change.
     message: Box<libc::msghdr>,
-    /// Result of the send that is waited for.
+    /// Result of the send in progress.
     sent: Option<i32>,
     cancelled: bool,
 }
 
 impl Ring {
-    /// A ring with so many buffers (a power of two) of so much payload each.
+    /// Creates a ring with `buffers` buffers (a power of two) of `payload_bytes` payload each.
     ///
     /// # Errors
-    /// `ENOSYS` where the kernel has no io_uring or a filter hides it, `EPERM` where
-    /// kernel.io_uring_disabled forbids it, `EINVAL` where it is too old (before Linux 6.0).
+    /// `ENOSYS` without io_uring or when a filter blocks it, `EPERM` where kernel.io_uring_disabled
+    /// forbids it, `EINVAL` before Linux 6.0.
     pub fn new(buffers: u16, payload_bytes: usize) -> io::Result<Self> {
-        // Of one thread, which looks for completions itself.
+        // Used by one thread, which polls for completions.
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_coop_taskrun()
@@ -197,7 +197,7 @@ impl Ring {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let mut pool = Pool::new(buffers, bytes)?;
-        // SAFETY: the address is that of a page-aligned list of so many entries; it stays mapped
+        // SAFETY: the address is that of a page-aligned list of `buffers` entries; it stays mapped
         // until the ring is gone (see `drop`).
         let registered = unsafe {
             ring.submitter().register_buf_ring_with_flags(
@@ -228,15 +228,15 @@ impl Ring {
         })
     }
 
-    /// Takes in a socket, which stays open at least until the ring is gone or the socket was
-    /// [let go](Self::forget); gives its number here.
+    /// Adds a socket and returns its number. The socket must stay open until the ring is dropped or
+    /// the socket was [removed](Self::forget).
     pub fn add(&mut self, socket: &impl AsRawFd, kind: Kind) -> usize {
         self.slots.push(Slot {
             fd: socket.as_raw_fd(),
             kind,
             armed: false,
             waits_for_room: false,
-            // As many as there are buffers: it never grows.
+            // As many as there are buffers: it never reallocates.
             ready: VecDeque::with_capacity(usize::from(self.pool.count)),
             ended: false,
             forgotten: false,
@@ -247,9 +247,9 @@ impl Ring {
 
     fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
         loop {
-            // SAFETY: what the entry points at outlives its request: buffers of the pool and the
-            // message until `drop` has seen all of them end, payload until `send` has: it does not
-            // return before.
+            // SAFETY: the memory that the entry refers to outlives its request: buffers of the pool
+            // and the message until `drop` has seen all requests end, and payload until `send` has
+            // seen its request end, before which it does not return.
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
                 return Ok(());
             }
@@ -257,7 +257,7 @@ impl Ring {
         }
     }
 
-    /// Lets the kernel receive on a socket, if it does not already.
+    /// Starts a receive request on a socket.
     fn arm(&mut self, slot: usize) -> io::Result<()> {
         let Slot { fd, kind, .. } = self.slots[slot];
         let entry = match kind {
@@ -271,11 +271,11 @@ impl Ring {
         Ok(())
     }
 
-    /// What a socket has received; `None` when nothing is there. Makes no system call: see
+    /// Takes received data of a socket; `None` when there are none. Makes no system call; see
     /// [`Self::wait`].
     ///
     /// # Errors
-    /// What the kernel said of the socket.
+    /// Error of the receive request.
     #[inline]
     pub fn receive(&mut self, slot: usize) -> io::Result<Option<Received>> {
         self.harvest();
@@ -295,14 +295,15 @@ impl Ring {
         Ok(None)
     }
 
-    /// The payload of a piece, and the bytes of each datagram where several came as one.
+    /// Returns the payload of received data, and the bytes per datagram if the kernel merged
+    /// several.
     #[inline]
     #[must_use]
     pub fn payload(&self, piece: &Piece) -> (&[u8], Option<u16>) {
         let start = self.pool.buffer(piece.buffer);
         let bytes = piece.bytes.min(self.pool.bytes);
-        // SAFETY: the buffer is mapped and as long; the kernel has given it to us with this piece,
-        // and does not write to it before `recycle` takes the piece away.
+        // SAFETY: the buffer is mapped and has this length; the kernel assigned it to this piece
+        // and does not write to it before `recycle` consumes the piece.
         let whole = unsafe { std::slice::from_raw_parts(start, bytes) };
         match piece.kind {
             Kind::Joined => joined(whole),
@@ -310,18 +311,18 @@ impl Ring {
         }
     }
 
-    /// Gives the buffer of a piece back.
+    /// Returns a buffer to the kernel.
     #[inline]
     pub fn recycle(&mut self, piece: Piece) {
         self.pool.give(piece.buffer);
         self.pool.publish();
     }
 
-    /// Submits what is to be submitted and waits until something is completed, at most so long;
-    /// whether anything is.
+    /// Submits pending requests and waits for a completion, at most `patience`; returns whether
+    /// there is one.
     ///
     /// # Errors
-    /// What `io_uring_enter` says; a signal or the end of the time are none.
+    /// Errors of `io_uring_enter`, except a signal or the timeout.
     pub fn wait(&mut self, patience: Duration) -> io::Result<bool> {
         if self.has_completions() && self.ring.submission().is_empty() {
             self.harvest();
@@ -333,13 +334,13 @@ impl Ring {
         Ok(any)
     }
 
-    /// Whether something waits to be submitted.
+    /// Returns whether requests are waiting for submission.
     #[inline]
     pub fn has_requests(&mut self) -> bool {
         !self.ring.submission().is_empty()
     }
 
-    /// Submits what is to be submitted, and looks once.
+    /// Submits pending requests and polls for completions once.
     ///
     /// # Errors
     /// As [`Self::wait`].
@@ -347,10 +348,10 @@ impl Ring {
         self.wait(Duration::ZERO)
     }
 
-    /// Wakes the next [`Self::wait`] when a socket has room to send.
+    /// Makes the next [`Self::wait`] return when a socket is writable.
     ///
     /// # Errors
-    /// When the queue cannot be submitted.
+    /// Fails when the queue cannot be submitted.
     pub fn watch_room(&mut self, slot: usize) -> io::Result<()> {
         if mem::replace(&mut self.slots[slot].waits_for_room, true) {
             return Ok(());
@@ -360,11 +361,12 @@ impl Ring {
         self.push(&entry.user_data(WRITABLE | slot as u64))
     }
 
-    /// Sends a payload and waits for what became of it; returns the bytes taken. With a `patience`
-    /// of zero it does not wait for room; otherwise at most so long, for all of it.
+    /// Sends a payload and waits for its completion; returns the bytes accepted. A `patience` of
+    /// zero does not wait for buffer space; otherwise the call waits at most that long for the
+    /// complete payload.
     ///
     /// # Errors
-    /// What the send came to; `WouldBlock` when there was no room in time.
+    /// Error of the send; `WouldBlock` when there was no buffer space in time.
     pub fn send(&mut self, slot: usize, payload: &[u8], patience: Duration) -> io::Result<usize> {
         let flags = libc::MSG_NOSIGNAL
             | match (patience.is_zero(), self.slots[slot].kind) {
@@ -379,7 +381,8 @@ impl Ring {
             .build();
         self.sent = None;
         self.push(&entry.user_data(SEND | slot as u64))?;
-        // It ends here in any case: the kernel must not read the payload when its owner is back.
+        // The request always ends within this call: the kernel must not read the payload after its
+        // borrow ends.
         let give_up = clock::now() + patience.as_nanos() as u64;
         let mut late = false;
         let mut failed: Option<(io::Error, u64)> = None;
@@ -388,7 +391,8 @@ impl Ring {
             if (failed.is_some() || left == 0 && !patience.is_zero()) && !late {
                 late = true;
                 let cancel = opcode::AsyncCancel::new(SEND | slot as u64).build();
-                // Where it finds no room, the send itself is waited for.
+                // If the queue has no free entry for the cancel request, the loop waits for the
+                // send itself.
                 let _ = self.push(&cancel.user_data(CANCEL));
             }
             let pause = if late || patience.is_zero() {
@@ -399,7 +403,7 @@ impl Ring {
             if let Err(error) = self.enter(1, pause) {
                 let since = failed.get_or_insert((error, clock::now())).1;
                 if clock::now() > since + FAREWELL.as_nanos() as u64 {
-                    // It answers to nothing and has a payload that is not ours to keep.
+                    // The ring does not respond and holds a payload whose borrow is about to end.
                     std::process::abort();
                 }
                 std::thread::sleep(Duration::from_millis(1));
@@ -417,11 +421,11 @@ impl Ring {
         }
     }
 
-    /// Ends the receiving of a socket, which may be closed afterwards; what it has received is dropped.
+    /// Stops receiving on a socket, which may be closed afterwards; received data are dropped.
     pub fn forget(&mut self, slot: usize) {
         if self.slots[slot].armed {
             let entry = opcode::AsyncCancel::new(RECEIVE | slot as u64).build();
-            // What does not go out now goes when the ring does.
+            // A cancel request that is not submitted now ends with the ring.
             let _ = self.push(&entry.user_data(CANCEL));
             let _ = self.enter(0, Duration::ZERO);
             self.harvest();
@@ -429,7 +433,7 @@ impl Ring {
         let own = &mut self.slots[slot];
         own.ended = true;
         own.forgotten = true;
-        // The others' receives would end for want of buffers.
+        // Returns the buffers, so that receives of other sockets do not run out of them.
         for piece in own.ready.drain(..) {
             self.pool.give(piece.buffer);
         }
@@ -449,14 +453,14 @@ impl Ring {
         match self.ring.submitter().submit_with_args(want, &arguments) {
             Ok(_) => Ok(()),
             Err(error) => match error.raw_os_error() {
-                // The time is over, a signal came, or completions have to be fetched first.
+                // Timeout, signal, or completions have to be fetched first.
                 Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
                 _ => Err(error),
             },
         }
     }
 
-    /// Takes in what is completed.
+    /// Processes all completions.
     fn harvest(&mut self) {
         let completions = self.ring.completion();
         for completion in completions {
@@ -488,7 +492,7 @@ impl Ring {
                             kind: own.kind,
                         }),
                         (0.., None) => {}
-                        // No buffer is free: asked again when one is.
+                        // No free buffer: the receive is requested again later.
                         (error, _)
                             if matches!(-error, libc::ENOBUFS | libc::ECANCELED | libc::EINTR) => {}
                         (error, _) => own.error = Some(-error),
@@ -501,7 +505,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // The kernel may write to the buffers as long as one receive is with it.
+        // The kernel may write to the buffers as long as a receive request is pending.
         let cancel = opcode::AsyncCancel2::new(CancelBuilder::any()).build();
         let _ = self.push(&cancel.user_data(CANCEL));
         let give_up = clock::now() + FAREWELL.as_nanos() as u64;
@@ -517,20 +521,20 @@ impl Drop for Ring {
             self.harvest();
         }
         if is_busy(self) {
-            // Better lost than written to.
+            // Leaks the memory: the kernel may still write to it.
             let another = Box::new(*self.message);
             mem::forget(mem::replace(&mut self.message, another));
             return;
         }
         let _ = self.ring.submitter().unregister_buf_ring(GROUP);
-        // No request is with the kernel, and nobody has a slice of it: those borrow the ring.
+        // No request is pending, and no slice is left: those borrow the ring.
         self.pool.unmap();
     }
 }
 
-/// Payload behind the head of a received message, and the size of the datagrams in it.
+/// Returns the payload after the header of a received message, and the size of the datagrams in it.
 fn joined(whole: &[u8]) -> (&[u8], Option<u16>) {
-    // struct io_uring_recvmsg_out: length of name, control and payload, and flags.
+    // struct io_uring_recvmsg_out: lengths of name, control and payload, and flags.
     let word = |at: usize| {
         let bytes = whole.get(at..at + 4)?;
         Some(u32::from_ne_bytes(bytes.try_into().ok()?) as usize)
@@ -543,9 +547,9 @@ fn joined(whole: &[u8]) -> (&[u8], Option<u16>) {
     (payload, segment(control))
 }
 
-/// The size of joined datagrams in the first control message, if that is what it is.
+/// Returns the datagram size (UDP_GRO) if that is the first control message.
 fn segment(control: &[u8]) -> Option<u16> {
-    // struct cmsghdr: a length of the machine's word, level, type; then the data, aligned.
+    // struct cmsghdr: a length of word size, level, type; then the data, aligned.
     const WORD: usize = mem::size_of::<usize>();
     const DATA: usize = (WORD + 8).next_multiple_of(WORD);
     let integer = |at: usize| {
@@ -557,10 +561,10 @@ fn segment(control: &[u8]) -> Option<u16> {
     u16::try_from(size).ok().filter(|&size| size > 0)
 }
 
-/// Whether this process may use io_uring as it is used here: tried on a pair of sockets.
+/// Probes whether this process may use io_uring as this module does, with a socket pair.
 ///
 /// # Errors
-/// As [`Ring::new`], and `Unsupported` where a receive does not go on by itself.
+/// As [`Ring::new`], and `Unsupported` without multishot receives.
 pub fn trial() -> io::Result<()> {
     let (near, far) = socket2::Socket::pair(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
     let mut ring = Ring::new(2, 64)?;
@@ -594,7 +598,7 @@ mod tests {
     use std::io::Read;
     use std::net::{TcpListener, TcpStream, UdpSocket};
 
-    /// `false` where io_uring is not to be had, with a word about it.
+    /// Prints the reason and returns false where io_uring is unavailable.
     fn works() -> bool {
         match trial() {
             Ok(()) => true,
@@ -639,7 +643,7 @@ mod tests {
                 }
             }
         });
-        // Far fewer buffers than there is payload: receiving stops and goes on.
+        // Fewer buffers than payload: receiving pauses and resumes.
         let mut ring = Ring::new(4, 10_000).unwrap();
         let slot = ring.add(&far, Kind::Stream);
         std::thread::sleep(Duration::from_millis(100));
@@ -730,7 +734,7 @@ mod tests {
         );
         assert!(ring.receive(gone_slot).unwrap().is_none());
         ring.look().unwrap();
-        // All buffers but one are its.
+        // This socket holds all buffers but one.
         for _ in 0..3 {
             near.send_to(&[1], gone.local_addr().unwrap()).unwrap();
         }

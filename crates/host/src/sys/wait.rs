@@ -1,22 +1,22 @@
-//! Calls that wait for sockets: poll, select, epoll. They go through libc's symbols like the calls
-//! that move payload.
+//! Calls that wait for sockets: poll, select, epoll. Like the calls that move payload, they go
+//! through libc's symbols.
 
 use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-/// What is waited for.
+/// Condition to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ready {
-    /// Something can be received.
+    /// Readable.
     Receive,
-    /// There is room to send.
+    /// Writable.
     Send,
 }
 
 impl Ready {
-    /// As `poll` has it.
+    /// Flag of `poll`.
     fn events(self) -> libc::c_short {
         match self {
             Self::Receive => libc::POLLIN,
@@ -24,7 +24,7 @@ impl Ready {
         }
     }
 
-    /// As `epoll` has it.
+    /// Flag of `epoll`.
     fn epoll_events(self) -> libc::c_int {
         match self {
             Self::Receive => libc::EPOLLIN,
@@ -40,7 +40,8 @@ fn timespec(duration: Duration) -> libc::timespec {
     }
 }
 
-/// Whether a call that returned `result` found anything ready; a signal counts as nothing.
+/// Returns whether a call with this `result` reported a ready socket; interruption by a signal
+/// counts as none.
 fn found(result: libc::c_int) -> io::Result<bool> {
     if result >= 0 {
         return Ok(result > 0);
@@ -51,10 +52,10 @@ fn found(result: libc::c_int) -> io::Result<bool> {
     }
 }
 
-/// Waits with `ppoll`; whether the socket is ready.
+/// Waits with `ppoll`; returns whether the socket is ready.
 ///
 /// # Errors
-/// What the kernel says.
+/// Errors of `ppoll`.
 pub fn poll(socket: &impl AsRawFd, ready: Ready, patience: Duration) -> io::Result<bool> {
     let mut wanted = libc::pollfd {
         fd: socket.as_raw_fd(),
@@ -67,11 +68,11 @@ pub fn poll(socket: &impl AsRawFd, ready: Ready, patience: Duration) -> io::Resu
     found(result)
 }
 
-/// Waits with `ppoll` for any of several descriptors, each named with what is waited for (the same
-/// one may be named twice); whether one is ready.
+/// Waits with `ppoll` for any of several descriptors, each with its condition (a descriptor may
+/// occur twice); returns whether one is ready.
 ///
 /// # Errors
-/// What the kernel says.
+/// Errors of `ppoll`.
 pub fn poll_any(wanted: &[(BorrowedFd<'_>, Ready)], patience: Duration) -> io::Result<bool> {
     let mut wanted: Vec<_> = (wanted.iter())
         .map(|(fd, ready)| libc::pollfd {
@@ -81,7 +82,8 @@ pub fn poll_any(wanted: &[(BorrowedFd<'_>, Ready)], patience: Duration) -> io::R
         })
         .collect();
     let timeout = timespec(patience);
-    // SAFETY: so many pollfds are there, writable through the call; no signal mask is passed.
+    // SAFETY: the vector holds that many pollfds, writable through the call; no signal mask is
+    // passed.
     let result = unsafe {
         libc::ppoll(
             wanted.as_mut_ptr(),
@@ -93,11 +95,11 @@ pub fn poll_any(wanted: &[(BorrowedFd<'_>, Ready)], patience: Duration) -> io::R
     found(result)
 }
 
-/// Waits with `select`; whether the socket is ready.
+/// Waits with `select`; returns whether the socket is ready.
 ///
 /// # Errors
-/// `InvalidInput` for a descriptor that does not fit a `fd_set` (1024 and above), or what the
-/// kernel says.
+/// `InvalidInput` for a descriptor that does not fit a `fd_set` (1024 and above), or errors of
+/// `select`.
 pub fn select(socket: &impl AsRawFd, ready: Ready, patience: Duration) -> io::Result<bool> {
     let fd = socket.as_raw_fd();
     if fd < 0 || fd as usize >= libc::FD_SETSIZE {
@@ -116,16 +118,16 @@ pub fn select(socket: &impl AsRawFd, ready: Ready, patience: Duration) -> io::Re
         Ready::Receive => (&raw mut set, none),
         Ready::Send => (none, &raw mut set),
     };
-    // SAFETY: the sets and the timeout are writable through the call, or null where that is allowed.
+    // SAFETY: the sets and the timeout are writable during the call, or null where that is allowed.
     let result = unsafe { libc::select(fd + 1, receive, send, none, &raw mut timeout) };
     found(result)
 }
 
-/// An epoll instance.
+/// Epoll instance.
 #[derive(Debug)]
 pub struct Epoll(OwnedFd);
 
-/// Waited for as a socket is: readable while something that it watches is ready.
+/// The descriptor can be polled itself: it is readable while a registered socket is ready.
 impl AsRawFd for Epoll {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
@@ -133,24 +135,24 @@ impl AsRawFd for Epoll {
 }
 
 impl Epoll {
-    /// An instance that watches nothing yet.
+    /// Creates an instance without sockets.
     ///
     /// # Errors
-    /// When the process has no file descriptor left.
+    /// Fails when the process has no file descriptor left.
     pub fn new() -> io::Result<Self> {
         // SAFETY: the call takes no pointers.
         let fd: RawFd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the kernel has just given us this descriptor, and nobody else knows it.
+        // SAFETY: the kernel just returned this descriptor, and no other value owns it.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Watches a socket, or changes what is waited for at it.
+    /// Registers a socket, or changes the condition of a registered (`known`) one.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Errors of `epoll_ctl`.
     pub fn watch(&self, socket: &impl AsRawFd, ready: Ready, known: bool) -> io::Result<()> {
         let operation = if known {
             libc::EPOLL_CTL_MOD
@@ -160,24 +162,24 @@ impl Epoll {
         self.control(operation, socket, ready.epoll_events(), 0)
     }
 
-    /// Watches a socket under a number by which [`Self::wait_for`] tells that it is ready.
+    /// Registers a socket with a key that [`Self::wait_for`] reports when the socket is ready.
     ///
-    /// Level-triggered: a socket is told again as long as it is ready, and behind all others that
-    /// are, so that none is forgotten for another.
+    /// Level-triggered: a socket is reported as long as it is ready, after all other ready ones, so
+    /// that none starves.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Errors of `epoll_ctl`.
     pub fn enrol(&self, socket: &impl AsRawFd, ready: Ready, key: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, socket, ready.epoll_events(), key)
     }
 
-    /// Watches a socket for everything under a number by which [`Self::wait_for`] tells that something
-    /// has changed: it is connected, something came, it has room again, or it broke.
+    /// Registers a socket for all events with a key that [`Self::wait_for`] reports on a change:
+    /// connected, data received, writable again, or closed.
     ///
-    /// Edge-triggered: what is so already is told once, and again only when it comes anew.
+    /// Edge-triggered: the current state is reported once, then only changes.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Errors of `epoll_ctl`.
     pub fn enrol_changes(&self, socket: &impl AsRawFd, key: u64) -> io::Result<()> {
         let all = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
         self.control(libc::EPOLL_CTL_ADD, socket, all, key)
@@ -210,10 +212,10 @@ impl Epoll {
         }
     }
 
-    /// Does not watch a socket any more.
+    /// Deregisters a socket.
     ///
     /// # Errors
-    /// When it was not watched.
+    /// Fails when it was not registered.
     pub fn forget(&self, socket: &impl AsRawFd) -> io::Result<()> {
         // SAFETY: removing takes no event; null is allowed for it since Linux 2.6.9.
         let result = unsafe {
@@ -231,11 +233,11 @@ impl Epoll {
         }
     }
 
-    /// Waits until any watched socket is ready, in whole milliseconds, rounded up, and takes the numbers
-    /// of those that are into `events`; returns how many they are.
+    /// Waits until a registered socket is ready and stores the keys of ready ones in `events`;
+    /// returns their number. The timeout is rounded up to milliseconds.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Errors of `epoll_wait`.
     pub fn wait_for(&self, patience: Duration, events: &mut Events) -> io::Result<usize> {
         events.found = 0;
         let milliseconds = patience.as_micros().div_ceil(1_000);
@@ -256,14 +258,14 @@ impl Epoll {
     }
 }
 
-/// What [`Epoll::wait_for`] found, in memory that is taken once.
+/// Buffer for the events of [`Epoll::wait_for`], allocated once.
 pub struct Events {
     room: Vec<libc::epoll_event>,
     found: usize,
 }
 
 impl Events {
-    /// Room for so many sockets at a time, at least one.
+    /// Allocates a buffer for at least one socket at a time.
     #[must_use]
     pub fn with_room(sockets: usize) -> Self {
         Self {
@@ -272,7 +274,7 @@ impl Events {
         }
     }
 
-    /// The number under which the nth ready socket was enrolled.
+    /// Returns the key of the nth ready socket.
     #[must_use]
     pub fn key(&self, nth: usize) -> u64 {
         self.room[nth].u64
@@ -323,14 +325,14 @@ mod tests {
         let mut events = Events::with_room(4);
         let (long, moment) = (Duration::from_secs(5), Duration::from_millis(2));
         epoll.enrol_changes(&far, 7).unwrap();
-        // There is room to send: that is so already.
+        // Writable already: reported once.
         assert_eq!(epoll.wait_for(long, &mut events).unwrap(), 1);
         assert_eq!(events.key(0), 7);
         assert_eq!(epoll.wait_for(moment, &mut events).unwrap(), 0);
         for _ in 0..2 {
             near.send(b"now").unwrap();
             assert_eq!(epoll.wait_for(long, &mut events).unwrap(), 1);
-            // Nothing was read, and nothing is told again.
+            // Data were not read, but the state did not change: no report.
             assert_eq!(epoll.wait_for(moment, &mut events).unwrap(), 0);
         }
     }
@@ -348,7 +350,7 @@ mod tests {
         for socket in &sockets[1..] {
             near.send_to(b"now", socket.local_addr().unwrap()).unwrap();
         }
-        // Room for one at a time, and nothing is read: all three have their turn.
+        // One event at a time and no reads: all three are reported.
         let mut events = Events::with_room(1);
         let mut keys = Vec::new();
         for _ in 0..3 {
