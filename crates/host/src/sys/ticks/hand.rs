@@ -1,49 +1,49 @@
-//! The clock as a thread tells it from the counter between two looks at it.
+//! Clock of a thread, interpolated from the tick counter between two reads of the kernel's clock.
 
 use std::cell::Cell;
 
 use super::{Anchor, Source, source, tsc};
 use crate::sys::clock::{self, Nanos};
 
-/// Time from one look at the clock to the next.
+/// Time between two reads of the kernel's clock.
 const WINDOW_NS: Nanos = 1_000_000;
 
-/// How long a rate is told from at least: two readings that each err by 20 ns give it to 4 ppm, which is 4 ns in a window.
+/// Least time over which the rate is measured: two readings with errors of 20 ns each give it to 4
+/// ppm, which is 4 ns in a window.
 const RATE_NS: Nanos = 10_000_000;
 
-/// The same in the long run, from when on it is told from once to twice as long: it errs less, and follows a clock that
-/// is being corrected.
+/// Time over which the rate is measured in the long run (up to twice as long): its error is
+/// smaller, and it follows corrections of the clock.
 const LONG_NS: Nanos = 500_000_000;
 
 const _: () = assert!(WINDOW_NS < RATE_NS && RATE_NS < LONG_NS);
 
-/// How far a window may be off at its end, and which share of its time: beyond that the counter and the clock no longer go
-/// by that rate.
+/// Tolerated error at the end of a window, and the tolerated fraction of the window. Beyond their
+/// sum, counter and clock no longer match the measured rate.
 const OFF_NS: Nanos = 2_000;
 const OFF_SHARE: u64 = 1_000;
 
-/// Steps a second that a processor's counter may have.
+/// Plausible tick rates of a processor.
 const PLAUSIBLE_HZ: std::ops::Range<f64> = 1e8..1e10;
 
-/// A reading of both that takes no more steps was not interrupted: a usual one takes 150 to 250, an interrupt thousands.
-/// It errs by half of them at worst, by 100 ns.
+/// Most ticks of an uninterrupted reading of both clocks: usual ones take 150 to 250, interrupted
+/// ones thousands. The error of such a reading is at most half of them, 100 ns.
 const UNDISTURBED_STEPS: u64 = 500;
 
-/// How fine a rate is.
+/// Fractional bits of a rate.
 const RATE_BITS: u32 = 32;
 
-/// Where the clock stood at a moment, and how fast it goes from there.
+/// Interpolated clock: reading of both clocks at the start of a window, and the rate from there on.
 #[derive(Clone, Copy)]
 struct Hand {
     at: Anchor,
-    /// Nanoseconds in 2^32 steps.
+    /// Nanoseconds per 2^32 ticks.
     rate: u64,
-    /// Steps from there until the clock is looked at again; none: the rate is not known, and `at` says what was told
-    /// last.
+    /// Ticks in the window; 0: the rate is unknown, and `at` holds the latest time returned.
     steps: u64,
-    /// Since when the rate is told.
+    /// Reading from which the rate is measured.
     base: Anchor,
-    /// What takes the base's place once it is [`LONG_NS`] old itself.
+    /// Next base, used once it is [`LONG_NS`] old.
     later: Anchor,
 }
 
@@ -52,7 +52,7 @@ const NEVER: Anchor = Anchor { ticks: 0, ns: 0 };
 impl Hand {
     const UNKNOWN: Self = Self::from(NEVER, 0);
 
-    /// One that begins to learn the rate, where no time before `told` may be told any more.
+    /// Starts to measure the rate; times before `latest_ns` must not be returned any more.
     const fn from(base: Anchor, told: Nanos) -> Self {
         Self {
             at: Anchor { ticks: 0, ns: told },
@@ -63,34 +63,37 @@ impl Hand {
         }
     }
 
-    /// One that waits for [`RATE_NS`] before it begins to learn: no reading was to be had that is any good.
+    /// Waits for [`RATE_NS`] before it starts to measure the rate, because the last reading was
+    /// interrupted.
     const fn waiting(now: Nanos, told: Nanos) -> Self {
-        // No count is beyond that one: nothing is told from it.
+        // No tick count exceeds this one: the value is never used for a rate.
         let ticks = u64::MAX;
         Self::from(Anchor { ticks, ns: now }, told)
     }
 
-    /// The latest time that was told, or may have been.
+    /// Returns the latest time that may have been returned.
     #[inline]
     fn told(&self) -> Nanos {
         self.at.ns + ((self.steps * self.rate) >> RATE_BITS)
     }
 
-    /// The time at this count, within the window.
+    /// Returns the time at a tick count within the window.
     #[inline]
     fn shows(&self, ticks: u64) -> Option<Nanos> {
         let since = ticks.wrapping_sub(self.at.ticks);
-        // No more than a window's nanoseconds in as many bits: it fits.
+        // A window has fewer than 2^32 nanoseconds, so the product fits.
         (since < self.steps).then(|| self.at.ns + ((since * self.rate) >> RATE_BITS))
     }
 
-    /// The next window, from a reading of both.
+    /// Starts the next window from a reading of both clocks.
     ///
-    /// Time never goes back: where the last window ran ahead of the clock this one runs slower and meets it at its end.
+    /// Time never goes back: if the last window ran ahead of the clock, this one runs slower and
+    /// meets the clock at its end.
     fn next(self, read: Anchor) -> Self {
         let shown = self.told();
         let ran = read.ns.saturating_sub(self.base.ns);
-        // While a thread that had not learnt the rate yet was away for long the machine may have slept.
+        // The machine may have been suspended while a thread without a known rate did not read the
+        // clock.
         let is_old = self.steps == 0 && (self.base.ns == 0 || ran > 2 * LONG_NS);
         if is_old || self.is_off(read) {
             return Self::from(read, shown);
@@ -122,8 +125,8 @@ impl Hand {
         }
     }
 
-    /// Whether the last window's rate leads elsewhere than to this reading: the counter was set back, or went on while the
-    /// machine slept, or the clock is being corrected by more than a little.
+    /// Returns whether the reading contradicts the last window's rate: the counter was reset, or
+    /// went on while the machine was suspended, or the clock is being corrected strongly.
     fn is_off(&self, read: Anchor) -> bool {
         if self.steps == 0 {
             return false;
@@ -137,24 +140,26 @@ impl Hand {
 }
 
 thread_local! {
-    static HAND: Cell<Hand> = const { Cell::new(Hand::UNKNOWN) };
+    static CLOCK: Cell<Hand> = const { Cell::new(Hand::UNKNOWN) };
 }
 
-/// [`clock::now`], told from the time-stamp counter where that is the kernel's own clock source: for a thread that spins
-/// and reads it several times a microsecond, and for which a reading of the clock costs as much as handling a packet
-/// (docs/METHOD.md#time has what both cost).
+/// Returns [`clock::now`], interpolated from the time-stamp counter where that is the kernel's
+/// clock source. For threads that spin and read the time several times per microsecond, where a
+/// clock read costs as much as handling a packet (docs/method/time-and-clocks.md has both costs).
 ///
-/// Once a millisecond the clock itself is looked at. One thread's readings never go back. Those of two threads, or of one and
-/// [`clock::now`], may differ by some tens of nanoseconds, 200 at worst; by a microsecond while the kernel corrects the clock
-/// by up to 500 ppm, and by three where it is corrected by more. Beyond that a window is wrong by a millisecond's share of
-/// the correction, or what was told stands still for as long as a sleep within it, a millisecond at most; then the clock is
-/// read each time for 10 ms. The processor may read a little early, as with [`read`](super::read).
+/// The kernel's clock is read once per millisecond. Readings of one thread never go back. Readings
+/// of two threads, or of one and [`clock::now`], differ by some tens of nanoseconds, at most 200.
+/// While the kernel corrects the clock by up to 500 ppm they differ by up to a microsecond, beyond
+/// that by up to three. At a still larger correction, one window is wrong by a millisecond's share
+/// of it, or the returned time stands still for the duration of a suspend within it, at most a
+/// millisecond. Then the clock itself is read each time for 10 ms. The processor may execute the
+/// read slightly early.
 #[inline]
 #[must_use]
 pub fn now() -> Nanos {
-    let shown = HAND.with(|hand| {
+    let shown = CLOCK.with(|hand| {
         let hand = hand.get();
-        // Without a rate the counter, which may not even be there, says nothing.
+        // Without a rate the counter is useless; it may not even exist.
         if hand.steps == 0 {
             return None;
         }
@@ -163,16 +168,16 @@ pub fn now() -> Nanos {
     shown.unwrap_or_else(look)
 }
 
-/// Looks at the clock, and begins a window if a rate is known.
+/// Reads the kernel's clock, and starts a window if the rate is known.
 #[cold]
 #[inline(never)]
 fn look() -> Nanos {
     if source() != Source::Tsc {
         return clock::now();
     }
-    HAND.with(|own| {
+    CLOCK.with(|own| {
         let hand = own.get();
-        // The processor may have read the count before it read where the window begins.
+        // The processor may have read the counter before it read the start of the window.
         if hand.at.ticks.wrapping_sub(tsc()) < hand.steps {
             return hand.at.ns;
         }
@@ -201,12 +206,12 @@ mod tests {
 
     use super::*;
 
-    /// A clock and a counter in simulated time, and a thread that tells one from the other.
+    /// Simulated clock and counter, and a thread that interpolates one from the other.
     struct World {
         ticks: f64,
         ns: f64,
         ghz: f64,
-        /// How fast the clock goes, of 1.
+        /// Clock rate relative to true time.
         rate: f64,
         hand: Hand,
         told: Nanos,
@@ -226,7 +231,7 @@ mod tests {
             }
         }
 
-        /// A reading after so long; what it is off.
+        /// Reads the time after a pause; returns its error.
         #[track_caller]
         fn read(&mut self, pause_ns: f64) -> u64 {
             self.ticks += pause_ns * self.ghz;
@@ -234,7 +239,7 @@ mod tests {
             let (ticks, ns) = (self.ticks as u64, self.ns as u64);
             let time = self.hand.shows(ticks).unwrap_or_else(|| {
                 self.looks += 1;
-                // Readings of both err by up to 20 ns.
+                // Readings of both clocks have errors of up to 20 ns.
                 let ns = ns + self.looks * 7 % 20;
                 self.hand = self.hand.next(Anchor { ticks, ns });
                 match self.hand.steps {
@@ -242,13 +247,13 @@ mod tests {
                     _ => self.hand.at.ns,
                 }
             });
-            // By what readings err they may go back, where each is one of the clock.
+            // Times read from the clock directly may go back by the error of a reading.
             assert!(time + 20 >= self.told, "{time} after {}", self.told);
             self.told = time;
             time.abs_diff(ns)
         }
 
-        /// The worst of readings for so long.
+        /// Returns the largest error of readings over a time.
         #[track_caller]
         fn worst(&mut self, time_ns: f64, pause_ns: f64) -> u64 {
             let readings = 0..(time_ns / pause_ns) as u64;
@@ -262,9 +267,9 @@ mod tests {
         world.worst(20e6, 9_000.0);
         let learnt = world.looks;
         assert!(world.worst(5e9, 9_000.0) < 50);
-        // One look a window, and no more.
+        // One clock read per window, and no more.
         assert!((world.looks - learnt).abs_diff(5_000) < 100);
-        // Whoever comes once in a while is told as well.
+        // A thread that reads the clock rarely gets the same precision.
         for pause_ns in [5e9, 0.7e6, 3e6, 400e6, 2e9] {
             assert!(world.read(pause_ns) < 50, "{pause_ns}");
             assert!(world.worst(30e6, 9_000.0) < 50, "{pause_ns}");
@@ -277,10 +282,12 @@ mod tests {
             for after_ns in [5e6, 15e6, 700e6] {
                 let mut world = World::new(2.45);
                 world.worst(after_ns, 9_000.0);
-                // The counter goes on and the clock does not; or it begins again.
+                // The counter goes on during a suspend and the clock does not; or the counter
+                // restarts.
                 world.ticks += asleep_ns * world.ghz;
                 world.read(9_000.0);
-                // Not one that learns its first rate: that window lasts as much longer.
+                // Outside the first measurement of the rate: that window lasts longer by the
+                // suspend.
                 world.worst(40e6, 9_000.0);
                 assert!(world.worst(50e6, 9_000.0) < 100, "{asleep_ns} {after_ns}");
                 world.ticks = 1e6;
@@ -301,7 +308,7 @@ mod tests {
         }
     }
 
-    /// No time is told from a reading that was disturbed, and none goes back behind it.
+    /// A disturbed reading gives no rate, and time does not go back.
     #[test]
     fn a_hand_without_a_good_reading_waits_for_one() {
         let mut world = World::new(2.45);
@@ -327,7 +334,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the kernel's usual corrections are, and however rarely it is asked.
+        /// For all usual kernel corrections and reading rates.
         #[test]
         fn a_clock_that_is_corrected_is_followed(
             ghz in 1.0..5.0f64,
@@ -337,7 +344,7 @@ mod tests {
             let mut world = World::new(ghz);
             for ppm in ppm {
                 world.rate = 1.0 + ppm / 1e6;
-                // A correction lasts 20 ms here.
+                // A correction lasts 20 ms in this test.
                 let pause_ns = pause_ns.max(10_000.0);
                 prop_assert!(world.worst(20e6, pause_ns) <= 1_100);
             }
@@ -346,7 +353,8 @@ mod tests {
 
     #[test]
     fn what_is_told_is_the_clock_and_never_goes_back() {
-        /// A thread that is interrupted while it reads both errs by half of that.
+        /// A thread that is interrupted during a reading of both clocks errs by half of the
+        /// interruption.
         const TOLERANCE_NS: Nanos = 20_000;
         let end = clock::now() + 60_000_000;
         let (mut last, mut told) = (0, 0);
@@ -358,7 +366,7 @@ mod tests {
             assert!(time + TOLERANCE_NS >= before, "{time} {before}");
             assert!(time <= after + TOLERANCE_NS, "{time} {after}");
             last = time;
-            told += u64::from(HAND.with(Cell::get).steps > 0);
+            told += u64::from(CLOCK.with(Cell::get).steps > 0);
             if after >= end {
                 break;
             }
