@@ -1,4 +1,4 @@
-//! Proof that a lab is what was asked for: every host reaches every other, and every link has its
+//! Checks of a finished lab: every host reaches every other, and every link has its requested
 //! properties, read back from the kernel.
 
 use std::fmt;
@@ -16,32 +16,33 @@ use crate::offload::Offload;
 use crate::shape::{Netem, TokenBucket};
 use crate::topology::Link;
 
-/// How long hosts have to reach each other, plus eight times the delays of all links. A carrier can
-/// take a second to be noticed, as the kernel looks at them once a second.
+/// Time hosts have to reach each other, plus eight times the sum of all link delays. The kernel
+/// polls carriers once a second, so a link can take that long to come up.
 const REACH: Duration = Duration::from_secs(5);
-/// How long an unanswered question waits before it is asked again.
+/// Time after which an unanswered request is sent again.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Pairs of hosts up to which each asks every other. The machine has one table of neighbours for each
-/// family, of 1024 entries over *all* namespaces (`net.ipv4.neigh.default.gc_thresh3`): 60 hosts that
-/// all speak with each other overflow it, and then nobody reaches anybody.
+/// Largest number of host pairs for which every host probes every other. The kernel has one
+/// neighbour table a family, of 1024 entries over *all* namespaces
+/// (`net.ipv4.neigh.default.gc_thresh3`): 60 hosts that all exchange packets overflow it, and then
+/// no host reaches another.
 const MESH_PAIRS: usize = 400;
 
-/// One property of a lab and whether it holds.
+/// Requested and actual value of one property of a lab.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckResult {
-    /// What was looked at: `link client-s1, interface eth0 of client`.
+    /// Item checked: `link client-s1, interface eth0 of client`.
     pub subject: String,
     /// `mtu`, `rate`, `gso`, `offload tso`, `reaches server`, ...
     pub property: String,
-    /// What was asked for.
+    /// Requested value.
     pub asked: String,
-    /// What is there; `None` when nothing is.
+    /// Actual value; `None` when the property is missing.
     pub found: Option<String>,
 }
 
 impl CheckResult {
-    /// Whether what is there is what was asked for.
+    /// Returns whether the actual value is the requested one.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.found.as_ref() == Some(&self.asked)
@@ -59,19 +60,19 @@ impl fmt::Display for CheckResult {
         match found {
             Some(found) if self.holds() => write!(f, "{subject}: {property} is {found}"),
             Some(found) => write!(f, "{subject}: {property} is {found} instead of {asked}"),
-            None => write!(f, "{subject}: {property} is missing (asked for: {asked})"),
+            None => write!(f, "{subject}: {property} is missing (requested: {asked})"),
         }
     }
 }
 
-/// Checks everything.
+/// Checks links and reachability.
 pub(crate) fn check(lab: &Lab) -> Result<Vec<CheckResult>, LabError> {
     let mut results = links(lab)?;
     results.extend(reach(lab)?);
     Ok(results)
 }
 
-/// Reads every end of every link back.
+/// Reads the properties of both ends of every link back.
 fn links(lab: &Lab) -> Result<Vec<CheckResult>, LabError> {
     let mut results = Vec::new();
     let links = lab.topology().links.iter().zip(&lab.layout().links);
@@ -109,7 +110,7 @@ fn links(lab: &Lab) -> Result<Vec<CheckResult>, LabError> {
 /// (property, asked, found)
 type Line = (String, String, Option<String>);
 
-/// Runs inside the namespace of the interface.
+/// Reads one interface; runs inside the interface's namespace.
 fn read(link: &Link, interface: &str, emulated: bool) -> Result<Vec<Line>, LabError> {
     let mut netlink = Netlink::open()?;
     let state = netlink.link(interface)?;
@@ -121,7 +122,7 @@ fn read(link: &Link, interface: &str, emulated: bool) -> Result<Vec<Line>, LabEr
     lines.extend(sizes(link, &state));
     lines.extend(shape(link, &qdiscs, emulated));
     if !link.offloads.is_empty() {
-        // Any socket will do: its namespace is what counts.
+        // The ioctl needs a socket only for its namespace.
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
             .map_err(|error| LabError::system("open a socket", error))?;
         for (name, &on) in &link.offloads {
@@ -173,7 +174,7 @@ fn shape(link: &Link, qdiscs: &[QdiscState], emulated: bool) -> Vec<Line> {
     lines
 }
 
-/// A host's socket for asking and answering.
+/// A host's UDP socket that sends requests and replies to those of others.
 struct Speaker {
     host: usize,
     v6: bool,
@@ -181,7 +182,7 @@ struct Speaker {
     socket: UdpSocket,
 }
 
-/// A question from one host to an address of another.
+/// Request from one host to an address of another.
 struct Question {
     from: usize,
     to: usize,
@@ -192,10 +193,10 @@ struct Question {
 const ASKED: u8 = 1;
 const ANSWERED: u8 = 2;
 
-/// Lets every host ask every address of every other (in a large lab, of some others), all at once,
-/// until all have answered.
+/// Sends a request from every host to every address of every other (in a large lab, of some
+/// others), all at once, until all replies have arrived or the deadline passes.
 ///
-/// Datagrams to sockets of our own, as ping needs a privilege where `ping_group_range` is empty.
+/// UDP rather than ICMP: ping needs a privilege where `ping_group_range` is empty.
 fn reach(lab: &Lab) -> Result<Vec<CheckResult>, LabError> {
     let mut speakers = Vec::new();
     for (host, one) in lab.hosts().iter().enumerate() {
@@ -248,8 +249,8 @@ fn reach(lab: &Lab) -> Result<Vec<CheckResult>, LabError> {
         .collect())
 }
 
-/// Who asks whom: in a large lab every host the first and the next one, both ways, which still takes
-/// every host, port and switch in.
+/// Returns whether host `from` probes host `to`. In a large lab every host exchanges requests with
+/// the first and the next one only, which still covers every host, port and switch.
 fn asks(hosts: usize, from: usize, to: usize) -> bool {
     let next = |host: usize| (host + 1) % hosts;
     let mesh = hosts * (hosts - 1) <= MESH_PAIRS;
@@ -291,7 +292,7 @@ fn converse(speakers: &[Speaker], questions: &mut [Question], deadline: Instant)
             if let (false, (Some(near), Some(far))) = (question.answered, ends) {
                 let mut text = vec![ASKED];
                 text.extend((number as u64).to_be_bytes());
-                // Unreachable now may be reachable in a moment; the deadline decides.
+                // An address that is unreachable now may become reachable; the deadline decides.
                 let _ = near.socket.send_to(&text, (question.address, far.port));
             }
         }
@@ -300,7 +301,7 @@ fn converse(speakers: &[Speaker], questions: &mut [Question], deadline: Instant)
     Ok(())
 }
 
-/// Answers questions and notes answers until `until` or until all are answered.
+/// Replies to requests and records replies until `until` or until all replies have arrived.
 fn listen(speakers: &[Speaker], questions: &mut [Question], until: Instant) -> io::Result<()> {
     while questions.iter().any(|question| !question.answered) {
         let left = until.saturating_duration_since(Instant::now());
@@ -329,8 +330,8 @@ fn listen(speakers: &[Speaker], questions: &mut [Question], until: Instant) -> i
 
 fn drain(speaker: &Speaker, questions: &mut [Question]) {
     let mut text = [0; 16];
-    // An error other than "nothing there" is a refused earlier packet: it comes once, and asking
-    // again follows.
+    // Errors other than "would block" report an earlier packet that was refused (ICMP). Each is
+    // returned once, and the request is repeated anyway.
     while let Ok((length, from)) = speaker.socket.recv_from(&mut text) {
         let Some((&kind, number)) = text[..length].split_first() else {
             continue;

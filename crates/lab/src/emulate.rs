@@ -1,15 +1,15 @@
-//! Links with delay, jitter, loss or reordering where the kernel has no netem: their frames pass
-//! through a process of this program.
+//! Links with delay, jitter, loss or reordering on kernels without netem: a process of this program
+//! forwards their frames.
 //!
 //! ```text
 //! host A                one namespace for all such links            host B
 //! eth0 ── veth ── w0a ── lab-holder link w0a w0b ── w0b ── veth ── eth0
 //! ```
 //!
-//! The process has a socket as its standard input and ends with it, so that it does not outlive the lab,
-//! however that ends. Its standard output is the lab's way to see whether it is there: it ends with the
-//! process, and what it says before is why. What comes in asks whether frames pass: it looks now and then by itself, and
-//! whoever has to know at once cannot wait for that.
+//! The process has a socket as its standard input and exits when that closes, so it never outlives
+//! the lab. Its standard output reports its state: end of file when the process is gone, and the
+//! last line is the reason. A byte on its standard input requests a check of whether frames pass.
+//! The process also checks periodically by itself; the request gives a result at once.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -32,24 +32,24 @@ use crate::netlink::Netlink;
 use crate::shape::Netem;
 use crate::topology::Link;
 
-/// The step by which the program emulates a link: two interfaces and the mode follow.
+/// Subcommand step that emulates a link; two interface names and the mode follow.
 pub const LINK: &str = "link";
-/// What the step prints once frames pass, and as an answer while they do.
+/// Line that the step prints once frames pass, and as the reply to a status request while they do.
 pub const PASSING: &str = "passing";
-/// How long an answer may take: a process that gets no processor for so long is there all the same.
+/// Time allowed for a status reply. A process that gets no CPU for that long counts as running.
 pub(crate) const ANSWERS: Duration = Duration::from_secs(1);
 
-/// Offloads that make frames larger than the link's: a program in between would have to cut them.
+/// Offloads that create frames larger than the link's MTU; the emulator would have to split them.
 pub(crate) const LARGE_SENDS: [&str; 3] = ["tso", "gso", "tx-udp-segmentation"];
 
-/// Frames on their way that an emulated link has room for at least.
+/// Smallest number of in-flight frames that an emulated link holds.
 const LEAST_FRAMES: u64 = 4096;
-/// And at most: 2 KB each.
+/// Largest number of in-flight frames; 2 KB each.
 const MOST_FRAMES: u64 = 131_072;
-/// Frames on their way where the link's rate is not known, per second of delay: 1 Gb/s of full ones.
+/// Full frames per second of delay when the link has no rate: 1 Gb/s.
 const FRAMES_PER_SECOND: u64 = 81_274;
 
-/// Whether this kernel has netem, tried on a namespace of its own.
+/// Returns whether this kernel has netem, tried in a temporary namespace.
 pub(crate) fn has_netem() -> Result<bool, LabError> {
     let space = Namespace::new(|| {})?;
     space.run(|| {
@@ -74,7 +74,7 @@ pub(crate) fn has_netem() -> Result<bool, LabError> {
     })?
 }
 
-/// What the forwarder is told of a link: `link:delay=10ms,loss=1%,limit=16384`.
+/// Returns the forwarder's mode for a link: `link:delay=10ms,loss=1%,limit=16384`.
 fn mode(link: &Link) -> Option<String> {
     let netem = Netem::of(link)?;
     let time = |ns: i64| written_duration(u64::try_from(ns).unwrap_or(0));
@@ -91,7 +91,7 @@ fn mode(link: &Link) -> Option<String> {
     Some(format!("link:{}", words.join(",")))
 }
 
-/// Frames that are on their way at most: those that its rate puts into its delay, twice.
+/// Returns the limit of in-flight frames: twice the product of rate and delay.
 fn frames(link: &Link) -> u64 {
     let seconds = [link.delay, link.jitter].into_iter().flatten();
     let seconds: f64 = seconds.map(|time| time.as_secs_f64()).sum();
@@ -101,24 +101,24 @@ fn frames(link: &Link) -> u64 {
     ((seconds * per_second as f64 * 2.0) as u64).clamp(LEAST_FRAMES, MOST_FRAMES)
 }
 
-/// A link's process.
+/// Process that forwards the frames of one link.
 #[derive(Debug)]
 pub(crate) struct Emulator {
     child: Child,
-    /// The other end of its standard input.
+    /// Peer of the process's standard input.
     questions: UnixStream,
-    /// Its standard output.
+    /// Read end of the process's standard output.
     said: File,
-    /// Why it ended, once that was seen.
+    /// Reason for the exit, set once it was read.
     why: OnceLock<String>,
-    /// Whether its wire was taken away then.
+    /// Set once the veth interfaces were taken down after the exit.
     cut: AtomicBool,
 }
 
-/// What it says at most before it ends.
+/// Longest line read from the process.
 const LAST_WORDS_BYTES: usize = 4096;
 
-/// The next line of a program, or what there is of it when its output ends.
+/// Reads the next line, or the rest of the output at its end.
 fn line(mut said: &File) -> String {
     let (mut line, mut byte) = (Vec::new(), [0]);
     while line.len() < LAST_WORDS_BYTES && matches!(said.read(&mut byte), Ok(1)) {
@@ -131,7 +131,7 @@ fn line(mut said: &File) -> String {
 }
 
 impl Emulator {
-    /// Starts it between two interfaces of a namespace, and waits until frames pass.
+    /// Starts the process between two interfaces of a namespace and waits until frames pass.
     pub(crate) fn start(
         space: &Namespace,
         link: &Link,
@@ -142,9 +142,9 @@ impl Emulator {
             why,
         };
         let Some(mode) = mode(link) else {
-            return Err(refused("it asks for nothing that is emulated".to_owned()));
+            return Err(refused("the link has nothing to emulate".to_owned()));
         };
-        // Born into the namespace of the thread that starts it.
+        // A process is created in the namespace of the thread that starts it.
         let spawned = space.run(|| {
             let mut program = this_program(LINK);
             program
@@ -157,8 +157,8 @@ impl Emulator {
             spawned.map_err(|error| LabError::system("start a link's process", error))?;
         match line(&emulator.said).as_str() {
             PASSING => Ok(emulator),
-            // A program that is not the one that can (a test, an example) says something else.
-            "" => Err(refused("this program cannot do it".to_owned())),
+            // Another program (a test, an example) does not know the step and prints nothing.
+            "" => Err(refused("this program has no link emulator".to_owned())),
             why => Err(refused(why.to_owned())),
         }
     }
@@ -177,29 +177,32 @@ impl Emulator {
         })
     }
 
-    /// Asks whether frames pass; [`Emulator::ended_by`] has the answer.
+    /// Requests a status reply; [`Emulator::ended_by`] reads it.
     pub(crate) fn ask(&self) {
-        // What it said late answers no new question.
+        // Discards replies to earlier requests.
         let _ = self.ended();
-        // One that has ended hears nothing, and its output says so; one that is stopped hears no more of them some day.
+        // Errors are ignored: an exited process closes its output, and a stopped one never drains
+        // it.
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let _ = send(&self.questions, b"?", flags);
     }
 
-    /// Why frames pass no more, as far as it has said so; none while they do.
+    /// Returns the reason why frames no longer pass, as far as it was reported; `None` while they
+    /// do.
     pub(crate) fn ended(&self) -> Option<&str> {
         self.ended_by(Instant::now())
     }
 
-    /// The same, of one that was asked: an answer is waited for until then.
+    /// Returns the same after a status request; waits for the reply until the deadline.
     ///
-    /// Told by its output alone. Its number tells nothing: a lab's holder is in a process-number namespace of its
-    /// own, while `/proc` may be that of another one, and whoever reaps children may have reaped it.
+    /// Only the output counts, not the process id: a lab's holder has a PID namespace of its own
+    /// while `/proc` may show another one, and a parent that reaps all children may have reaped
+    /// this one.
     pub(crate) fn ended_by(&self, mut until: Instant) -> Option<&str> {
         while self.why.get().is_none() && self.speaks(until) {
             let why = match line(&self.said) {
                 answer if answer == PASSING => {
-                    // What else it has said is there already.
+                    // Lines printed before the reply are there already.
                     until = Instant::now();
                     continue;
                 }
@@ -211,13 +214,13 @@ impl Emulator {
         self.why.get().map(String::as_str)
     }
 
-    /// Whether there is something to be read of it, or its end, by then.
+    /// Returns whether the output is readable or closed by the deadline.
     fn speaks(&self, until: Instant) -> bool {
         let time = until.saturating_duration_since(Instant::now());
         poll(&self.said, Ready::Receive, time).unwrap_or(false)
     }
 
-    /// Whether nobody has asked for it before: its wire is taken away once.
+    /// Marks the interfaces as taken down; returns true on the first call only.
     pub(crate) fn is_first_cut(&self) -> bool {
         !self.cut.swap(true, Relaxed)
     }
@@ -225,11 +228,11 @@ impl Emulator {
 
 impl Drop for Emulator {
     fn drop(&mut self) {
-        // It would end with its input anyway; this way nobody waits for it. Whoever reaps children of
-        // this process may have done so already.
+        // The process would exit with its input anyway; killing it saves the wait. It may have been
+        // reaped already.
         let _ = self.questions.shutdown(Shutdown::Both);
         if self.ended().is_none() {
-            // Not when it has ended: its number may be another's by now.
+            // Not after its exit: the process id may belong to another process by now.
             let _ = self.child.kill();
         }
         let _ = self.child.wait();
@@ -261,14 +264,14 @@ mod tests {
         assert_eq!(frames(&long), 48_764);
     }
 
-    /// A process in place of a link's, which says what it is told to.
+    /// Starts a shell command in place of a link's process.
     fn emulator(line: &str) -> Emulator {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", line]);
         Emulator::spawn(command).expect("there is a shell")
     }
 
-    /// Until it has ended, which it does by itself.
+    /// Polls until the process has reported its end.
     fn why(emulator: &Emulator) -> &str {
         loop {
             match emulator.ended() {
@@ -289,15 +292,15 @@ mod tests {
         let mut faulty = emulator("read line; echo its interface went away; read line");
         assert_eq!(faulty.ended(), None);
         std::io::Write::write_all(&mut faulty.questions, b"go on\n").unwrap();
-        // What it said holds, also while it has yet to end.
+        // The reported reason counts even before the process exits.
         assert_eq!(why(&faulty), "its interface went away");
         assert_eq!(faulty.ended(), Some("its interface went away"));
     }
 
-    /// It would notice by itself some time later.
+    /// Without a request the process would report some time later.
     #[test]
     fn a_link_that_is_asked_says_at_once_how_it_is() {
-        // A character at a time, as there is no end of a line.
+        // One byte at a time, as no line end follows.
         let hear = "dd bs=1 count=1 2> /dev/null > /dev/null";
         let line = format!("{hear}; echo passing; {hear}; echo its threads ended; {hear}");
         let asked = emulator(&line);
@@ -306,7 +309,7 @@ mod tests {
             asked.ended_by(Instant::now() + Duration::from_secs(60))
         };
         assert_eq!(now(), None);
-        assert_eq!(asked.ended(), None, "an answer is no last word");
+        assert_eq!(asked.ended(), None, "a reply is not a reason");
         assert_eq!(now(), Some("its threads ended"));
 
         let mut killed = emulator(hear);
@@ -315,7 +318,7 @@ mod tests {
         let ended = killed.ended_by(Instant::now() + Duration::from_secs(60));
         assert_eq!(ended, Some("it was killed"));
         killed.child.wait().unwrap();
-        // Nobody hears it: that ends no program of ours.
+        // The peer is gone: the send must not raise SIGPIPE.
         killed.ask();
     }
 }

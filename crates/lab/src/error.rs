@@ -1,4 +1,4 @@
-//! Why a lab could not be built, found or entered.
+//! Errors of building, finding and entering a lab.
 
 use std::ffi::OsString;
 use std::io;
@@ -8,7 +8,7 @@ use linerate_metric::event::Problem;
 use crate::check::CheckResult;
 use crate::topology::TopologyError;
 
-/// What went wrong, and what to do next.
+/// Error of a lab; each text gives the situation and the next step.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "each text names the situation and its fields")]
 pub enum LabError {
@@ -30,7 +30,7 @@ pub enum LabError {
         "a user namespace can only be entered by a process with a single thread, and this one has {threads}: enter it first thing in main"
     )]
     ThreadsRunning { threads: usize },
-    #[error("the kernel did not {action}{}", said(kernel_says.as_deref()))]
+    #[error("the kernel did not {action}{}", message_suffix(kernel_says.as_deref()))]
     Kernel {
         action: String,
         kernel_says: Option<String>,
@@ -45,7 +45,7 @@ pub enum LabError {
         remedy: &'static str,
     },
     #[error(
-        "this kernel has no netem (CONFIG_NET_SCH_NETEM) for the delay, jitter, loss or reordering of link {link}, and no program stands in for it ({why}): use `linerate lab`, remove them from the link, or take a kernel that has it"
+        "this kernel has no netem (CONFIG_NET_SCH_NETEM) for the delay, jitter, loss or reordering of link {link}, and it cannot be emulated ({why}): use `linerate lab`, remove them from the link, or use a kernel that has it"
     )]
     NotEmulated { link: String, why: String },
     #[error(
@@ -53,16 +53,16 @@ pub enum LabError {
     )]
     UnknownOffload { link: String, name: String },
     #[error(
-        "link {link} carries nothing any more: the program that made it has ended ({why}): {}",
-        begin_again(lab)
+        "link {link} is down: the process that emulates it exited ({why}): {}",
+        restart_advice(lab)
     )]
     LinkEnded {
         link: String,
-        /// Empty where it is this process's own.
+        /// Empty for a lab of this process.
         lab: String,
         why: String,
     },
-    #[error("the lab was built, but {}", missing(failed))]
+    #[error("the lab was built, but {}", failed_list(failed))]
     CheckFailed { failed: Vec<CheckResult> },
     #[error("could not {action}")]
     System {
@@ -74,7 +74,7 @@ pub enum LabError {
     UnknownHost { host: String, known: String },
     #[error("no lab is up: start one with `linerate lab up --hops 1`")]
     NoLab,
-    #[error("no lab `{name}` is up: {}", known_labs(known))]
+    #[error("no lab `{name}` is up: {}", running_labs(known))]
     UnknownLab { name: String, known: Vec<String> },
     #[error("several labs are up ({}): name one", known.join(", "))]
     WhichLab { known: Vec<String> },
@@ -86,12 +86,12 @@ pub enum LabError {
     BadLabName { name: String },
     #[error("{}: {}; {}", problem.object, problem.situation, problem.next_step)]
     Holder {
-        /// What the process that was to hold the lab says of it.
+        /// Error reported by the holder process.
         problem: Problem,
-        /// It was a privilege or a kernel feature that is missing.
+        /// Set when a privilege or a kernel feature is missing.
         missing_privilege: bool,
     },
-    #[error("the lab's holder ended without a word{}", said(output.as_deref()))]
+    #[error("the lab's holder exited without a report{}", message_suffix(output.as_deref()))]
     HolderVanished { output: Option<String> },
     #[error("`{}` was not found inside the lab: give its path or set PATH", command.display())]
     CommandNotFound { command: OsString },
@@ -101,13 +101,13 @@ pub enum LabError {
         #[source]
         source: io::Error,
     },
-    #[error("`lab-holder` is for linerate's own use: start labs with `linerate lab up`")]
+    #[error("`lab-holder` is an internal command: start labs with `linerate lab up`")]
     HolderArguments,
 }
 
 impl LabError {
-    /// Whether a privilege or a kernel feature is missing, rather than something asked wrongly or
-    /// gone wrong: commands then end with exit code 4.
+    /// Returns whether a privilege or a kernel feature is missing; commands then end with exit
+    /// code 4.
     #[must_use]
     pub fn is_missing_privilege(&self) -> bool {
         match self {
@@ -127,8 +127,8 @@ impl LabError {
         }
     }
 
-    /// Shells' exit code for a command inside a lab that could not be started: 127 when it was not
-    /// found, 126 when it could not be run. `None` for every other error.
+    /// Returns the shell's exit code for a command that could not be started inside a lab: 127 when
+    /// it was not found, 126 when it could not be run. `None` for every other error.
     #[must_use]
     pub fn command_exit_code(&self) -> Option<u8> {
         match self {
@@ -138,7 +138,7 @@ impl LabError {
         }
     }
 
-    /// The situation, the object and the next step.
+    /// Returns situation, object and next step.
     #[must_use]
     pub fn problem(&self) -> Problem {
         const DOCTOR: &str = "`linerate doctor` shows what this machine can do";
@@ -183,11 +183,11 @@ impl LabError {
             ),
             Self::NotEmulated { link, why } => Problem::new(
                 format!(
-                    "this kernel has no netem for its delay, jitter, loss or reordering, and no program \
-                     stands in for it ({why})"
+                    "this kernel has no netem for its delay, jitter, loss or reordering, and it cannot be \
+                     emulated ({why})"
                 ),
                 format!("link {link}"),
-                "use `linerate lab`, remove them from the link, or take a kernel that has netem",
+                "use `linerate lab`, remove them from the link, or use a kernel that has netem",
             ),
             Self::UnknownOffload { link, name } => Problem::new(
                 format!("this kernel has no offload `{name}` on veth"),
@@ -196,14 +196,14 @@ impl LabError {
             ),
             Self::LinkEnded { link, lab, why } => Problem::new(
                 format!(
-                    "it carries nothing any more, because the program that made it has ended ({why}): what is measured \
-                     over it says nothing of a network"
+                    "it is down because the process that emulates it exited ({why}): results measured \
+                     over it are invalid"
                 ),
                 match lab.as_str() {
                     "" => format!("link {link}"),
                     lab => format!("link {link} of lab {lab}"),
                 },
-                begin_again(lab),
+                restart_advice(lab),
             ),
             Self::CheckFailed { .. } => Problem::new(self.to_string(), "lab", DOCTOR),
             Self::System { source, .. } => {
@@ -215,7 +215,7 @@ impl LabError {
                 format!("choose one of {known}"),
             ),
             Self::NoLab => Problem::new(
-                "none is up",
+                "no lab is up",
                 "lab",
                 "start one with `linerate lab up --hops 1`",
             ),
@@ -223,14 +223,14 @@ impl LabError {
                 "no such lab is up",
                 format!("lab {name}"),
                 if known.is_empty() {
-                    "`linerate lab list` shows those that are; `linerate lab up --hops 1` starts one"
+                    "`linerate lab list` shows the labs that are up; `linerate lab up --hops 1` starts one"
                         .to_owned()
                 } else {
                     format!("choose one of {}", known.join(", "))
                 },
             ),
             Self::WhichLab { known } => Problem::new(
-                format!("several are up ({})", known.join(", ")),
+                format!("several labs are up ({})", known.join(", ")),
                 "lab",
                 "name one",
             ),
@@ -257,14 +257,14 @@ impl LabError {
                 "check that it is a program that this user may run",
             ),
             Self::HolderArguments => Problem::new(
-                "for linerate's own use",
+                "internal command",
                 "`lab-holder`",
                 "start labs with `linerate lab up`",
             ),
         }
     }
 
-    /// The text with every cause behind it, for where only text can be handed on.
+    /// Returns the text with all its causes, for callers that can pass on text only.
     #[must_use]
     pub fn full_text(&self) -> String {
         let mut text = self.to_string();
@@ -284,8 +284,8 @@ impl LabError {
     }
 }
 
-/// What is wrong with a lab file. Its texts end with the next step after their last colon, which no
-/// name that stands behind it can hold; only the parser's own text is not ours.
+/// Splits the text of a lab file error into situation and next step. Each text has the next step
+/// after its last colon, and names contain no colon; the parser's own text has no next step.
 fn topology_problem(error: &TopologyError) -> Problem {
     let text = error.to_string();
     match (error, text.rsplit_once(": ")) {
@@ -299,20 +299,20 @@ fn topology_problem(error: &TopologyError) -> Problem {
     }
 }
 
-/// What to do about a lab that is not what it was.
-fn begin_again(lab: &str) -> String {
+/// Returns the next step for a lab with a failed link.
+fn restart_advice(lab: &str) -> String {
     match lab {
-        "" => "run it again, on a new one".to_owned(),
-        lab => format!("end the lab with `linerate lab down {lab}`, and start it anew"),
+        "" => "run it again with a new lab".to_owned(),
+        lab => format!("end the lab with `linerate lab down {lab}`, and start it again"),
     }
 }
 
-fn said(text: Option<&str>) -> String {
-    text.map_or_else(String::new, |text| format!(" (it says: {text})"))
+fn message_suffix(text: Option<&str>) -> String {
+    text.map_or_else(String::new, |text| format!(" (message: {text})"))
 }
 
-fn missing(failed: &[CheckResult]) -> String {
-    /// The first ones tell; a broken switch would fill pages.
+fn failed_list(failed: &[CheckResult]) -> String {
+    /// Results shown: a broken switch would fill pages.
     const SHOWN: usize = 4;
     let mut texts: Vec<String> = failed.iter().take(SHOWN).map(ToString::to_string).collect();
     if failed.len() > SHOWN {
@@ -321,11 +321,11 @@ fn missing(failed: &[CheckResult]) -> String {
     texts.join("; ")
 }
 
-fn known_labs(known: &[String]) -> String {
+fn running_labs(known: &[String]) -> String {
     if known.is_empty() {
-        "none is; start one with `linerate lab up`".to_owned()
+        "start one with `linerate lab up`".to_owned()
     } else {
-        format!("there is {}", known.join(", "))
+        format!("choose one of {}", known.join(", "))
     }
 }
 
@@ -333,13 +333,13 @@ fn known_labs(known: &[String]) -> String {
 mod tests {
     use super::*;
 
-    /// Who ends a lab by a wrong name wants to see names, not to start one.
+    /// `lab down` with a wrong name needs the list of names, not the advice to start a lab.
     #[test]
     fn an_unknown_lab_is_told_with_what_shows_the_known_ones() {
         for (known, want) in [
             (
                 vec![],
-                "`linerate lab list` shows those that are; `linerate lab up --hops 1` starts one",
+                "`linerate lab list` shows the labs that are up; `linerate lab up --hops 1` starts one",
             ),
             (vec!["one", "two"], "choose one of one, two"),
         ] {
