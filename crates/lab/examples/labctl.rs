@@ -1,4 +1,4 @@
-//! `linerate lab` in small: drives labs by hand and in tests.
+//! Small version of `linerate lab`: drives labs by hand and in tests.
 //!
 //! ```text
 //! labctl up FILE|--hops N [--name LAB]    labctl exec [LAB/]HOST [-- CMD...]
