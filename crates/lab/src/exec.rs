@@ -16,7 +16,7 @@ use crate::error::LabError;
 use crate::holder::{ENTER, this_program};
 use crate::registry::{self, Found};
 
-/// Signals that are passed on to the command.
+/// Signals passed on to the command.
 const PASSED_ON: [Signal; 6] = [
     Signal::INT,
     Signal::QUIT,
@@ -26,27 +26,28 @@ const PASSED_ON: [Signal; 6] = [
     Signal::USR2,
 ];
 
-/// What became of a command in a lab.
+/// Result of a command run in a lab.
 #[derive(Debug)]
 pub struct Executed {
-    /// Its exit code.
+    /// Exit code as a shell reports it.
     pub code: u8,
-    /// That a link ended while it ran: what it measured over it says nothing of a network.
+    /// Link that failed while the command ran; what was measured over it is invalid.
     pub trouble: Option<LabError>,
 }
 
 /// Runs a command on a host, with this program's standard streams, and returns its exit code as a
-/// shell would: 128 and the signal's number for one that was killed, 127 when it was not found.
-/// Without a command it is the user's shell; without a lab it is the user's only one.
+/// shell would: 128 plus the signal number when it was killed, 127 when it was not found.
+/// Without a command it runs the user's shell; without a lab it uses the user's only one.
 ///
-/// The command sees the host's network alone, and of processes only those of the lab; it dies with
-/// this process and with the lab. In a lab without root it is root of the lab's user namespace.
+/// The command sees only the host's network and the lab's processes; it dies with this process and
+/// with the lab. In a rootless lab it is root of the lab's user namespace.
 ///
-/// Call it while the process has one thread: it changes this process for good.
+/// Call it while the process has one thread: it changes the namespaces of this process for good.
 ///
 /// # Errors
-/// [`LabError::NoLab`], [`LabError::UnknownLab`], [`LabError::WhichLab`], [`LabError::UnknownHost`],
-/// [`LabError::LinkEnded`], [`LabError::ThreadsRunning`], or [`LabError::System`] when the lab cannot be entered.
+/// [`LabError::NoLab`], [`LabError::UnknownLab`], [`LabError::WhichLab`],
+/// [`LabError::UnknownHost`], [`LabError::LinkEnded`], [`LabError::ThreadsRunning`], or
+/// [`LabError::System`] when the lab cannot be entered.
 pub fn exec(lab: Option<&str>, host: &str, command: &[OsString]) -> Result<Executed, LabError> {
     let lab = registry::find(lab)?;
     lab.info().check_links()?;
@@ -56,9 +57,9 @@ pub fn exec(lab: Option<&str>, host: &str, command: &[OsString]) -> Result<Execu
     let command = if command.is_empty() { &shell } else { command };
     let signals = signals();
     let waiting = |error| LabError::system("wait for the command", error);
-    // Before the start: a signal that comes in between must not end this process alone.
+    // Block before the spawn: a signal that arrives in between must not end this process alone.
     signals.hold().map_err(waiting)?;
-    // Born into the process-number namespace, which this process only names for its children.
+    // Only children of this process are created in the PID namespace it joined.
     let child = this_program(ENTER)
         .args(command)
         .spawn()
@@ -78,11 +79,11 @@ fn exit_code(status: ExitStatus) -> u8 {
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }
 
-/// Enters the lab's user and process-number namespaces and the host's network namespace.
+/// Enters the lab's user and PID namespaces and the host's network namespace.
 fn join(lab: &Found, host: &str) -> Result<(), LabError> {
     let info = lab.info();
     let name = &info.name;
-    // Switches share one network namespace, in which each of their ports has a name of its own.
+    // Switches share one network namespace, in which every port has a unique name.
     let is_switch = info.switches.iter().any(|switch| switch == host);
     let of_switches = lab.registration.switches.filter(|_| is_switch);
     let number = lab
@@ -102,7 +103,7 @@ fn join(lab: &Found, host: &str) -> Result<(), LabError> {
     })?;
     let open = |below: &str| {
         registry::open(&lab.path(below))
-            .map_err(|error| LabError::system(format!("look into the lab {name}"), error))
+            .map_err(|error| LabError::system(format!("read the lab {name}"), error))
     };
     let user = open("ns/user")?;
     let processes = open("ns/pid")?;
@@ -114,7 +115,7 @@ fn join(lab: &Found, host: &str) -> Result<(), LabError> {
         });
     }
     let entering = |error: io::Error| LabError::system(format!("enter the lab {name}"), error);
-    // A process may not enter the user namespace it is in already.
+    // A process cannot enter the user namespace it is already in (EINVAL).
     let own = fs::metadata("/proc/self/ns/user").map_err(entering)?;
     let theirs = user.metadata().map_err(entering)?;
     if (own.dev(), own.ino()) != (theirs.dev(), theirs.ino()) {
@@ -129,7 +130,7 @@ fn join(lab: &Found, host: &str) -> Result<(), LabError> {
     namespace::enter(network.as_fd(), Space::Net).map_err(entering)
 }
 
-/// What this process takes one by one while the command runs.
+/// Signals that this process takes one by one while the command runs.
 fn signals() -> Signals {
     let mut numbers = PASSED_ON.map(Signal::as_raw).to_vec();
     numbers.push(Signal::CHILD.as_raw());
@@ -147,27 +148,27 @@ fn attend(mut child: Child, signals: &Signals) -> io::Result<ExitStatus> {
         let signal = PASSED_ON
             .into_iter()
             .find(|signal| signal.as_raw() == arrived.signal);
-        // Ctrl-C on the terminal went to the command as well: a second one would abort it.
+        // The terminal sends Ctrl-C to the command as well: a second SIGINT would abort it.
         if let (Some(signal), false) = (signal, arrived.from_kernel) {
-            // Not reaped yet, so the number is still the child's.
+            // Not reaped yet, so the process id is still the child's.
             let _ = rustix::process::kill_process(pid, signal);
         }
     }
 }
 
-/// Inside the lab's process-number namespace and the host's network: makes `/proc` and `/sys` fit and
-/// becomes the command.
+/// Sets up `/proc` and `/sys` for the lab's PID namespace and the host's network, then executes the
+/// command in place of this process.
 pub(crate) fn enter(command: &[OsString]) -> Result<(), LabError> {
     let (program, arguments) = command.split_first().ok_or(LabError::HolderArguments)?;
-    // Whoever kills `lab exec` the hard way means what runs inside.
+    // Killing `lab exec` with SIGKILL must end the command as well.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| LabError::system("tie the command to `lab exec`", error))?;
-    // Held back by whoever started this, and inherited.
+    // Blocked by the parent and inherited.
     signals()
         .release()
-        .map_err(|error| LabError::system("let signals act", error))?;
-    // Best effort: where a container hides parts of /proc, the kernel allows no other, and the
-    // command sees processes and interfaces of the outside, but is inside all the same.
+        .map_err(|error| LabError::system("unblock signals", error))?;
+    // Best effort: where a container hides parts of /proc, the kernel allows no new mount of it.
+    // The command then sees processes and interfaces of the outside, but still runs inside.
     if namespace::private_mounts().is_ok() {
         let _ = namespace::remount_proc();
         let _ = namespace::remount_sys();
@@ -175,7 +176,7 @@ pub(crate) fn enter(command: &[OsString]) -> Result<(), LabError> {
     let source = Command::new(program).args(arguments).exec();
     let missing = match source.kind() {
         io::ErrorKind::NotFound => true,
-        // What exec says also when it may not look into one folder of PATH, whatever the others have.
+        // exec also returns EACCES when one directory of PATH is not readable.
         io::ErrorKind::PermissionDenied => !is_in_path(program),
         _ => false,
     };
@@ -190,7 +191,7 @@ pub(crate) fn enter(command: &[OsString]) -> Result<(), LabError> {
     })
 }
 
-/// Whether there is a file for a command, in PATH or where its path says.
+/// Returns whether a file exists for a command, in PATH or at its path.
 fn is_in_path(program: &OsStr) -> bool {
     if program.as_bytes().contains(&b'/') {
         return true;

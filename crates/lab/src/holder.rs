@@ -1,8 +1,8 @@
-//! Labs that outlive a command: a process of their own holds each.
+//! Labs that outlive a command: each is held by a process of its own.
 //!
-//! The holder is the first process of a process-number namespace that `lab exec` joins: when it ends,
-//! by `kill -9` too, the kernel kills whatever runs inside, and with the last process and descriptor
-//! the networks go. It stays in the network namespace of its starter, where its socket is found.
+//! The holder is process 1 of a PID namespace that `lab exec` joins. When it ends, even by `kill
+//! -9`, the kernel kills everything that runs inside; the networks go with the last process and
+//! descriptor. The holder stays in the network namespace of its starter, where its socket is found.
 //!
 //! ```text
 //! lab up ── lab-holder start ── lab-holder keep
@@ -10,8 +10,8 @@
 //!           namespaces, ends     its standard output, then waits
 //! ```
 //!
-//! Both steps are this program again, by `/proc/self/exe`: a process can enter a user namespace only
-//! while it has one thread, and a process-number namespace only by being born into it.
+//! Both steps run this program again through `/proc/self/exe`: a process can enter a user namespace
+//! only while it has one thread, and it is in a PID namespace only when created there.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -39,31 +39,31 @@ use crate::privilege::{become_root, privileged};
 use crate::registry::{self, Registration};
 use crate::topology::Topology;
 
-/// The hidden subcommand by which the program runs itself.
+/// Hidden subcommand with which the program runs itself.
 pub const HOLDER_COMMAND: &str = "lab-holder";
 const START: &str = "start";
 const KEEP: &str = "keep";
 pub(crate) const ENTER: &str = "enter";
 
-/// The program itself at one of its steps, also when its file was replaced or removed meanwhile.
+/// Returns the command for one step of this program, also when its file was replaced or removed.
 pub(crate) fn this_program(step: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
-    // What `ps` shows; otherwise /proc/self/exe.
+    // Shown by `ps`; otherwise /proc/self/exe.
     command.arg0("linerate").args([HOLDER_COMMAND, step]);
     command
 }
 
-/// What the holder is to build.
+/// Request to the holder: the lab to build.
 #[derive(Serialize, Deserialize)]
 struct Order {
     name: Option<String>,
     uid: u32,
-    /// A lab file: its figures read back exactly, which those in JSON need not.
+    /// Lab file in TOML: its numbers read back exactly, which JSON does not guarantee.
     file: String,
     rootless: bool,
 }
 
-/// What the holder reports: one line of JSON.
+/// Report of the holder: one line of JSON.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Report {
@@ -75,10 +75,10 @@ enum Report {
     Taken(String),
 }
 
-/// Starts a lab that stays up until [`crate::down`], and returns once every host reaches every other.
-/// Without a name it is called `lab1`, or the next such name that is free.
+/// Starts a lab that stays up until [`crate::down`], and returns once every host reaches every
+/// other. Without a name it is called `lab1`, or the next free name of that form.
 ///
-/// The program must hand its arguments after [`HOLDER_COMMAND`] to [`hold`] when it is started with
+/// The program must pass its arguments after [`HOLDER_COMMAND`] to [`hold`] when it is started with
 /// that subcommand.
 ///
 /// # Errors
@@ -91,9 +91,8 @@ pub fn up(topology: &Topology, name: Option<&str>) -> Result<LabInfo, LabError> 
     let order = Order {
         name: name.map(str::to_owned),
         uid: rustix::process::geteuid().as_raw(),
-        file: toml::to_string(topology).map_err(|error| {
-            LabError::system("write the lab file down", io::Error::other(error))
-        })?,
+        file: toml::to_string(topology)
+            .map_err(|error| LabError::system("write the lab file", io::Error::other(error)))?,
         rootless: !privileged(),
     };
     let output = start(&order)
@@ -117,10 +116,10 @@ pub fn up(topology: &Topology, name: Option<&str>) -> Result<LabInfo, LabError> 
     }
 }
 
-/// Runs the first step and returns all that both steps print, up to when the holder lets go of it.
+/// Runs the first step and returns the output of both steps, up to when the holder closes it.
 fn start(order: &Order) -> io::Result<String> {
-    // A memory file rather than a pipe: writing to a pipe whose reader failed ends this program
-    // where SIGPIPE has its default.
+    // A memory file rather than a pipe: where SIGPIPE has its default action, writing to a pipe
+    // whose reader failed would end this program.
     let mut input = File::from(rustix::fs::memfd_create(
         "linerate-order",
         MemfdFlags::CLOEXEC,
@@ -133,19 +132,19 @@ fn start(order: &Order) -> io::Result<String> {
         .stdout(Stdio::from(writer.try_clone()?))
         .stderr(Stdio::from(writer))
         .spawn()?;
-    // The command, and with it this side's copies of the pipe, is gone by now: the end of the
-    // output is when the holder lets go.
+    // The `Command` and its copies of the pipe are dropped by now, so end of file means that the
+    // holder closed its end.
     let mut output = Vec::new();
     reader.read_to_end(&mut output)?;
     first.wait()?;
     Ok(String::from_utf8_lossy(&output).into_owned())
 }
 
-/// What the program does as `lab-holder ARGUMENTS`. Call it before any thread exists.
+/// Runs `lab-holder ARGUMENTS`. Call it before any thread exists.
 ///
 /// # Errors
 /// [`LabError::HolderArguments`] when started by hand, and [`LabError::CommandNotFound`] or
-/// [`LabError::CommandFailed`] for a command of `lab exec`: print them and end with
+/// [`LabError::CommandFailed`] for a command of `lab exec`: print them and exit with
 /// [`LabError::command_exit_code`].
 pub fn hold(arguments: impl IntoIterator<Item = OsString>) -> Result<(), LabError> {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
@@ -158,7 +157,7 @@ pub fn hold(arguments: impl IntoIterator<Item = OsString>) -> Result<(), LabErro
     }
 }
 
-/// Tells the starter what went wrong; it is the one who reports.
+/// Sends an error to the starter, which prints it.
 fn report(result: Result<(), LabError>) -> Result<(), LabError> {
     let report = match result {
         Ok(()) => return Ok(()),
@@ -181,37 +180,38 @@ fn tell(report: &Report) -> Result<(), LabError> {
     write().map_err(|error: io::Error| LabError::system("report to `lab up`", error))
 }
 
-/// First step: leaves the terminal and the directory, makes the namespaces, starts the holder.
+/// Runs the first step: leaves the terminal and the directory, makes the namespaces, starts the
+/// holder.
 fn detach() -> Result<(), LabError> {
-    // Fails only for the leader of a session, which has left the terminal already.
+    // Fails only for a session leader, which has left the terminal already.
     let _ = rustix::process::setsid();
-    rustix::process::chdir("/").map_err(|error| LabError::system("go to /", error))?;
-    // Best effort: without it (before Linux 5.11) the holder keeps what its starter left open.
+    rustix::process::chdir("/").map_err(|error| LabError::system("change to /", error))?;
+    // Best effort: without it (before Linux 5.11) the holder keeps its starter's open descriptors.
     let _ = namespace::close_descriptors_at_exec();
     if !privileged() {
         become_root()?;
     }
     namespace::unshare(Space::Pid)
-        .map_err(|error| LabError::system("make a process-number namespace", error))?;
+        .map_err(|error| LabError::system("make a PID namespace", error))?;
     this_program(KEEP)
         .spawn()
         .map(drop)
         .map_err(|error| LabError::system("start the lab's holder", error))
 }
 
-/// Second step, as process 1 of its namespace: builds the lab and holds it until told to end.
+/// Runs the second step, as process 1 of its namespace: builds the lab and holds it until SIGTERM.
 fn keep() -> Result<(), LabError> {
     let mut order = String::new();
     io::stdin()
         .read_to_string(&mut order)
-        .map_err(|error| LabError::system("read what to build", error))?;
+        .map_err(|error| LabError::system("read the lab to build", error))?;
     let order: Order = serde_json::from_str(&order).map_err(|_| LabError::HolderArguments)?;
-    // Process 1 ignores every signal it has no handler for, SIGHUP and SIGINT among them, but gets
-    // those it holds back. Held before the first thread, so that no thread takes them.
+    // Process 1 ignores every signal without a handler, SIGHUP and SIGINT among them, but receives
+    // those it blocks. Blocked before the first thread, so that no thread takes them.
     let signals = Signals::new(&[Signal::TERM.as_raw(), Signal::CHILD.as_raw()]);
     signals
         .hold()
-        .map_err(|error| LabError::system("hold signals back", error))?;
+        .map_err(|error| LabError::system("block signals", error))?;
     let (name, socket) = take_name(&order)?;
     let topology = Topology::from_toml(&order.file)?;
     let lab = Lab::up(&topology)?;
@@ -219,18 +219,19 @@ fn keep() -> Result<(), LabError> {
     listen(socket, Arc::clone(&held))?;
     tell(&Report::Up(name))?;
     let_go_of_starter()?;
-    // A link may have been among what ended: its output has, then, and nobody has to be asked.
+    // The reaped process may have been a link's. Its output is closed then, so no status request is
+    // needed.
     wait(&signals, || look(&held, Duration::ZERO));
     Ok(())
 }
 
-/// A lab, and what is offered of it.
+/// Lab of this process and its published registration.
 struct Held {
     lab: Lab,
     registration: Registration,
-    /// It is there for as long as it is open.
+    /// Memory file with the registration; published while it is open.
     _offered: OwnedFd,
-    /// Links that are known to have ended.
+    /// Number of failed links in the registration.
     ended: usize,
 }
 
@@ -238,7 +239,7 @@ impl Held {
     fn new(lab: Lab, name: &str, order: &Order) -> Result<Self, LabError> {
         let handle = |host: &LabHost| (host.name().to_owned(), host.handle().as_raw_fd());
         let registration = Registration {
-            // Its number is filled in by whoever reads it, as process 1 does not know that outside.
+            // The reader fills in the process id: process 1 does not see its id outside.
             info: LabInfo {
                 rootless: order.rootless,
                 ..lab.info(name, 0, order.uid)
@@ -254,7 +255,8 @@ impl Held {
         })
     }
 
-    /// Looks after its links, and offers it anew where one has ended; with time for it they are asked.
+    /// Checks the links and publishes a new registration when one has failed. With a non-zero time
+    /// the emulators are polled and have that long to reply.
     fn look(&mut self, time: Duration) {
         let now = self.lab.cut_ended(time);
         if now == self.ended {
@@ -276,7 +278,7 @@ fn look(held: &Mutex<Held>, time: Duration) {
     held.look(time);
 }
 
-/// Takes the name asked for, or the first of `lab1`, `lab2`, ... that is free.
+/// Takes the requested name, or the first free one of `lab1`, `lab2`, ...
 fn take_name(order: &Order) -> Result<(String, OwnedFd), LabError> {
     let candidates: Box<dyn Iterator<Item = String>> = match &order.name {
         Some(name) => Box::new(std::iter::once(name.clone())),
@@ -292,9 +294,9 @@ fn take_name(order: &Order) -> Result<(String, OwnedFd), LabError> {
     })
 }
 
-/// From now on the lab is found. Whoever connects learns from the kernel which process this is, and
-/// everything else from `/proc`; the connections themselves carry nothing. What is there once this side has closed one
-/// is what is known of the links by then.
+/// Listens, so that the lab can be found, and serves connections on a thread. A client learns the
+/// process from the peer credentials and everything else from `/proc`; connections carry no data.
+/// Every connection triggers a check of the links and is closed when the check is done.
 fn listen(socket: OwnedFd, held: Arc<Mutex<Held>>) -> Result<(), LabError> {
     rustix::net::listen(&socket, 64)
         .map_err(|error| LabError::system("listen on the lab's socket", error))?;
@@ -305,7 +307,7 @@ fn listen(socket: OwnedFd, held: Arc<Mutex<Held>>) -> Result<(), LabError> {
             loop {
                 match listener.accept() {
                     Ok(_connection) => look(&held, ANSWERS),
-                    // Out of descriptors, say: never spin on it.
+                    // Out of descriptors, for example: never spin on it.
                     Err(_) => thread::sleep(Duration::from_millis(100)),
                 }
             }
@@ -314,7 +316,7 @@ fn listen(socket: OwnedFd, held: Arc<Mutex<Held>>) -> Result<(), LabError> {
         .map_err(|error| LabError::system("start a thread", error))
 }
 
-/// Closes the three standard streams, at which the starter sees that the lab is up.
+/// Redirects the standard streams to /dev/null; the starter reads the end of file as "lab is up".
 fn let_go_of_starter() -> Result<(), LabError> {
     let turn = || {
         let null = File::options().read(true).write(true).open("/dev/null")?;
@@ -326,7 +328,7 @@ fn let_go_of_starter() -> Result<(), LabError> {
     turn().map_err(|error: io::Error| LabError::system("open /dev/null", error))
 }
 
-/// Reaps what the lab's processes left behind, until told to end; then looks after what is left.
+/// Reaps orphaned processes until SIGTERM; checks the links after each.
 fn wait(signals: &Signals, mut look: impl FnMut()) {
     while let Ok(arrived) = signals.wait() {
         if arrived.signal == Signal::TERM.as_raw() {

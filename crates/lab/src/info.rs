@@ -1,4 +1,4 @@
-//! What a lab that is up consists of, as `lab list --json` shows it.
+//! Description of a running lab, as `lab list --json` prints it.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -6,31 +6,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
 
-/// A lab that is up.
+/// Running lab.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LabInfo {
-    /// Its name.
     pub name: String,
-    /// The process that holds it, as numbered where it was asked. When it ends, by `kill -9` too,
-    /// the lab and everything that runs in it is gone.
+    /// Process that holds the lab, as numbered in the caller's PID namespace. When it ends, even by
+    /// `kill -9`, the lab and everything that runs in it is gone.
     pub holder_pid: u32,
-    /// The user who started it.
+    /// User who started the lab.
     pub uid: u32,
-    /// It lives in a user namespace, so its user is root inside and nobody outside.
+    /// True when the lab has a user namespace: its user is root inside, without privileges outside.
     pub rootless: bool,
-    /// In the order of the lab file.
+    /// Hosts, in the order of the lab file.
     pub hosts: Vec<HostInfo>,
-    /// Names of the switches.
     pub switches: Vec<String>,
-    /// In the order of the lab file.
+    /// Links, in the order of the lab file.
     pub links: Vec<LinkInfo>,
 }
 
 impl LabInfo {
-    /// Looks whether all links carry.
+    /// Checks that no link has failed.
     ///
     /// # Errors
-    /// [`LabError::LinkEnded`]: what is measured over such a link says nothing of a network.
+    /// [`LabError::LinkEnded`]: what is measured over such a link is invalid.
     pub fn check_links(&self) -> Result<(), LabError> {
         let ended = |link: &LinkInfo| {
             let why = link.ended.clone()?;
@@ -44,68 +42,67 @@ impl LabInfo {
     }
 }
 
-/// A host of a lab.
+/// Host of a lab.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostInfo {
-    /// Its name.
     pub name: String,
     /// IPv4 address of its first interface.
     pub address: Ipv4Addr,
-    /// IPv6 address of its first interface; absent where the kernel has no IPv6 or a link is smaller
-    /// than 1280 bytes.
+    /// IPv6 address of its first interface; absent where the kernel has no IPv6 or a link is
+    /// smaller than 1280 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address_v6: Option<Ipv6Addr>,
     /// `eth0`, `eth1`, ... in the order of its links.
     pub interfaces: Vec<InterfaceInfo>,
 }
 
-/// An interface of a host.
+/// Interface of a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InterfaceInfo {
-    /// Its name inside the host.
+    /// Name inside the host.
     pub name: String,
-    /// What is at the other end of its link.
+    /// Host or switch at the other end of the link.
     pub peer: String,
     /// Largest packet in bytes.
     pub mtu: u32,
-    /// Its IPv4 address.
+    /// IPv4 address.
     pub address: Ipv4Addr,
-    /// Bits of its IPv4 network.
+    /// Prefix length of the IPv4 network in bits.
     pub prefix: u8,
-    /// Its IPv6 address, of a network of 64 bits.
+    /// IPv6 address, in a network of 64 bits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address_v6: Option<Ipv6Addr>,
 }
 
-/// A link of a lab.
+/// Link of a lab.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LinkInfo {
-    /// Its two ends.
+    /// Names of the two ends.
     pub between: [String; 2],
-    /// The names of the interfaces there.
+    /// Interface names at the two ends.
     pub interfaces: [String; 2],
     /// Largest packet in bytes.
     pub mtu: u32,
     /// Rate of each direction in bit/s, where it is limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_bps: Option<u64>,
-    /// Time that packets are held each way, where it is emulated.
+    /// Delay of each direction in ns, where it is emulated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_ns: Option<u64>,
-    /// By how much `delay_ns` varies.
+    /// Variation of `delay_ns`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jitter_ns: Option<u64>,
-    /// Share of packets that are lost, where that is emulated.
+    /// Fraction of packets lost, where that is emulated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
-    /// Share of packets that overtake, where that is emulated.
+    /// Fraction of packets reordered, where that is emulated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reorder: Option<f64>,
-    /// Largest segment of GSO and GRO in bytes, where it was asked for.
+    /// Largest segment of GSO and GRO in bytes, where it was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gso_bytes: Option<u32>,
-    /// Why it carries nothing any more, where that is so: the program that makes it, on kernels without netem, has
-    /// ended.
+    /// Reason why the link is down: the process that emulates it on a kernel without netem has
+    /// exited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
 }
