@@ -1,7 +1,7 @@
-//! A lab as a program on one of its hosts sees it: all of the network around it.
+//! The lab around a program that runs on one of its hosts.
 //!
-//! The holder of a lab is process 1 of the lab's process-number namespace, so whoever was started by
-//! `lab exec` finds it without asking: its registration and the namespaces it holds are in `/proc/1/fd`.
+//! The holder of a lab is process 1 of the lab's PID namespace. So a program started by `lab exec`
+//! finds it directly: its registration and the namespaces it holds are in `/proc/1/fd`.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -14,21 +14,21 @@ use crate::info::LabInfo;
 use crate::lab::{Lab, LabHost};
 use crate::registry;
 
-/// The lab around this program, with a handle on every network namespace of it.
+/// Lab around this program, with a handle on every network namespace of it.
 #[derive(Debug)]
 pub struct Inside {
-    /// What it consists of.
+    /// Description of the lab.
     pub info: LabInfo,
-    /// The network namespaces of its hosts, by name.
+    /// Network namespaces of the hosts, by name.
     pub hosts: BTreeMap<String, OwnedFd>,
-    /// The network namespace of its switches; absent without one.
+    /// Network namespace of the switches; absent without a switch.
     pub switches: Option<OwnedFd>,
-    /// The host whose network this program has; absent where the lab is this process's own.
+    /// Host whose network this program has; absent for a lab of this process.
     pub own: Option<String>,
 }
 
-/// The lab that this process was started in by `lab exec`; `None` elsewhere, and where `/proc` does
-/// not show it.
+/// Returns the lab in which `lab exec` started this process; `None` elsewhere, and where `/proc`
+/// does not show it.
 #[must_use]
 pub fn inside() -> Option<Inside> {
     let registration = registry::registration_of(Path::new("/proc/1/fd")).ok()??;
@@ -44,7 +44,7 @@ pub fn inside() -> Option<Inside> {
         Some(number) => Some(open(number)?),
         None => None,
     };
-    // Somebody may have entered the lab's processes and another network.
+    // A process may have entered the lab's PID namespace and another network.
     let own = identity(&File::open("/proc/thread-self/ns/net").ok()?).ok()?;
     let is_own = |file: &OwnedFd| {
         let file = file.try_clone().map(File::from);
@@ -66,7 +66,7 @@ fn identity(file: &File) -> io::Result<(u64, u64)> {
 }
 
 impl Lab {
-    /// The same for a lab of this process, whose hosts' threads are inside it.
+    /// Returns the same view for a lab of this process, whose threads run on its hosts.
     ///
     /// # Errors
     /// When the process has no file descriptor left.

@@ -24,25 +24,26 @@ use crate::privilege::privileged;
 use crate::shape::{Netem, TokenBucket};
 use crate::topology::{Link, Topology};
 
-/// A network of hosts that exists as long as this value.
+/// Network of hosts that exists as long as this value.
 ///
-/// Its namespaces have no names and no files: descriptors of this process alone hold them, so that
-/// nothing is left however the process ends. The kernel takes them down a moment *after* the last
+/// Its namespaces have no names and no files: only descriptors of this process hold them, so
+/// nothing is left however the process ends. The kernel removes them a moment *after* the last
 /// descriptor and the last thread inside are gone.
 #[derive(Debug)]
 pub struct Lab {
     topology: Topology,
     layout: Layout,
     hosts: Vec<LabHost>,
-    /// One namespace for all switches; none without switches.
+    /// Namespace of all switches; `None` without switches.
     switches: Option<Namespace>,
-    /// Links that a program of ours makes, by their place in the topology.
+    /// Processes that emulate links, by index of the link in the topology.
     emulators: BTreeMap<usize, Emulator>,
-    /// One namespace for what is between their ends; after `emulators`, whose interfaces are in it.
+    /// Namespace of the interfaces that the emulators join. Declared after `emulators`, so that it
+    /// is dropped after them.
     wires: Option<Namespace>,
 }
 
-/// A host of a [`Lab`].
+/// Host of a [`Lab`].
 #[derive(Debug)]
 pub struct LabHost {
     namespace: Namespace,
@@ -53,9 +54,10 @@ impl Lab {
     /// Builds a network and checks it; ready to use when this returns.
     ///
     /// # Errors
-    /// [`LabError::Topology`] for what cannot be built at all, [`LabError::NotPrivileged`] without the
-    /// capabilities (see [`crate::enter_user_namespace`]), [`LabError::MissingFeature`] for what this
-    /// kernel lacks, [`LabError::CheckFailed`] naming what is not as asked for.
+    /// [`LabError::Topology`] for a network that cannot be built, [`LabError::NotPrivileged`]
+    /// without the capabilities (see [`crate::enter_user_namespace`]), [`LabError::MissingFeature`]
+    /// for what this kernel lacks, [`LabError::CheckFailed`] with the properties that differ from
+    /// the request.
     pub fn up(topology: &Topology) -> Result<Self, LabError> {
         topology.validate()?;
         let layout = Layout::of(topology)?;
@@ -118,7 +120,7 @@ impl Lab {
         Ok(lab)
     }
 
-    /// Makes bridges, links, addresses and routes.
+    /// Creates bridges, links, addresses and routes.
     fn wire(&self) -> Result<(), LabError> {
         if let Some(space) = &self.switches {
             let mut netlink = space.run(Netlink::open)??;
@@ -172,7 +174,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Starts the programs between the ends of links that the kernel does not make.
+    /// Starts the emulators of links that the kernel cannot make.
     fn emulate(&mut self) -> Result<(), LabError> {
         let Some(wires) = &self.wires else {
             return Ok(());
@@ -187,21 +189,20 @@ impl Lab {
         Ok(())
     }
 
-    /// Whether a link's frames pass through a program of ours, and whether that is there; none where
-    /// the kernel makes the link.
+    /// Returns whether the emulator of a link is running; `None` where the kernel makes the link.
     pub(crate) fn is_emulated(&self, link: usize) -> Option<bool> {
         let emulator = self.emulators.get(&link)?;
         Some(emulator.ended().is_none())
     }
 
-    /// Why a link carries nothing any more, by its place: the program that made it has ended.
+    /// Returns the reason why a link is down: its emulator has exited.
     fn ended(&self, link: usize) -> Option<&str> {
         self.emulators.get(&link)?.ended()
     }
 
-    /// Takes the wire of links away whose program has ended, so that both ends see no carrier instead of a network
-    /// that loses everything; says how many those are. With time for it all programs are asked: one that moves
-    /// frames no more may have yet to notice.
+    /// Takes down the interfaces of links whose emulator has exited, so that both ends lose their
+    /// carrier instead of all packets. Returns the number of such links. With a non-zero time every
+    /// emulator gets a status request first: one that forwards no more may not have noticed yet.
     pub(crate) fn cut_ended(&self, time: Duration) -> usize {
         if !time.is_zero() {
             self.emulators.values().for_each(Emulator::ask);
@@ -220,7 +221,7 @@ impl Lab {
     fn cut(&self, link: usize) {
         let Some(wires) = &self.wires else { return };
         for wire in wire_ends(link) {
-            // It may have gone before its program, which ended of that: then there is no wire already.
+            // The interface may be gone already: its removal also ends the emulator.
             let _ = wires.run(|| {
                 let mut netlink = Netlink::open()?;
                 let index = netlink.link(&wire)?.index;
@@ -229,7 +230,7 @@ impl Lab {
         }
     }
 
-    /// Looks whether all links carry: those that a program of ours makes end with it.
+    /// Checks that all links work: an emulated link fails when its emulator exits.
     ///
     /// # Errors
     /// [`LabError::LinkEnded`]; both ends of the link have lost their carrier then.
@@ -241,19 +242,19 @@ impl Lab {
     }
 
     /// Checks that every host reaches every address of every other, over IPv4 and IPv6, and reads
-    /// every property of every link back. With more than 20 hosts each asks only the first and its
-    /// neighbours in the file: all pairs would overflow the machine's neighbour tables.
+    /// every property of every link back. With more than 20 hosts each probes only the first and
+    /// its neighbours in the file: all pairs would overflow the kernel's neighbour tables.
     ///
     /// # Errors
-    /// Only what kept it from checking; what does not hold is in the results.
+    /// Only errors of the check itself; properties that differ are in the results.
     pub fn check(&self) -> Result<Vec<CheckResult>, LabError> {
         check::check(self)
     }
 
-    /// A host by its name.
+    /// Returns a host by name.
     ///
     /// # Errors
-    /// [`LabError::UnknownHost`] with the names there are.
+    /// [`LabError::UnknownHost`] with the existing names.
     pub fn host(&self, name: &str) -> Result<&LabHost, LabError> {
         self.hosts
             .iter()
@@ -267,25 +268,25 @@ impl Lab {
             })
     }
 
-    /// All hosts, in the order of the file.
+    /// Returns all hosts, in the order of the file.
     #[must_use]
     pub fn hosts(&self) -> &[LabHost] {
         &self.hosts
     }
 
-    /// What was asked for.
+    /// Returns the requested topology.
     #[must_use]
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// How it is wired.
+    /// Returns interfaces, addresses and routes.
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// What it consists of, as for `lab list`. Held by process `holder_pid` for user `uid`.
+    /// Returns the description for `lab list`. Held by process `holder_pid` for user `uid`.
     #[must_use]
     pub fn info(&self, name: &str, holder_pid: u32, uid: u32) -> LabInfo {
         let links = self.topology.links.iter().zip(&self.layout.links);
@@ -335,41 +336,41 @@ impl Lab {
 }
 
 impl LabHost {
-    /// Its name.
+    /// Returns the name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.info.name
     }
 
-    /// IPv4 address of its first interface.
+    /// Returns the IPv4 address of the first interface.
     #[must_use]
     pub fn address(&self) -> Ipv4Addr {
         self.info.address
     }
 
-    /// IPv6 address of its first interface; `None` where the kernel has no IPv6 or a link is smaller
-    /// than 1280 bytes.
+    /// Returns the IPv6 address of the first interface; `None` where the kernel has no IPv6 or a
+    /// link has an MTU below 1280 bytes.
     #[must_use]
     pub fn address_v6(&self) -> Option<Ipv6Addr> {
         self.info.address_v6
     }
 
-    /// Its interfaces.
+    /// Returns the interfaces.
     #[must_use]
     pub fn interfaces(&self) -> &[InterfaceInfo] {
         &self.info.interfaces
     }
 
-    /// Runs `f` on a fresh thread inside the host and waits for it. Sockets it opens, threads it
-    /// starts and programs it runs belong to the host; sockets stay so when `f` hands them out.
+    /// Runs `f` on a new thread inside the host and waits for it. Sockets it opens, threads it
+    /// starts and programs it runs belong to the host; sockets stay so when `f` returns them.
     ///
-    /// Trap: the host's counters are in `/proc/thread-self/net` and not in `/proc/net`, which is the
+    /// Trap: the host's counters are in `/proc/thread-self/net`, not in `/proc/net`, which is the
     /// main thread's. `/sys/class/net` and `/proc/sys/net` are the host's (the former where mounts
     /// are possible).
     ///
     /// # Errors
-    /// [`LabError::System`] when there can be no thread, or when this process gave up the capability
-    /// to enter. A panic of `f` goes on in the caller.
+    /// [`LabError::System`] when no thread can be started, or when this process gave up the
+    /// capability to enter the namespace. A panic of `f` is resumed in the caller.
     pub fn run<R: Send>(&self, f: impl FnOnce() -> R + Send) -> Result<R, LabError> {
         self.namespace.run(|| {
             show_own_sys();
@@ -377,8 +378,8 @@ impl LabHost {
         })
     }
 
-    /// Runs `f` as [`LabHost::run`] does, without waiting for it. It may outlive the [`Lab`]: the host
-    /// exists until its last thread ends, although its links do not.
+    /// Runs `f` as [`LabHost::run`] does, without waiting for it. The thread may outlive the
+    /// [`Lab`]: the host exists until its last thread ends, although its links do not.
     ///
     /// # Errors
     /// As [`LabHost::run`].
@@ -386,7 +387,7 @@ impl LabHost {
         &self,
         f: impl FnOnce() -> R + Send + 'static,
     ) -> Result<JoinHandle<R>, LabError> {
-        // A thread is born into the namespaces of the one that starts it.
+        // A thread is created in the namespaces of the thread that starts it.
         let started = self.run(|| {
             thread::Builder::new()
                 .name(format!("lab-{}", self.info.name))
@@ -395,7 +396,7 @@ impl LabHost {
         started.map_err(|error| LabError::system("start a thread", error))
     }
 
-    /// Its network namespace, for `setns` or `/proc/PID/fd`.
+    /// Returns the network namespace, for `setns` or `/proc/PID/fd`.
     #[must_use]
     pub fn handle(&self) -> BorrowedFd<'_> {
         self.namespace.as_fd()
@@ -406,25 +407,27 @@ impl LabHost {
     }
 }
 
-/// Gives the calling thread a `/sys` that shows its own network namespace, where that is possible:
-/// in containers it often is not, and nothing that is measured depends on it.
+/// Mounts a `/sys` of its own network namespace for the calling thread. Best effort: containers
+/// often forbid mounts, and no measurement depends on it.
 fn show_own_sys() {
     let _ = namespace::private_mounts().and_then(|()| namespace::remount_sys());
 }
 
-/// Writes a setting of the calling thread's namespace, where the kernel has it and lets it be written.
+/// Writes a sysctl of the calling thread's namespace, where the kernel has it and permits the
+/// write.
 fn setting(path: &str, value: &str) {
     let _ = fs::write(Path::new("/proc/sys/net").join(path), value);
 }
 
 fn host_settings(forwards: bool) {
-    // New namespaces inherit some of these from the machine, so that none can be relied on.
+    // New namespaces inherit some of these from the machine, so every one is set.
     for scope in ["all", "default"] {
         setting(&format!("ipv6/conf/{scope}/disable_ipv6"), "0");
-        // Addresses are ours alone: nobody needs to be asked for a second whether they are taken.
+        // Addresses are unique by construction: duplicate address detection would only cost a
+        // second.
         setting(&format!("ipv6/conf/{scope}/accept_dad"), "0");
         setting(&format!("ipv6/conf/{scope}/router_solicitations"), "0");
-        // Answers may leave by another interface than the question came in.
+        // Replies may leave by another interface than the one the request arrived at.
         setting(&format!("ipv4/conf/{scope}/rp_filter"), "0");
     }
     if forwards {
@@ -434,7 +437,7 @@ fn host_settings(forwards: bool) {
 }
 
 fn switch_settings() {
-    // A switch speaks no IPv6 of its own; its router solicitations would show in the counters.
+    // A switch needs no IPv6 of its own; its router solicitations would show in the counters.
     for scope in ["all", "default"] {
         setting(&format!("ipv6/conf/{scope}/disable_ipv6"), "1");
     }
@@ -449,7 +452,7 @@ fn ipv6_works() -> bool {
         .is_ok_and(|disabled| disabled.trim() == "0")
 }
 
-/// Sets one end of a link, inside its namespace.
+/// Configures one end of a link, inside its namespace.
 fn set_end(
     link: &Link,
     interface: &str,
@@ -473,19 +476,19 @@ fn set_end(
     netlink.set_up(index)
 }
 
-/// The interfaces between the ends of an emulated link.
+/// Returns the names of the interfaces that a link's emulator joins.
 fn wire_ends(link: usize) -> [String; 2] {
     [format!("w{link}a"), format!("w{link}b")]
 }
 
-/// Leaves nothing to be cut behind the interface, where a program takes frames as they are.
+/// Switches off the offloads that would pass frames above the MTU to the emulator.
 fn only_link_sized_frames(interface: &str) -> Result<(), LabError> {
-    // Any socket will do: its namespace is what counts.
+    // The ioctl needs a socket only for its namespace.
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
         .map_err(|error| LabError::system("open a socket", error))?;
     for name in emulate::LARGE_SENDS {
         if let Some(offload) = Offload::parse(name) {
-            // A kernel without it makes no such frames.
+            // A kernel without this offload makes no such frames.
             let _ = offload.set(socket.as_fd(), interface, false);
         }
     }
@@ -496,7 +499,7 @@ fn set_offloads(link: &Link, interface: &str) -> Result<(), LabError> {
     if link.offloads.is_empty() {
         return Ok(());
     }
-    // Any socket will do: its namespace is what counts.
+    // The ioctl needs a socket only for its namespace.
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
         .map_err(|error| LabError::system("open a socket", error))?;
     for (name, &on) in &link.offloads {
@@ -518,11 +521,10 @@ fn set_offloads(link: &Link, interface: &str) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Delay first, then rate: a packet waits out its delay and then takes its place in the queue, as
-/// on a long cable into a slow port.
+/// Adds the queueing disciplines: delay first, then rate, as on a long cable into a slow port.
 ///
-/// Where a program makes the delay, a packet waits in the queue first: the same, but for how long a burst
-/// is on its way.
+/// For an emulated link the queue comes first and the delay after it. The result is the same except
+/// for the duration of a burst.
 fn set_shape(
     netlink: &mut Netlink,
     link: &Link,
@@ -539,7 +541,7 @@ fn set_shape(
                     "netem (CONFIG_NET_SCH_NETEM)",
                     link,
                     "delay, jitter, loss or reordering",
-                    "remove them from the link, or take a kernel that has it",
+                    "remove them from the link, or use a kernel that has it",
                 )
             })?;
         parent = Some(1);
@@ -560,7 +562,7 @@ fn set_shape(
     Ok(())
 }
 
-/// A discipline that does not exist is answered with "no such file".
+/// Maps ENOENT, the kernel's reply for an unknown discipline, to a missing feature.
 fn without(
     error: LabError,
     feature: &'static str,

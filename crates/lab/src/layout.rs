@@ -1,5 +1,5 @@
-//! How a topology is wired: the segments it falls into, every interface with its addresses, and the
-//! routes between segments. Pure: the same topology always gives the same layout.
+//! Layout of a topology: its segments, every interface with its addresses, and the routes between
+//! segments. Pure: the same topology always gives the same layout.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -9,72 +9,72 @@ use crate::topology::{IPV6_MIN_MTU, Ipv4Prefix, Topology, TopologyError};
 /// Prefix length of every IPv6 network of a lab.
 pub const IPV6_PREFIX: u8 = 64;
 
-/// The wiring of a topology. Hosts, switches and links are named by their place in it.
+/// Layout of a topology. Hosts, switches and links are identified by their index in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// In the order of [`Topology::hosts`].
+    /// Hosts, in the order of [`Topology::hosts`].
     pub hosts: Vec<HostLayout>,
-    /// Both ends of every link, in the order of [`Topology::links`].
+    /// Ends of every link, in the order of [`Topology::links`].
     pub links: Vec<[End; 2]>,
 }
 
-/// A host's interfaces and routes.
+/// Interfaces and routes of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostLayout {
     /// `eth0`, `eth1`, ... in the order of its links.
     pub interfaces: Vec<Interface>,
-    /// Ways to the segments it is not on.
+    /// Routes to the segments that the host is not on.
     pub routes: Vec<Route>,
-    /// Others reach a segment through it.
+    /// True when other hosts reach a segment through this one.
     pub forwards: bool,
 }
 
-/// One interface of a host.
+/// Interface of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Its name inside the host.
+    /// Name inside the host.
     pub name: String,
-    /// The link it is an end of.
+    /// Index of the link.
     pub link: usize,
-    /// The segment that link is in.
+    /// Index of the segment that the link is in.
     pub segment: usize,
-    /// Its IPv4 address and network.
+    /// IPv4 address and network.
     pub address: Ipv4Prefix,
-    /// Its IPv6 address, unless a link of the lab is too small for IPv6.
+    /// IPv6 address; `None` when a link of the lab has an MTU below IPv6's minimum.
     pub address_v6: Option<Ipv6Addr>,
 }
 
-/// A way to a segment through another host.
+/// Route to a segment through another host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The segment's network; its address part is the network's.
+    /// Network of the segment, with its network address.
     pub network: Ipv4Prefix,
-    /// The next host, on a common segment.
+    /// Next hop, on a common segment.
     pub gateway: Ipv4Addr,
-    /// The same for IPv6: network and gateway.
+    /// IPv6 network and gateway.
     pub v6: Option<(Ipv6Addr, Ipv6Addr)>,
 }
 
-/// What a link ends at.
+/// Host or switch at the end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Node {
-    /// A host, by its place in the topology.
+    /// Index of a host in the topology.
     Host(usize),
-    /// A switch, by its place in the topology.
+    /// Index of a switch in the topology.
     Switch(usize),
 }
 
-/// One end of a link.
+/// End of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
-    /// Where it is.
+    /// Host or switch of this end.
     pub node: Node,
-    /// The name of the interface there.
+    /// Interface name there.
     pub interface: String,
 }
 
 impl Layout {
-    /// Works out the wiring of a topology whose names and links were checked.
+    /// Computes the layout of a topology whose names and links were checked.
     pub(crate) fn of(topology: &Topology) -> Result<Self, TopologyError> {
         let nodes: Vec<[Node; 2]> = topology
             .links
@@ -99,7 +99,7 @@ impl Layout {
                         });
                         name
                     }
-                    // All switches are in one namespace: ports are numbered through.
+                    // All switches share one namespace, so their ports are numbered consecutively.
                     Node::Switch(_) => {
                         ports += 1;
                         format!("port{ports}")
@@ -115,7 +115,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Takes IPv6 out again: this kernel has none.
+    /// Removes all IPv6 addresses, for a kernel without IPv6.
     pub(crate) fn drop_ipv6(&mut self) {
         for host in &mut self.hosts {
             for interface in &mut host.interfaces {
@@ -127,7 +127,7 @@ impl Layout {
         }
     }
 
-    /// Every interface on a segment as (host, interface), in the order of hosts.
+    /// Iterates over the interfaces on a segment as (host, interface), in the order of hosts.
     fn members(&self, segment: usize) -> impl Iterator<Item = (usize, usize)> {
         self.hosts
             .iter()
@@ -164,14 +164,14 @@ impl Layout {
         Ok(())
     }
 
-    /// Gives every interface its addresses.
+    /// Assigns addresses to all interfaces.
     fn address(&mut self, topology: &Topology) -> Result<(), TopologyError> {
         let networks = self.networks(topology)?;
         let ipv6 = topology.links.iter().all(|link| link.mtu() >= IPV6_MIN_MTU);
         for (segment, network) in networks.iter().enumerate() {
             let members: Vec<_> = self.members(segment).collect();
             let asked = |(host, number): (usize, usize)| {
-                // What a file asks for is about the first interface.
+                // The address in the file belongs to the first interface.
                 let address = topology.hosts[host].1.address;
                 address.filter(|_| number == 0)
             };
@@ -209,7 +209,7 @@ impl Layout {
         Ok(())
     }
 
-    /// The network of every segment: as asked, or the next free 10.77.N.0/24.
+    /// Returns the network of every segment: the requested one, or the next free 10.77.N.0/24.
     fn networks(&self, topology: &Topology) -> Result<Vec<Ipv4Prefix>, TopologyError> {
         let mut asked: Vec<Option<(usize, Ipv4Prefix)>> = Vec::new();
         for segment in 0..self.segment_count() {
@@ -250,15 +250,16 @@ impl Layout {
             .collect())
     }
 
-    /// Gives every host a way to the segments it is not on: the fewest hosts between, and among
-    /// equals the first in the file.
+    /// Adds a route from every host to every segment that it is not on, with the fewest hops; of
+    /// equal paths the first in the file wins.
     fn route(&mut self) {
         let count = self.segment_count();
         let members: Vec<Vec<(usize, usize)>> = (0..count)
             .map(|segment| self.members(segment).collect())
             .collect();
         for start in 0..self.hosts.len() {
-            // Breadth first over segments; each remembers through which neighbour it was reached.
+            // Breadth-first search over segments; each keeps the first hop through which it was
+            // reached.
             let mut through: Vec<Option<Option<(usize, usize)>>> = vec![None; count];
             let mut waiting = VecDeque::new();
             for interface in &self.hosts[start].interfaces {
@@ -300,13 +301,13 @@ impl Layout {
 
 /// 10.77.0.0.
 const FIRST_NETWORK: u32 = u32::from_be_bytes([10, 77, 0, 0]);
-/// Stands where an address is given a moment later.
+/// Placeholder until addresses are assigned.
 const UNKNOWN: Ipv4Prefix = Ipv4Prefix {
     address: Ipv4Addr::UNSPECIFIED,
     length: 24,
 };
 
-/// `fd77:0:0:SEGMENT::HOST`, a unique local address (RFC 4193) with the host number of IPv4.
+/// Returns `fd77:0:0:SEGMENT::HOST`, a unique local address (RFC 4193) with IPv4's host number.
 fn address_v6(segment: usize, host: u32) -> Ipv6Addr {
     let segment = u128::from(segment as u16) << 64;
     Ipv6Addr::from_bits(0xfd77_u128 << 112 | segment | u128::from(host))
@@ -331,9 +332,10 @@ fn node(topology: &Topology, name: &str) -> Node {
     }
 }
 
-/// The segment of every link: links that meet in a switch share one. Numbered by their first link.
+/// Returns the segment of every link: links that meet in a switch share one. Numbered by the
+/// first link.
 fn segments(topology: &Topology, links: &[[Node; 2]]) -> Result<Vec<usize>, TopologyError> {
-    // Union-find over switches: few enough that walking up without shortcuts does.
+    // Union-find over switches: with so few, path compression is not needed.
     let mut above: Vec<usize> = (0..topology.switches.len()).collect();
     let top = |above: &[usize], mut switch: usize| {
         while above[switch] != switch {
@@ -373,7 +375,7 @@ fn segments(topology: &Topology, links: &[[Node; 2]]) -> Result<Vec<usize>, Topo
         .collect())
 }
 
-/// Addresses asked for on one segment are of one network and differ.
+/// Checks that the addresses requested on one segment differ and are in one network.
 fn agree(topology: &Topology, wishes: &[(usize, Ipv4Prefix)]) -> Result<(), TopologyError> {
     let name = |host: usize| topology.hosts[host].0.clone();
     let Some(&(first, network)) = wishes.first() else {
