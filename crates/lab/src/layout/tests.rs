@@ -1,6 +1,6 @@
 use super::*;
 
-/// The wiring as people would draw it, for golden tests.
+/// Renders a layout as text, for golden tests.
 fn drawn(text: &str) -> String {
     let topology = Topology::from_toml(text).unwrap();
     let layout = Layout::of(&topology).unwrap();
