@@ -1,9 +1,10 @@
-//! Networks to test on: hosts, switches and shaped links out of network namespaces, bridges and veth
-//! pairs; without root through a user namespace; gone when dropped or killed, without a trace.
+//! Test networks: hosts, switches and shaped links built from network namespaces, bridges and veth
+//! pairs. They work without root through a user namespace and leave nothing behind when dropped or
+//! killed.
 //!
-//! [`Lab::up`] builds a [`Topology`] inside this process. [`up`], [`list`], [`exec`] and [`down`] are
-//! for labs that outlive a command: a process of their own holds them. Nothing here measures, and
-//! nothing touches the machine's own network.
+//! [`Lab::up`] builds a [`Topology`] inside this process. [`up`], [`list`], [`exec`] and [`down`]
+//! manage labs that outlive a command; a holder process owns each. This crate measures nothing and
+//! does not touch the machine's own network.
 #![forbid(unsafe_code)]
 
 pub mod topology;

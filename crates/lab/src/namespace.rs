@@ -1,4 +1,4 @@
-//! A network namespace without a name: held by a file descriptor and gone with it, however the
+//! Network namespace without a name: held by a file descriptor and gone with it, however the
 //! process ends.
 
 use std::fs::File;
@@ -11,14 +11,15 @@ use linerate_host::sys::namespace::{self, Space};
 use crate::error::LabError;
 use crate::netlink::Netlink;
 
-/// A network namespace.
+/// Network namespace.
 #[derive(Debug)]
 pub(crate) struct Namespace {
     handle: OwnedFd,
 }
 
 impl Namespace {
-    /// Makes a namespace and runs `prepare` in it, while nothing is there but `lo`, which is up.
+    /// Makes a namespace and runs `prepare` in it, while `lo` is its only interface; then sets `lo`
+    /// up.
     pub fn new(prepare: impl FnOnce() + Send) -> Result<Self, LabError> {
         thread::scope(|scope| {
             let made = thread::Builder::new()
@@ -44,7 +45,7 @@ impl Namespace {
         })
     }
 
-    /// Runs `f` on a fresh thread inside, whose threads and sockets are then inside as well.
+    /// Runs `f` on a new thread inside; threads and sockets that it creates are inside as well.
     pub fn run<R: Send>(&self, f: impl FnOnce() -> R + Send) -> Result<R, LabError> {
         thread::scope(|scope| {
             let running = thread::Builder::new()
@@ -67,7 +68,7 @@ impl AsFd for Namespace {
     }
 }
 
-/// A panic on the other thread goes on in this one, as if there were no other thread.
+/// Resumes a panic of the other thread in this one.
 fn joined<R>(result: thread::Result<R>) -> R {
     result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

@@ -1,7 +1,7 @@
-//! Links, addresses, routes and queueing disciplines through routing netlink, one request at a time.
+//! Links, addresses, routes and queueing disciplines through rtnetlink, one request at a time.
 //!
 //! A netlink socket belongs to the network namespace of the thread that *opened* it and stays there
-//! wherever it is used, so that one thread can build all namespaces through their sockets.
+//! on every thread, so one thread can build all namespaces through their sockets.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -29,25 +29,25 @@ use crate::error::LabError;
 use crate::topology::Ipv4Prefix;
 
 const TCA_OPTIONS: u16 = 2;
-/// `NLMSGERR_ATTR_MSG` of linux/netlink.h: the kernel's explanation in words.
+/// `NLMSGERR_ATTR_MSG` of linux/netlink.h: the kernel's error message.
 const NLMSGERR_ATTR_MSG: u16 = 1;
 /// Bytes of `struct nlmsghdr`.
 const MESSAGE_HEADER_BYTES: usize = 16;
 
-/// A netlink socket in one network namespace.
+/// Netlink socket in one network namespace.
 pub struct Netlink {
     socket: Socket,
     sequence: u32,
 }
 
-/// A link as the kernel reports it.
+/// Link as the kernel reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkState {
-    /// Number of the interface in its namespace.
+    /// Interface index in its namespace.
     pub index: u32,
     /// Largest packet in bytes.
     pub mtu: u32,
-    /// It is set up.
+    /// True when the interface is administratively up.
     pub up: bool,
     /// Largest segment built for IPv6, in bytes; on kernels before 6.3 for IPv4 as well.
     pub gso: Option<u32>,
@@ -59,7 +59,7 @@ pub struct LinkState {
     pub gro_ipv4: Option<u32>,
 }
 
-/// A queueing discipline as the kernel reports it.
+/// Queueing discipline as the kernel reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QdiscState {
     /// `tbf`, `netem`, ...
@@ -75,7 +75,7 @@ impl Netlink {
             let mut socket = Socket::new(NETLINK_ROUTE)?;
             socket.bind_auto()?;
             socket.connect(&SocketAddr::new(0, 0))?;
-            // Both only make errors better; old kernels lack them.
+            // Both only improve error messages; old kernels lack them.
             let _ = socket.set_ext_ack(true);
             let _ = socket.set_cap_ack(true);
             Ok(socket)
@@ -87,7 +87,7 @@ impl Netlink {
         })
     }
 
-    /// Sends a request and collects the answers up to the acknowledgement or the end of the dump.
+    /// Sends a request and collects the replies up to the acknowledgement or the end of the dump.
     fn request(
         &mut self,
         action: impl Fn() -> String,
@@ -164,7 +164,7 @@ impl Netlink {
         far.attributes = vec![
             LinkAttribute::IfName(peer.to_owned()),
             LinkAttribute::Mtu(mtu),
-            // Made there at once rather than moved there: a move would need a free name here.
+            // Created there rather than moved there: a move would need a free name here.
             LinkAttribute::NetNsFd(peer_space.as_raw_fd()),
         ];
         let mut near = LinkMessage::default();
@@ -194,7 +194,7 @@ impl Netlink {
                     // only with it, and is zeroed in case a distribution's defaults turn it on.
                     InfoBridge::StpState(BridgeStpState::Disabled),
                     InfoBridge::ForwardDelay(0),
-                    // Snooping drops neighbour solicitations until a querier was heard.
+                    // Snooping drops neighbour solicitations until a querier has been detected.
                     InfoBridge::MulticastSnooping(false),
                 ])),
             ]),
@@ -263,7 +263,7 @@ impl Netlink {
         self.change(|| format!("set interface {index} up"), link)
     }
 
-    /// Sets a link down: what is at its other end loses its carrier.
+    /// Sets a link down: the peer interface loses its carrier.
     pub fn set_down(&mut self, index: u32) -> Result<(), LabError> {
         let mut link = LinkMessage::default();
         link.header.index = index;
@@ -280,10 +280,11 @@ impl Netlink {
         )
     }
 
-    /// Sets how large the segments may be that GSO builds and GRO merges, in bytes.
+    /// Sets the largest segment that GSO builds and GRO merges, in bytes.
     pub fn set_gso(&mut self, index: u32, bytes: u32) -> Result<(), LabError> {
-        // One request each, as a kernel before 6.3 skips the two of IPv4 without a word (the check
-        // reads them back), and as a plain GSO size up to 64 KiB also sets the one of IPv4.
+        // One request each, because a kernel before 6.3 ignores the two IPv4 attributes without an
+        // error (the check reads them back), and because a GSO size up to 64 KiB also sets the IPv4
+        // one.
         for attribute in [
             LinkAttribute::GsoMaxSize(bytes),
             LinkAttribute::GroMaxSize(bytes),
@@ -299,7 +300,7 @@ impl Netlink {
         Ok(())
     }
 
-    /// Sets the sizes of GSO, GRO, and the same for IPv4, each for itself.
+    /// Sets the sizes of GSO, GRO, IPv4 GSO and IPv4 GRO separately, in bytes.
     pub fn set_segment_sizes(&mut self, index: u32, sizes: [u32; 4]) -> Result<(), LabError> {
         let [gso, gro, gso_ipv4, gro_ipv4] = sizes;
         for attribute in [
@@ -325,7 +326,7 @@ impl Netlink {
         message.header.prefix_len = prefix.length;
         message.header.index = index;
         message.attributes = vec![
-            // On Ethernet both are the same: `Address` would be the far end of a point-to-point link.
+            // On Ethernet both are equal: `Address` would be the peer of a point-to-point link.
             AddressAttribute::Local(IpAddr::V4(prefix.address)),
             AddressAttribute::Address(IpAddr::V4(prefix.address)),
             AddressAttribute::Broadcast(broadcast),
@@ -336,7 +337,7 @@ impl Netlink {
         )
     }
 
-    /// Adds an IPv6 address that can be used at once, without asking whether another has it.
+    /// Adds an IPv6 address that is usable at once, without duplicate address detection.
     pub fn add_address_v6(
         &mut self,
         index: u32,
@@ -359,7 +360,7 @@ impl Netlink {
         )
     }
 
-    /// Adds a route through a gateway; both of one family.
+    /// Adds a route through a gateway; both of one address family.
     pub fn add_route(
         &mut self,
         network: IpAddr,
@@ -390,7 +391,7 @@ impl Netlink {
         )
     }
 
-    /// Puts a queueing discipline `handle`:0 at the root of an interface, or below another one.
+    /// Adds the queueing discipline `handle`:0 at the root of an interface, or below another one.
     pub fn add_qdisc(
         &mut self,
         index: u32,
@@ -410,7 +411,7 @@ impl Netlink {
             TcAttribute::Other(DefaultNla::new(TCA_OPTIONS, options)),
         ];
         self.create(
-            || format!("put the discipline {kind} on interface {index}"),
+            || format!("add the queueing discipline {kind} to interface {index}"),
             RouteNetlinkMessage::NewQueueDiscipline(message),
         )
     }
@@ -418,12 +419,12 @@ impl Netlink {
     /// Reads every queueing discipline of an interface.
     pub fn qdiscs(&mut self, index: u32) -> Result<Vec<QdiscState>, LabError> {
         let answers = self.request(
-            || format!("show the disciplines of interface {index}"),
+            || format!("show the queueing disciplines of interface {index}"),
             RouteNetlinkMessage::GetQueueDiscipline(TcMessage::with_index(index as i32)),
             NLM_F_DUMP,
         )?;
         let found = answers.into_iter().filter_map(|answer| match answer {
-            // The kernel does not filter a dump by interface unless it checks strictly.
+            // The kernel filters a dump by interface only with strict checking.
             RouteNetlinkMessage::NewQueueDiscipline(qdisc)
                 if qdisc.header.index == index as i32 =>
             {
@@ -443,7 +444,7 @@ fn qdisc_state(message: TcMessage) -> QdiscState {
     for attribute in message.attributes {
         match attribute {
             TcAttribute::Kind(kind) => state.kind = kind,
-            // For disciplines that the library does not know it hands out one opaque attribute.
+            // For an unknown discipline the library returns one opaque attribute.
             TcAttribute::Options(options) => {
                 if let Some(TcOption::Other(raw)) = options.first() {
                     state.options = vec![0; raw.value_len()];
@@ -456,9 +457,9 @@ fn qdisc_state(message: TcMessage) -> QdiscState {
     state
 }
 
-/// What the kernel says about an error, in words.
+/// Returns the kernel's error message.
 fn explanation(error: &ErrorMessage) -> Option<String> {
-    // With a capped acknowledgement, the header of the request and then the attributes.
+    // With a capped acknowledgement: the header of the request, then the attributes.
     let attributes = error.header.get(MESSAGE_HEADER_BYTES..)?;
     let text = NlasIterator::new(attributes)
         .filter_map(Result::ok)
