@@ -1,22 +1,22 @@
-//! Offloads by the names that people know from ethtool.
+//! Offloads by their ethtool names.
 
 use std::io;
 use std::os::fd::BorrowedFd;
 
 use linerate_host::sys::ethtool_set::{self, Switch};
 
-/// One thing to switch.
+/// Offload that can be switched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Offload {
-    /// One of ethtool's old switches, which stand for groups of features.
+    /// Legacy ethtool switch, which covers a group of features.
     Switch(Switch),
-    /// A feature by the kernel's name.
+    /// Feature by the kernel's name.
     Feature(String),
 }
 
 impl Offload {
-    /// Reads a name as `ethtool -K` takes it; `None` for what cannot be one. Whether the kernel has a
-    /// feature of that name is only known on the interface.
+    /// Reads a name as `ethtool -K` takes it; `None` for an invalid one. Only the interface shows
+    /// whether the kernel has a feature of that name.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         let switch = match name {
@@ -27,7 +27,7 @@ impl Offload {
             "rx" | "rx-checksumming" => Switch::RxChecksum,
             "sg" | "scatter-gather" => Switch::ScatterGather,
             _ => {
-                // Every feature of the kernel is written so, and has a `-` in it.
+                // Every feature name of the kernel has this form, with at least one `-`.
                 let good = name.contains('-')
                     && name.len() < 32
                     && name
@@ -39,7 +39,8 @@ impl Offload {
         Some(Self::Switch(switch))
     }
 
-    /// Whether it is on, for one who asked for `asked`. The socket chooses the namespace.
+    /// Returns whether the offload is on, compared with the requested state. The socket selects the
+    /// namespace.
     pub(crate) fn read(
         &self,
         socket: BorrowedFd<'_>,
@@ -47,7 +48,7 @@ impl Offload {
         asked: bool,
     ) -> io::Result<bool> {
         match self {
-            // Off means that no kind is on, and on that the plain kinds are.
+            // "Off" requires that all kinds are off, "on" only that the basic kinds are on.
             Self::Switch(Switch::Tso) if !asked => {
                 Ok(ethtool_set::switch(socket, interface, Switch::Tso)?
                     || ethtool_set::features(socket, interface)?
@@ -63,13 +64,13 @@ impl Offload {
         }
     }
 
-    /// Switches it.
+    /// Switches the offload.
     pub(crate) fn set(&self, socket: BorrowedFd<'_>, interface: &str, on: bool) -> io::Result<()> {
         match self {
             Self::Switch(switch) => {
                 ethtool_set::set_switch(socket, interface, *switch, on)?;
-                // The kernel's own group misses the newest kinds (accurate ECN, Linux 6.16), which
-                // `ethtool` counts in by their names.
+                // The kernel's own group lacks the newest kinds (accurate ECN, Linux 6.16), which
+                // `ethtool` matches by name.
                 if *switch == Switch::Tso && !on {
                     for feature in ethtool_set::features(socket, interface)? {
                         if is_tso(&feature) && feature.active && feature.available {
@@ -84,12 +85,12 @@ impl Offload {
     }
 }
 
-/// Whether a feature is a kind of TCP segmentation.
+/// Returns whether a feature is a kind of TCP segmentation.
 fn is_tso(feature: &ethtool_set::Feature) -> bool {
     feature.name.starts_with("tx-tcp") && feature.name.ends_with("-segmentation")
 }
 
-/// The error for a feature that this kernel does not have.
+/// Error for a feature that this kernel does not have.
 pub(crate) const ENOENT: i32 = rustix::io::Errno::NOENT.raw_os_error();
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Becoming able to build networks without being root: through a user namespace.
+//! Privilege to build networks without being root, through a user namespace.
 
 use std::fs;
 use std::io;
@@ -8,21 +8,21 @@ use linerate_host::sys::namespace::{self, Space};
 use crate::error::LabError;
 use crate::netlink::Netlink;
 
-/// Whether this process may build networks as it is.
+/// Returns whether this process may build networks as it is.
 #[must_use]
 pub fn privileged() -> bool {
     namespace::may_build_networks()
 }
 
-/// Moves this process into a user namespace in which the present user is root, and into a network
-/// namespace of its own there (with `lo` up), so that labs can be built without any privilege.
+/// Moves this process into a user namespace in which the current user is root, and into a network
+/// namespace of that user namespace (with `lo` up), so that labs need no privilege.
 ///
-/// Everything the process and its children do from then on happens in there: they cannot reach the
-/// machine's network any more, and files of other users look as if nobody owned them.
+/// This affects the process and all its children from then on: they no longer reach the machine's
+/// network, and files of other users belong to the overflow user.
 ///
 /// # Errors
-/// [`LabError::ThreadsRunning`] once the process has a second thread (call it first thing in `main`),
-/// [`LabError::UserNamespaceForbidden`] with the settings that forbid it.
+/// [`LabError::ThreadsRunning`] once the process has a second thread (call it first thing in
+/// `main`), [`LabError::UserNamespaceForbidden`] with the settings that forbid it.
 pub fn enter_user_namespace() -> Result<(), LabError> {
     become_root()?;
     namespace::unshare(Space::Net).map_err(forbidden)?;
@@ -31,7 +31,7 @@ pub fn enter_user_namespace() -> Result<(), LabError> {
     netlink.set_up(loopback.index)
 }
 
-/// Moves this process into a user namespace in which the present user is root.
+/// Moves this process into a user namespace in which the current user is root.
 pub(crate) fn become_root() -> Result<(), LabError> {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     let threads = fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
@@ -39,15 +39,16 @@ pub(crate) fn become_root() -> Result<(), LabError> {
         return Err(LabError::ThreadsRunning { threads });
     }
     namespace::unshare(Space::User).map_err(forbidden)?;
-    // Without this the kernel does not let a user map groups: dropping a group could otherwise gain
-    // access to files that the group is locked out of. Absent before Linux 3.19, where it is no need.
+    // Without this the kernel does not let a user map groups: dropping a group could otherwise give
+    // access to files that deny the group. The file does not exist before Linux 3.19, which does
+    // not need it.
     match fs::write("/proc/self/setgroups", "deny") {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(forbidden(error)),
         _ => {}
     }
     fs::write("/proc/self/uid_map", format!("0 {} 1\n", uid.as_raw())).map_err(forbidden)?;
     fs::write("/proc/self/gid_map", format!("0 {} 1\n", gid.as_raw())).map_err(forbidden)?;
-    // Some distributions let anyone make a user namespace and then grant nothing in it.
+    // Some distributions let every user make a user namespace but grant no capabilities in it.
     if privileged() {
         Ok(())
     } else {
@@ -55,7 +56,7 @@ pub(crate) fn become_root() -> Result<(), LabError> {
     }
 }
 
-/// Names the settings that forbid it here, or all that could where none of them tells.
+/// Names the settings that forbid it here, or all candidates when none of them is set so.
 fn forbidden(source: io::Error) -> LabError {
     const SETTINGS: [(&str, &str, &str); 3] = [
         ("kernel/unprivileged_userns_clone", "0", "1"),
@@ -76,7 +77,7 @@ fn forbidden(source: io::Error) -> LabError {
     let allow = if guilty.is_empty() {
         let all: Vec<String> = SETTINGS.iter().map(command).collect();
         format!(
-            "{} (whichever exists; in a container also its seccomp profile)",
+            "{} (those that exist; in a container also its seccomp profile)",
             all.join(", ")
         )
     } else {

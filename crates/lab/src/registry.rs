@@ -1,10 +1,10 @@
-//! Which labs are up: found by the abstract local sockets that their holders bind, so that there is no
-//! file to be left behind. Such a socket is gone the moment its process is.
+//! Registry of running labs. Labs are found by the abstract Unix sockets that their holders bind,
+//! so no file can be left behind: such a socket is gone the moment its process is.
 //!
-//! Traps: abstract sockets belong to a *network namespace*, so labs are seen from where they were
-//! started and not from inside a lab; and anyone may bind any name, so a socket counts only when
-//! its process belongs to the user in its name. What a holder offers is read through
-//! `/proc/PID/fd`, where the kernel lets in the same user and root, and nobody else.
+//! Traps: abstract sockets belong to a *network namespace*, so labs are visible from where they
+//! were started and not from inside a lab. Any process may bind any name, so a socket counts only
+//! when its process belongs to the user in its name. The registration of a holder is read through
+//! `/proc/PID/fd`, which the kernel opens only to the same user and root.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -25,41 +25,41 @@ use crate::emulate::ANSWERS;
 use crate::error::LabError;
 use crate::info::LabInfo;
 
-/// Start of every socket's name; then the user's number, `-` and the lab's name.
+/// Prefix of every socket name; the uid, `-` and the lab's name follow.
 const PREFIX: &str = "linerate-lab-";
-/// Name of the memory file in which a holder says what it holds.
+/// Name of the memory file with a holder's registration.
 const MEMORY_FILE: &str = "linerate-lab";
-/// Largest registration that is read: thousands of hosts.
+/// Largest registration that is read, in bytes: thousands of hosts.
 const REGISTRATION_BYTES: u64 = 16 << 20;
-/// How often a registration is looked for again that went away while it was read.
+/// Number of times a registration is searched again when it disappeared while it was read.
 const AGAIN: u32 = 3;
-/// How long a holder may look at its links: as long as the slowest of them may take to answer, and some more.
+/// Time a holder has to check its links: longer than the slowest reply of an emulator.
 const LOOKS: Duration = Duration::from_secs(2);
 const _: () = assert!(LOOKS.as_secs() > ANSWERS.as_secs());
-/// How long a holder that was asked to end has before it is killed.
+/// Time a holder has to exit after SIGTERM before it is killed.
 const END_WITHIN: Duration = Duration::from_secs(3);
 
-/// What a holder says about itself.
+/// Registration that a holder publishes.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Registration {
     pub info: LabInfo,
-    /// Descriptors of the holder that stand for the hosts' network namespaces, by host.
+    /// Descriptors of the holder for the hosts' network namespaces, by host.
     pub namespaces: BTreeMap<String, i32>,
-    /// The same for the network namespace of the switches, where there are any.
+    /// Descriptor for the network namespace of the switches, where there are any.
     #[serde(default)]
     pub switches: Option<i32>,
 }
 
-/// A lab that is up.
+/// Running lab.
 pub(crate) struct Found {
     pub registration: Registration,
     pub pid: Pid,
     handle: OwnedFd,
 }
 
-/// Whether a lab can have this name.
+/// Checks a lab name.
 pub(crate) fn check_name(name: &str) -> Result<(), LabError> {
-    // `/` separates the lab from the host; 108 bytes is what a socket's name may have at most.
+    // `/` separates the lab from the host; a socket name has at most 108 bytes.
     let good = (1..=48).contains(&name.len())
         && name
             .chars()
@@ -89,7 +89,8 @@ fn address(uid: u32, name: &str) -> io::Result<SocketAddrUnix> {
     )?)
 }
 
-/// Takes a name; the lab is found under it once the socket listens. `None` when it is taken.
+/// Binds a lab's socket name; the lab can be found once the socket listens. `None` when the name is
+/// in use.
 pub(crate) fn bind(uid: u32, name: &str) -> Result<Option<OwnedFd>, LabError> {
     let failed = |error: io::Error| LabError::system(format!("take the name {name}"), error);
     let socket = socket(SocketFlags::empty()).map_err(failed)?;
@@ -101,7 +102,7 @@ pub(crate) fn bind(uid: u32, name: &str) -> Result<Option<OwnedFd>, LabError> {
     }
 }
 
-/// Offers a registration to whoever may look into this process, for as long as the file is open.
+/// Publishes a registration to processes that may read this one's `/proc`, while the file is open.
 pub(crate) fn offer(registration: &Registration) -> Result<OwnedFd, LabError> {
     let write = || {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -112,10 +113,10 @@ pub(crate) fn offer(registration: &Registration) -> Result<OwnedFd, LabError> {
         rustix::fs::fcntl_add_seals(&file, seals)?;
         Ok(file.into())
     };
-    write().map_err(|error: io::Error| LabError::system("write down what the lab holds", error))
+    write().map_err(|error: io::Error| LabError::system("write the lab's registration", error))
 }
 
-/// Every lab that this user may enter: the user's own, or everyone's for root.
+/// Returns every lab that this user may enter: the user's own; all labs for root.
 pub(crate) fn all() -> Result<Vec<Found>, LabError> {
     let own = rustix::process::geteuid().as_raw();
     let table = fs::read_to_string("/proc/net/unix")
@@ -123,19 +124,19 @@ pub(crate) fn all() -> Result<Vec<Found>, LabError> {
     let mut found: Vec<Found> = names(&table)
         .into_iter()
         .filter(|(uid, _)| own == 0 || *uid == own)
-        // A lab that ends while it is looked at is simply not there.
+        // Skips a lab that ends meanwhile.
         .filter_map(|(uid, name)| look(uid, name).ok().flatten())
         .collect();
     found.sort_by(|one, other| one.info().name.cmp(&other.info().name));
     Ok(found)
 }
 
-/// The labs named in `/proc/net/unix`, with their users.
+/// Returns users and names of the labs in `/proc/net/unix`.
 fn names(table: &str) -> Vec<(u32, &str)> {
     let mut names: Vec<(u32, &str)> = table
         .lines()
         .filter_map(|line| {
-            // Abstract names start with `@` there, and ours contain no blank.
+            // Abstract names start with `@` there, and lab names contain no space.
             let path = line.split_ascii_whitespace().last()?;
             let (uid, name) = path
                 .strip_prefix('@')?
@@ -150,10 +151,10 @@ fn names(table: &str) -> Vec<(u32, &str)> {
     names
 }
 
-/// Asks a socket who is behind it and reads what is held there. `None` for what is no lab of ours
-/// or not ready yet.
+/// Connects to a socket, identifies its process and reads its registration. `None` for a process
+/// that is no holder, or a holder that is not ready yet.
 fn look(uid: u32, name: &str) -> io::Result<Option<Found>> {
-    // Without waiting: a stranger's socket may have a full queue for ever.
+    // Non-blocking: the socket of an unrelated process may have a full queue for ever.
     let socket = socket(SocketFlags::NONBLOCK)?;
     rustix::net::connect(&socket, &address(uid, name)?)?;
     let peer = namespace::peer(socket.as_fd())?;
@@ -173,9 +174,10 @@ fn look(uid: u32, name: &str) -> io::Result<Option<Found>> {
     }))
 }
 
-/// What a process offers whose descriptors are in this folder of `/proc`; `None` for no holder.
+/// Reads the registration of the process with this `/proc/PID/fd` directory; `None` for no holder.
 pub(crate) fn registration_of(descriptors: &Path) -> io::Result<Option<Registration>> {
-    // When a link ends, a holder offers another one and closes the first, which may be the one that was just seen.
+    // When a link fails, a holder publishes a new registration and closes the old one, which may be
+    // the one just found.
     for _ in 0..AGAIN {
         match offered_in(descriptors) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -196,8 +198,8 @@ fn offered_in(descriptors: &Path) -> io::Result<Option<Registration>> {
             continue;
         }
         let file = open(&path)?;
-        // A holder that offers another one has this one open before it is written to the end; the one before it is
-        // there until then.
+        // Without its seals a new registration is not complete yet; the old one stays open until
+        // then.
         let seals = rustix::fs::fcntl_get_seals(&file)?;
         if !seals.contains(SealFlags::WRITE) {
             continue;
@@ -209,7 +211,8 @@ fn offered_in(descriptors: &Path) -> io::Result<Option<Registration>> {
     Ok(None)
 }
 
-/// Opens a file of a holder. It may be another user's, so it may be anything: never wait for it.
+/// Opens a file of a holder without blocking: the holder may be another user's, so the file may be
+/// anything.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     File::options()
@@ -218,7 +221,7 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// The lab of this name (the user's own before others'), or the user's only one.
+/// Returns the lab of this name (the user's own before others'), or the user's only one.
 pub(crate) fn find(name: Option<&str>) -> Result<Found, LabError> {
     let own = rustix::process::geteuid().as_raw();
     let labs = all()?;
@@ -253,30 +256,31 @@ impl Found {
         &self.registration.info
     }
 
-    /// A file of the holder in `/proc`.
+    /// Returns a path below the holder's directory in `/proc`.
     pub fn path(&self, below: &str) -> PathBuf {
         format!("/proc/{}/{below}", self.pid.as_raw_nonzero()).into()
     }
 
-    /// Who asks later how its links are; made before this thread goes into another network, where the lab's socket
-    /// is not.
+    /// Prepares a check of the links. Call it before this thread enters another network namespace,
+    /// where the lab's socket is not reachable.
     pub fn question(&self) -> Result<Question, LabError> {
-        let failed = |error| LabError::system("make a socket to ask the lab through", error);
+        let failed = |error| LabError::system("make a socket to the lab's holder", error);
         let info = self.info();
         let socket = socket(SocketFlags::NONBLOCK).map_err(failed)?;
         let address = address(info.uid, &info.name).map_err(failed)?;
         Ok(Question { socket, address })
     }
 
-    /// That a link carries nothing any more, as the lab is now; none where it is gone.
+    /// Has the holder check its links and returns the first failed one; `None` when the lab is
+    /// gone.
     pub fn ended_meanwhile(&self, question: &Question) -> Option<LabError> {
         question.ask();
         let now = registration_of(&self.path("fd")).ok()??;
         self.lives().then(|| now.info.check_links().err())?
     }
 
-    /// Whether the process that was found is still there: then what was opened below its number
-    /// is its own, and not that of another process which got the number.
+    /// Returns whether the process is still running. If so, everything opened through its process
+    /// id before belongs to it, and not to another process that got the same id.
     pub fn lives(&self) -> bool {
         !self.ends_within(Duration::ZERO)
     }
@@ -286,14 +290,15 @@ impl Found {
     }
 }
 
-/// A way to have a lab's holder look after its links.
+/// Unconnected socket that triggers the holder's check of its links.
 pub(crate) struct Question {
     socket: OwnedFd,
     address: SocketAddrUnix,
 }
 
 impl Question {
-    /// Returns once it has looked, or after a moment: it closes a connection when that is done.
+    /// Connects and waits, up to a timeout, until the holder has checked: it closes the connection
+    /// then.
     fn ask(&self) {
         if rustix::net::connect(&self.socket, &self.address).is_ok() {
             let _ = poll(&self.socket, Ready::Receive, LOOKS);
@@ -301,7 +306,7 @@ impl Question {
     }
 }
 
-/// Every lab that is up and that this user may enter: the user's own, or everyone's for root.
+/// Returns every running lab that this user may enter: the user's own; all labs for root.
 ///
 /// # Errors
 /// [`LabError::System`] without `/proc`.
@@ -312,12 +317,12 @@ pub fn list() -> Result<Vec<LabInfo>, LabError> {
         .collect())
 }
 
-/// Ends a lab and everything that runs in it; the user's only lab when not named. Returns once it
+/// Ends a lab and everything that runs in it; without a name, the user's only lab. Returns once it
 /// is gone.
 ///
 /// # Errors
-/// [`LabError::NoLab`], [`LabError::UnknownLab`], [`LabError::WhichLab`], or [`LabError::System`] when the
-/// holder may not be ended.
+/// [`LabError::NoLab`], [`LabError::UnknownLab`], [`LabError::WhichLab`], or [`LabError::System`]
+/// when this user may not end the holder.
 pub fn down(name: Option<&str>) -> Result<LabInfo, LabError> {
     let lab = find(name)?;
     for signal in [Signal::TERM, Signal::KILL] {
