@@ -1,19 +1,19 @@
-//! What a link's rate, burst, queue, delay and loss mean to the kernel's queueing disciplines, and
-//! how that is written in `TCA_OPTIONS`. Pure.
+//! Queueing disciplines for a link's rate, burst, queue, delay and loss, and their encoding in
+//! `TCA_OPTIONS`. Pure.
 
 use netlink_packet_core::{DefaultNla, Emitable, NlaBuffer, NlasIterator};
 
 use crate::topology::{ETHERNET_HEADER_BYTES, Link};
 
-/// How long a burst lasts at the link's rate when none is asked for. A smaller bucket would lose
-/// rate whenever the timer that refills it comes late, as it does by up to a millisecond on a
-/// virtual machine whose core was halted.
+/// Default burst: time that it lasts at the link's rate. A smaller bucket would lose rate whenever
+/// the timer that refills it fires late, as it does by up to a millisecond on a virtual machine
+/// whose core was halted.
 const BURST_NS: u128 = 1_000_000;
-/// How long a full queue takes to drain when none is asked for: about what routers ship with.
+/// Default queue: time that it takes to drain when full, about as routers are shipped.
 const QUEUE_NS: u128 = 50_000_000;
-/// Fewest frames that a queue holds: TCP's initial window and then some.
+/// Smallest queue in frames: more than TCP's initial window.
 const QUEUE_FRAMES: u64 = 64;
-/// Packets that netem holds at most, where the bytes asked for say nothing. Its own default of
+/// Largest number of packets that netem holds, unless a queue was requested. Its own default of
 /// 1000 drops packets at 1 Gb/s from a delay of 12 ms on, which looks like loss on the path.
 const NETEM_PACKETS: u32 = 1_000_000;
 
@@ -28,19 +28,19 @@ const TCA_NETEM_JITTER64: u16 = 11;
 /// times that it has not used since Linux 3.8.
 const LINKLAYER_ETHERNET: u8 = 1;
 
-/// A token bucket: the `tbf` discipline.
+/// Token bucket: the `tbf` discipline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenBucket {
     /// Bytes per second.
     pub rate: u64,
-    /// Bytes that may leave at once.
+    /// Bytes that may be sent at once.
     pub burst: u32,
-    /// Bytes that wait before it drops.
+    /// Bytes queued before it drops.
     pub limit: u32,
 }
 
 impl TokenBucket {
-    /// The bucket of a link that asks for a rate.
+    /// Returns the bucket of a link with a rate.
     #[must_use]
     pub fn of(link: &Link) -> Option<Self> {
         let rate = link.rate?.0 / 8;
@@ -58,7 +58,7 @@ impl TokenBucket {
         })
     }
 
-    /// The content of `TCA_OPTIONS`.
+    /// Encodes the content of `TCA_OPTIONS`.
     #[must_use]
     pub fn encode(self) -> Vec<u8> {
         let narrow = u32::try_from(self.rate).unwrap_or(u32::MAX);
@@ -73,7 +73,8 @@ impl TokenBucket {
             DefaultNla::new(TCA_TBF_PARMS, parameters),
             DefaultNla::new(TCA_TBF_BURST, self.burst.to_ne_bytes().to_vec()),
         ];
-        // Only beyond 34 Gb/s: the kernel takes the wide field only when the narrow one is full.
+        // Only beyond 34 Gb/s: the kernel uses the 64-bit rate only when the 32-bit one is at its
+        // maximum.
         if narrow == u32::MAX {
             all.push(DefaultNla::new(
                 TCA_TBF_RATE64,
@@ -83,8 +84,8 @@ impl TokenBucket {
         emit(&all)
     }
 
-    /// Reads rate and queue back from the `TCA_OPTIONS` of a dump; the burst stands there as a
-    /// time in ticks, rounded, and is worked out from the rate.
+    /// Decodes rate and queue from the `TCA_OPTIONS` of a dump. The dump has the burst as a time in
+    /// ticks, rounded; it is converted with the rate.
     #[must_use]
     pub fn decode(options: &[u8]) -> Option<Self> {
         let parameters = attribute(options, TCA_TBF_PARMS)?;
@@ -116,20 +117,20 @@ fn rate_spec(rate: u32) -> [u8; 12] {
 /// Delay, jitter, loss and reordering: the `netem` discipline.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Netem {
-    /// Nanoseconds that every packet is held.
+    /// Delay of every packet in ns.
     pub delay_ns: i64,
-    /// Nanoseconds by which that varies.
+    /// Variation of the delay in ns.
     pub jitter_ns: i64,
-    /// Share of packets lost.
+    /// Fraction of packets lost.
     pub loss: f64,
-    /// Share of packets that skip the delay.
+    /// Fraction of packets that skip the delay.
     pub reorder: f64,
-    /// Packets held at most.
+    /// Largest number of packets held.
     pub limit: u32,
 }
 
 impl Netem {
-    /// What a link asks of netem; `None` when nothing.
+    /// Returns the netem options of a link; `None` when it needs none.
     #[must_use]
     pub fn of(link: &Link) -> Option<Self> {
         if !link.needs_netem() {
@@ -138,7 +139,8 @@ impl Netem {
         let nanos = |time: Option<std::time::Duration>| {
             time.map_or(0, |time| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX))
         };
-        // With a rate the bucket behind it counts the queue; alone, netem counts in packets.
+        // With a rate, the token bucket behind netem limits the queue in bytes; alone, netem counts
+        // packets.
         let frame = u64::from(link.mtu() + ETHERNET_HEADER_BYTES);
         let limit = match (link.rate, link.queue) {
             (None, Some(queue)) => u32::try_from(queue.0.div_ceil(frame)).unwrap_or(u32::MAX),
@@ -153,13 +155,13 @@ impl Netem {
         })
     }
 
-    /// The content of `TCA_OPTIONS`: unlike other disciplines a structure stands first and the
-    /// attributes follow it.
+    /// Encodes the content of `TCA_OPTIONS`: unlike in other disciplines a structure comes first
+    /// and the attributes follow it.
     #[must_use]
     pub fn encode(self) -> Vec<u8> {
         let ticks = |ns: i64| u32::try_from(ns / 64).unwrap_or(u32::MAX);
         // struct tc_netem_qopt: latency, limit, loss, gap, duplicate, jitter. Reordering works only
-        // with a gap: every packet that is not the gap-th in a row is delayed for sure.
+        // with a gap: of a row of `gap` packets, all but the last are always delayed.
         let gap = u32::from(self.reorder > 0.0);
         let fields = [
             ticks(self.delay_ns),
@@ -185,7 +187,7 @@ impl Netem {
     }
 }
 
-/// A share as the kernel's 32-bit fraction.
+/// Converts a fraction to the kernel's 32-bit fixed point.
 fn probability(share: f64) -> u32 {
     (share.clamp(0.0, 1.0) * f64::from(u32::MAX)).round() as u32
 }
@@ -224,7 +226,7 @@ mod tests {
     #[test]
     fn bursts_and_queues_follow_the_rate() {
         for (rate, burst, limit) in [
-            // (bit/s, bytes of a millisecond or two frames, bytes of 50 ms or 64 frames)
+            // (bit/s, bytes of 1 ms or two frames, bytes of 50 ms or 64 frames)
             (55_000, 2 * 1514, 64 * 1514),
             (100_000_000, 12_500, 625_000),
             (1_000_000_000, 125_000, 6_250_000),

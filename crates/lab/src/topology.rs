@@ -1,4 +1,4 @@
-//! What network is asked for: hosts, switches and links, as the lab file says it.
+//! Requested network: hosts, switches and links, as a lab file describes them.
 //!
 //! ```toml
 //! [hosts.client]
@@ -12,7 +12,7 @@
 //! between = ["s1", "server"]
 //! ```
 //!
-//! Pure data: reading and checking a topology touches neither the kernel nor a file.
+//! Pure data: reading and checking a topology accesses neither the kernel nor a file.
 
 mod figure;
 mod validate;
@@ -26,15 +26,15 @@ use serde::{Deserialize, Serialize};
 pub(crate) use validate::ETHERNET_HEADER_BYTES;
 pub use validate::TopologyError;
 
-/// The largest GSO size that the kernel takes, in bytes: `GSO_MAX_SIZE` of linux/netdevice.h,
-/// eight times 65535.
+/// Largest GSO size that the kernel accepts, in bytes: `GSO_MAX_SIZE` of linux/netdevice.h, eight
+/// times 65535.
 pub const GSO_MAX_BYTES: u64 = 524_280;
-/// Frames of Ethernet without jumbo: what a link has when nothing is asked for.
+/// Default MTU of a link in bytes: Ethernet without jumbo frames.
 pub const DEFAULT_MTU: u32 = 1500;
-/// The smallest MTU that IPv6 allows (RFC 8200 §5). A lab with a smaller one has IPv4 alone.
+/// Smallest MTU that IPv6 allows (RFC 8200 §5). A lab with a smaller one has only IPv4.
 pub const IPV6_MIN_MTU: u32 = 1280;
 
-/// A whole network.
+/// Hosts, switches and links of a network.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Topology {
@@ -49,33 +49,32 @@ pub struct Topology {
     pub links: Vec<Link>,
 }
 
-/// A host: a network namespace with an interface for each of its links.
+/// Host: a network namespace with one interface a link.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Host {
-    /// IPv4 address and prefix length of its first interface; the next free one when absent. The
-    /// other hosts on the segment then get addresses of this network.
+    /// IPv4 address and prefix length of the first interface; the next free one when absent. The
+    /// other hosts on the segment get addresses of this network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<Ipv4Prefix>,
 }
 
-/// A switch: a Linux bridge without spanning tree.
+/// Switch: a Linux bridge without spanning tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Switch {}
 
-/// A link: a veth pair between two of the hosts and switches. Everything asked for holds in both
-/// directions.
+/// Link: a veth pair between two hosts or switches. All properties apply to both directions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Link {
-    /// The names of its two ends.
+    /// Names of the two ends.
     #[serde(deserialize_with = "figure::two_names")]
     pub between: [String; 2],
     /// Largest packet in bytes, without the Ethernet header; 1500 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
-    /// Rate of each direction in bit/s, Ethernet header counted and FCS, preamble and gap not
+    /// Rate of each direction in bit/s, with the Ethernet header but without FCS, preamble and gap
     /// (as the token bucket counts).
     #[serde(
         default,
@@ -83,64 +82,64 @@ pub struct Link {
         skip_serializing_if = "Option::is_none"
     )]
     pub rate: Option<BitRate>,
-    /// Bytes that may leave at once after a pause; needs `rate`.
+    /// Bytes that may be sent at once after a pause; needs `rate`.
     #[serde(
         default,
         with = "figure::size",
         skip_serializing_if = "Option::is_none"
     )]
     pub burst: Option<ByteSize>,
-    /// Bytes that wait before the link drops; needs `rate` or `delay`.
+    /// Bytes queued before the link drops; needs `rate` or `delay`.
     #[serde(
         default,
         with = "figure::size",
         skip_serializing_if = "Option::is_none"
     )]
     pub queue: Option<ByteSize>,
-    /// Time that every packet is held, each way.
+    /// Delay of each direction.
     #[serde(
         default,
         with = "figure::duration",
         skip_serializing_if = "Option::is_none"
     )]
     pub delay: Option<Duration>,
-    /// By how much `delay` varies; needs `delay`.
+    /// Variation of `delay`; needs `delay`.
     #[serde(
         default,
         with = "figure::duration",
         skip_serializing_if = "Option::is_none"
     )]
     pub jitter: Option<Duration>,
-    /// Share of packets that are lost, `0.0..=1.0`.
+    /// Fraction of packets that are lost, `0.0..=1.0`.
     #[serde(
         default,
         with = "figure::share",
         skip_serializing_if = "Option::is_none"
     )]
     pub loss: Option<f64>,
-    /// Share of packets that overtake by skipping `delay`, `0.0..=1.0`; needs `delay`.
+    /// Fraction of packets that skip `delay` and so overtake others, `0.0..=1.0`; needs `delay`.
     #[serde(
         default,
         with = "figure::share",
         skip_serializing_if = "Option::is_none"
     )]
     pub reorder: Option<f64>,
-    /// Largest segment that GSO and GRO build, in bytes, for IPv4 and IPv6; at most 524280 (`512K` is
-    /// taken as that).
+    /// Largest segment that GSO and GRO build, in bytes, for IPv4 and IPv6; at most 524280 (`512K`
+    /// is accepted for that).
     #[serde(
         default,
         with = "figure::size",
         skip_serializing_if = "Option::is_none"
     )]
     pub gso: Option<ByteSize>,
-    /// Offloads to switch, by ethtool's name: `tso`, `gso`, `gro`, `tx-checksumming`,
+    /// Offloads to switch, by ethtool name: `tso`, `gso`, `gro`, `tx-checksumming`,
     /// `rx-checksumming`, `scatter-gather`, or a feature such as `tx-udp-segmentation`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub offloads: BTreeMap<String, bool>,
 }
 
 impl Link {
-    /// A plain link.
+    /// Returns a link without any properties.
     #[must_use]
     pub fn between(one: &str, other: &str) -> Self {
         Self {
@@ -149,27 +148,27 @@ impl Link {
         }
     }
 
-    /// Its MTU in bytes, given or default.
+    /// Returns the MTU in bytes, given or default.
     #[must_use]
     pub fn mtu(&self) -> u32 {
         self.mtu.unwrap_or(DEFAULT_MTU)
     }
 
-    /// The GSO size asked for, as the kernel takes it: `512K` is eight bytes more than its largest,
-    /// and what people write for that.
+    /// Returns the requested GSO size in bytes, capped at the kernel's maximum: `512K`, eight bytes
+    /// more than that, is accepted as the customary spelling.
     #[must_use]
     pub fn gso_bytes(&self) -> Option<u32> {
         let asked = self.gso?.0.min(GSO_MAX_BYTES);
         u32::try_from(asked).ok()
     }
 
-    /// `client-s1`: how messages call it.
+    /// Returns the name of the link in messages: `client-s1`.
     #[must_use]
     pub fn label(&self) -> String {
         self.between.join("-")
     }
 
-    /// Whether it asks for what only netem makes.
+    /// Returns whether the link needs netem.
     #[must_use]
     pub fn needs_netem(&self) -> bool {
         self.delay.is_some()
@@ -179,7 +178,7 @@ impl Link {
     }
 }
 
-/// What is wrong with a file, on one line: its line's number, what stands there, and why not.
+/// Formats a parser error on one line: line number, text of the line, reason.
 fn placed(text: &str, error: &toml::de::Error) -> String {
     let why = error.message().replace('\n', ", ");
     let Some(before) = error.span().and_then(|span| text.get(..span.start)) else {
@@ -194,7 +193,7 @@ impl Topology {
     /// Reads and checks a lab file.
     ///
     /// # Errors
-    /// [`TopologyError::Syntax`] with the place in the file for what is not a lab file, and the other
+    /// [`TopologyError::Syntax`] with line number and text for an invalid file, and the other
     /// variants as [`Topology::validate`].
     pub fn from_toml(text: &str) -> Result<Self, TopologyError> {
         let topology: Self =
@@ -203,8 +202,8 @@ impl Topology {
         Ok(topology)
     }
 
-    /// Hosts `client` and `server` with `switches` switches (`s1`, `s2`, ...) in a row between
-    /// them; with none, one veth pair.
+    /// Returns hosts `client` and `server` with a row of `switches` switches (`s1`, `s2`, ...)
+    /// between them; with none, one veth pair.
     #[must_use]
     pub fn hops(switches: usize) -> Self {
         let names: Vec<String> = (1..=switches).map(|number| format!("s{number}")).collect();
@@ -229,49 +228,49 @@ impl Topology {
     /// Checks that such a network can be built.
     ///
     /// # Errors
-    /// The first thing found wrong, with the name of the offending item.
+    /// The first error, with the name of the offending item.
     pub fn validate(&self) -> Result<(), TopologyError> {
         validate::validate(self)?;
-        // Addresses and routes are worked out here as well: a clash is the file's fault.
+        // Addresses and routes are computed here as well: a clash is an error of the file.
         crate::layout::Layout::of(self).map(drop)
     }
 }
 
-/// An IPv4 address with the prefix length of its network, as `10.77.0.2/24`.
+/// IPv4 address with the prefix length of its network, as `10.77.0.2/24`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ipv4Prefix {
-    /// The address of the host itself.
+    /// Address of the host.
     pub address: std::net::Ipv4Addr,
-    /// Bits of the network, `1..=30`.
+    /// Prefix length in bits, `1..=30`.
     pub length: u8,
 }
 
 impl Ipv4Prefix {
-    /// The bits of the network as a mask.
+    /// Returns the netmask.
     #[must_use]
     pub fn mask(self) -> u32 {
         u32::MAX << (32 - u32::from(self.length.clamp(1, 32)))
     }
 
-    /// The network's first address.
+    /// Returns the network address.
     #[must_use]
     pub fn network(self) -> u32 {
         self.address.to_bits() & self.mask()
     }
 
-    /// The bits that tell hosts of the network apart.
+    /// Returns the host bits of the address.
     #[must_use]
     pub fn host_number(self) -> u32 {
         self.address.to_bits() & !self.mask()
     }
 
-    /// The largest number a host of the network can have (the one above is the broadcast address).
+    /// Returns the largest host number in the network (the next one is the broadcast address).
     #[must_use]
     pub fn last_host(self) -> u32 {
         !self.mask() - 1
     }
 
-    /// Whether the two networks share an address.
+    /// Returns whether the two networks share an address.
     #[must_use]
     pub fn overlaps(self, other: Self) -> bool {
         let mask = self.mask() & other.mask();
@@ -308,10 +307,10 @@ impl std::str::FromStr for Ipv4Prefix {
             && prefix.address.octets()[0] != 0
             && prefix.address.octets()[0] < 240;
         if !usable {
-            return Err(wrong("is no address that a host can have"));
+            return Err(wrong("is not a valid host address"));
         }
         if prefix.host_number() == 0 || prefix.host_number() > prefix.last_host() {
-            return Err(wrong("is the network's own or its broadcast address"));
+            return Err(wrong("is the network or the broadcast address"));
         }
         Ok(prefix)
     }
