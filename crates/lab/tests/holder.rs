@@ -1,7 +1,7 @@
-//! Labs that a process of their own holds, driven from the command line.
+//! Labs held by a process of their own, driven from the command line.
 //!
-//! Every test runs inside a network namespace of its own: there labs are found by their sockets, so
-//! tests see their own labs alone, and neither each other's nor the user's.
+//! Every test runs inside a network namespace of its own: labs are found by the sockets of a
+//! namespace, so tests see neither each other's labs nor the user's.
 
 mod common;
 
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use common::{labctl, namespace_is_held, soon, with_privilege};
 use linerate_lab::{Lab, LabInfo, Topology};
 
-/// A place to run `labctl` in, where no other labs are seen.
+/// Environment to run `labctl` in, where no other labs are visible.
 struct Place {
     lab: Lab,
     program: PathBuf,
@@ -81,7 +81,7 @@ fn with_place(name: &str, test: impl FnOnce(&Place)) {
 }
 
 fn process_lives(pid: u32) -> bool {
-    // A zombie that nobody reaps is no life.
+    // An unreaped zombie does not count.
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").starts_with(" Z"))
 }
@@ -129,7 +129,7 @@ fn several_labs_need_names() {
         let bad = stderr(&place.run(&["up", "--hops", "0", "--name", "a/b"]));
         assert!(bad.contains("cannot name a lab"), "{bad}");
         place.run(&["down", "lab1"]);
-        // A name that is free again is given again.
+        // A free name is assigned again.
         assert_eq!(place.up(&["--hops", "0"]).name, "lab1");
         assert_eq!(place.list().len(), 3);
     });
@@ -299,7 +299,7 @@ fn an_ordinary_user_has_labs_of_its_own() {
             println!("skipped: needs root outside to become another user");
             return;
         }
-        // The build folder may be closed to others.
+        // The build directory may be closed to other users.
         let folder = tempfile::tempdir().unwrap();
         let open = |path: &Path| {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -328,7 +328,7 @@ fn an_ordinary_user_has_labs_of_its_own() {
             text.starts_with('0') && text.contains("eth0"),
             "root inside: {text}"
         );
-        // Another user sees nothing of it; root sees and enters everything.
+        // Another user sees nothing of the lab; root sees and enters everything.
         place.uid = Some(65_533);
         assert!(place.list().is_empty());
         assert!(stderr(&place.run(&["exec", "lab1/client", "true"])).contains("no lab `lab1`"));
@@ -343,7 +343,7 @@ fn an_ordinary_user_has_labs_of_its_own() {
     });
 }
 
-/// Whether other users exist here: not so in a user namespace that maps one.
+/// Returns whether other users exist here; a user namespace may map only one.
 fn maps_users() -> bool {
     std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| {
         map.split_ascii_whitespace()

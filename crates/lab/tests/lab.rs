@@ -15,7 +15,7 @@ fn up(file: &str) -> Lab {
     Lab::up(&topology).unwrap_or_else(|error| panic!("{}", error.full_text()))
 }
 
-/// A lab file of two hosts and a link with these properties.
+/// Returns a lab file of two hosts and a link with these properties.
 fn pair(properties: &str) -> String {
     format!("[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ['a', 'b']\n{properties}\n")
 }
@@ -98,7 +98,7 @@ fn hosts_between_segments_forward() {
     });
 }
 
-/// Payload that arrives at `to` in a second, in bit/s.
+/// Measures the payload that arrives at `to`, in bit/s.
 fn goodput(from: &LabHost, to: &LabHost) -> f64 {
     let (mut near, mut far) = connect(from, to, to.address().into());
     let sending = std::thread::spawn(move || while near.write_all(&[0; 65_536]).is_ok() {});
@@ -111,7 +111,7 @@ fn goodput(from: &LabHost, to: &LabHost) -> f64 {
         }
         bytes as f64 * 8.0 / start.elapsed().as_secs_f64()
     };
-    // Slow start, and the full bucket that a pause has left.
+    // Excludes slow start and the full token bucket after a pause.
     count(Duration::from_millis(500));
     let rate = count(Duration::from_millis(1500));
     drop(far);
@@ -125,7 +125,7 @@ fn a_link_keeps_to_its_rate() {
         let lab = up(&pair("rate = '100M'"));
         let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
         for (from, to) in [(a, b), (b, a)] {
-            // Of 1514 bytes that the bucket counts, 1448 are payload.
+            // The bucket counts 1514 bytes a frame; 1448 of them are payload.
             let rate = goodput(from, to) * 1514.0 / 1448.0;
             assert!(
                 (85e6..115e6).contains(&rate),
@@ -143,7 +143,7 @@ fn a_link_has_its_mtu() {
         for mtu in [576, 1500, 9000] {
             let lab = up(&pair(&format!("mtu = {mtu}")));
             let host = lab.host("a").unwrap();
-            // Only IPv4 below IPv6's least MTU.
+            // Only IPv4 below IPv6's minimum MTU.
             assert_eq!(host.address_v6().is_some(), mtu >= 1280, "{mtu}");
             let (near, _far) = connect(
                 host,
@@ -151,7 +151,7 @@ fn a_link_has_its_mtu() {
                 lab.host("b").unwrap().address().into(),
             );
             let size = socket2::SockRef::from(&near).tcp_mss().unwrap();
-            // 40 bytes of headers, 12 of time stamps where they are on.
+            // 40 bytes of headers, plus 12 of timestamps where they are on.
             assert!(
                 [mtu - 40, mtu - 52].contains(&size),
                 "mtu {mtu}: segments of {size}"
@@ -233,7 +233,7 @@ fn delay_needs_netem_and_says_so() {
                     text.contains("netem") && text.contains("linerate lab"),
                     "{text}"
                 );
-                println!("this kernel has no netem: refused as it should be");
+                println!("this kernel has no netem: rejected as it should be");
                 return;
             }
         };
@@ -341,7 +341,7 @@ fn labs_live_side_by_side() {
             Lab::up(&Topology::hops(1)).unwrap(),
             Lab::up(&Topology::hops(1)).unwrap(),
         );
-        // The same address and port, twice: they share nothing.
+        // The same address and port in both labs: they share nothing.
         let bind = |lab: &Lab| {
             let server = lab.host("server").unwrap();
             let target = SocketAddr::new(server.address().into(), 5201);

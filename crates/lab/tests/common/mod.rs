@@ -1,11 +1,11 @@
-//! What tests of real labs share.
+//! Helpers of the tests with real labs.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use linerate_lab::privileged;
 
-/// The example that drives labs; `None` (and the reason) when it was not built.
+/// Returns the path of the `labctl` example; `None` (with the reason printed) when it is not built.
 pub fn labctl() -> Option<PathBuf> {
     let own = std::env::current_exe().expect("a test has a path");
     let path = own.parent()?.parent()?.join("examples/labctl");
@@ -20,7 +20,7 @@ pub fn labctl() -> Option<PathBuf> {
     }
 }
 
-/// Runs a test where labs can be built: here, or once more in a user namespace. `name` is the test's.
+/// Runs a test where labs can be built: here, or again in a user namespace. `name` is the test's.
 pub fn with_privilege(name: &str, test: impl FnOnce()) {
     if privileged() {
         test();
@@ -47,7 +47,8 @@ pub fn with_privilege(name: &str, test: impl FnOnce()) {
     );
 }
 
-/// Whether any process is in a network namespace or holds it open, by its `net:[NUMBER]`.
+/// Returns whether any process is in a network namespace, given as `net:[NUMBER]`, or holds it
+/// open.
 pub fn namespace_is_held(namespace: &str) -> bool {
     let links = |folder: PathBuf| {
         std::fs::read_dir(folder)
@@ -69,7 +70,7 @@ pub fn namespace_is_held(namespace: &str) -> bool {
     })
 }
 
-/// Waits up to three seconds for something to become true.
+/// Waits up to three seconds for a condition.
 pub fn soon(what: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..300 {
         if holds() {
