@@ -1,4 +1,4 @@
-//! Figures in a lab file: a number in the base unit, or a text with a unit (`"1G"`, `"20ms"`,
+//! Numbers in a lab file: a number in the base unit, or a text with a unit (`"1G"`, `"20ms"`,
 //! `"0.1%"`); and tables that keep the order of the file.
 
 use std::fmt;
@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
-/// The two ends of a link. (An array would do, did it not drop a third name without a word.)
+/// Reads the two ends of a link. (An array would drop a third name without an error.)
 pub fn two_names<'de, D: Deserializer<'de>>(from: D) -> Result<[String; 2], D::Error> {
     <Vec<String> as serde::Deserialize>::deserialize(from)?
         .try_into()
@@ -18,7 +18,7 @@ pub fn two_names<'de, D: Deserializer<'de>>(from: D) -> Result<[String; 2], D::E
         })
 }
 
-/// A figure as written.
+/// Number as written in the file.
 enum Figure {
     Whole(u64),
     Real(f64),
@@ -134,7 +134,7 @@ pub mod duration {
     }
 }
 
-/// Shares: `"0.1%"` or `0.001`.
+/// Fractions: `"0.1%"` or `0.001`.
 pub mod share {
     use super::{Figure, figure};
     use linerate_metric::units::parse_fraction;
@@ -157,7 +157,7 @@ pub mod share {
     }
 }
 
-/// A table as a list of names and values, in the order of the file.
+/// Tables as lists of names and values, in the order of the file.
 pub mod named {
     use super::{Deserializer, MapAccess, PhantomData, Visitor, fmt};
     use serde::de::Deserialize;

@@ -88,7 +88,7 @@ fn hops_are_a_row_of_switches() {
     }
 }
 
-/// What is said about a file of these hosts and one more link.
+/// Returns the error text of a file with these hosts and one more link.
 fn message(hosts: &str, link: &str) -> String {
     let text = format!("{hosts}\n[[links]]\n{link}\n");
     match Topology::from_toml(&text) {

@@ -1,21 +1,21 @@
-//! What is wrong with a topology, found before anything is built.
+//! Checks of a topology before anything is built.
 
 use std::collections::HashSet;
 
 use super::{GSO_MAX_BYTES, Link, Topology};
 
-/// Longest name of a host or a switch in bytes: the kernel's limit for interface names, as a
+/// Longest name of a host or a switch in bytes: the kernel's limit for interface names, because a
 /// switch is an interface.
 const NAME_BYTES: usize = 15;
-/// What veth takes, in bytes: `ETH_MIN_MTU` and `ETH_MAX_MTU`.
+/// MTUs of veth in bytes: `ETH_MIN_MTU` to `ETH_MAX_MTU`.
 const MTU: std::ops::RangeInclusive<u32> = 68..=65_535;
-/// `512K`, which stands for [`GSO_MAX_BYTES`].
+/// `512K`, accepted for [`GSO_MAX_BYTES`].
 const GSO_WRITTEN_MAX: u64 = 512 * 1024;
 const _: () = assert!(GSO_WRITTEN_MAX - GSO_MAX_BYTES == 8);
 /// Bytes of the Ethernet header, which the token bucket counts.
 pub(crate) const ETHERNET_HEADER_BYTES: u32 = 14;
 
-/// What is wrong with a lab file.
+/// Error in a lab file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "each text names the situation and its fields")]
 pub enum TopologyError {
@@ -30,7 +30,7 @@ pub enum TopologyError {
     #[error("`{name}` is used twice: every host and switch needs a name of its own")]
     DuplicateName { name: String },
     #[error(
-        "link {link} ends at `{name}`, which is neither a host nor a switch: known are {known}"
+        "link {link} ends at `{name}`, which is neither a host nor a switch: choose one of {known}"
     )]
     UnknownEnd {
         link: String,
@@ -46,17 +46,17 @@ pub enum TopologyError {
     )]
     Disconnected { one: String, other: String },
     #[error(
-        "link {link} closes a loop of switches, in which every broadcast would circle for ever: remove one link of the loop"
+        "link {link} closes a loop of switches, in which broadcasts would circulate for ever: remove one link of the loop"
     )]
     Loop { link: String },
     #[error(
-        "host `{host}` has two links into the same segment (interfaces {interfaces}): one address cannot stand at both, so join it once, or to another switch"
+        "host `{host}` has two links to the same segment (interfaces {interfaces}): remove one, or connect it to another switch"
     )]
     TwiceOnSegment { host: String, interfaces: String },
     #[error("link {link}: mtu {mtu} is not possible: choose 68 to 65535 bytes")]
     Mtu { link: String, mtu: u32 },
     #[error(
-        "link {link}: gso {bytes} is not possible: the kernel takes at most 524280 bytes (`512K` is taken as that), and a frame has {mtu} plus 14"
+        "link {link}: gso {bytes} is not possible: the kernel accepts at most 524280 bytes (`512K` means that), and a frame has {mtu} plus 14"
     )]
     Gso { link: String, bytes: u64, mtu: u32 },
     #[error("link {link}: rate {rate} bit/s is not possible: choose 8 bit/s to 10T")]
@@ -91,7 +91,7 @@ pub enum TopologyError {
         seconds: u64,
     },
     #[error(
-        "link {link}: `{name}` is no offload: use tso, gso, gro, tx-checksumming, rx-checksumming, scatter-gather or a feature that `ethtool -k` lists"
+        "link {link}: `{name}` is not an offload: use tso, gso, gro, tx-checksumming, rx-checksumming, scatter-gather or a feature that `ethtool -k` lists"
     )]
     Offload { link: String, name: String },
     #[error("link {link}: `{name}` and `{other}` are the same offload: keep one")]
@@ -101,7 +101,7 @@ pub enum TopologyError {
         other: String,
     },
     #[error(
-        "hosts `{one}` and `{other}` have the same address {address}: change one or let it be given"
+        "hosts `{one}` and `{other}` have the same address {address}: change one or leave it out"
     )]
     AddressTwice {
         one: String,
@@ -151,14 +151,14 @@ fn all_names(topology: &Topology) -> impl Iterator<Item = &String> {
 fn names(topology: &Topology) -> Result<(), TopologyError> {
     let mut seen = HashSet::new();
     for name in all_names(topology) {
-        // `.` is left out although the kernel takes it: it would look like a domain, and sysctl
-        // writes it differently. `/` separates the lab from the host on the command line.
+        // No `.` although the kernel accepts it: the name would look like a domain, and sysctl
+        // treats dots specially. `/` separates the lab from the host on the command line.
         let good = (1..=NAME_BYTES).contains(&name.len())
             && name.starts_with(|c: char| c.is_ascii_alphanumeric())
             && name
                 .chars()
                 .all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
-        // All switches are interfaces of one namespace, which has an interface of its own already.
+        // All switches are interfaces of one namespace, which already has interface `lo`.
         if !good || name == "lo" || name == "all" || name == "default" {
             return Err(TopologyError::BadName { name: name.clone() });
         }
@@ -197,7 +197,7 @@ fn figures(link: &Link) -> Result<(), TopologyError> {
     }
     let frame = u64::from(mtu + ETHERNET_HEADER_BYTES);
     if let Some(gso) = link.gso
-        // Below one frame, plain packets would no longer pass the device.
+        // Below one frame, ordinary packets would no longer pass the device.
         && !(frame..=GSO_WRITTEN_MAX).contains(&gso.0)
     {
         return Err(TopologyError::Gso {
@@ -206,7 +206,7 @@ fn figures(link: &Link) -> Result<(), TopologyError> {
             mtu,
         });
     }
-    // 8 bit/s is one byte, the token bucket's unit.
+    // 8 bit/s is one byte per second, the token bucket's unit.
     if let Some(rate) = link.rate
         && !(8..=10_000_000_000_000).contains(&rate.0)
     {
@@ -307,7 +307,7 @@ fn offloads(link: &Link) -> Result<(), TopologyError> {
     Ok(())
 }
 
-/// Every host and switch hangs together with the first host.
+/// Checks that every host and switch is connected to the first host.
 fn connected(topology: &Topology) -> Result<(), TopologyError> {
     for name in all_names(topology) {
         let linked = topology
