@@ -1,10 +1,10 @@
-//! How the times at which numbered datagrams arrive vary.
+//! Delay variation and arrival gaps of numbered datagrams.
 
 use linerate_host::sys::clock::Nanos;
 use linerate_metric::histogram::Histogram;
 
-/// Distributions of what lies between datagrams that follow each other; those with a gap in their
-/// numbers between them say nothing about each other (RFC 5481 section 4.1).
+/// Distributions of consecutive datagrams; pairs with a gap in their numbers are not compared (RFC
+/// 5481 section 4.1).
 #[derive(Clone, Debug)]
 pub struct Arrivals {
     last: Option<Arrival>,
@@ -20,7 +20,7 @@ struct Arrival {
 }
 
 impl Arrivals {
-    /// Nothing has arrived yet. Times between arrivals are kept for flows at a rate.
+    /// Creates empty distributions. Gaps are recorded only for flows with a rate.
     #[must_use]
     pub fn new(paced: bool) -> Self {
         Self {
@@ -30,8 +30,8 @@ impl Arrivals {
         }
     }
 
-    /// Takes what one receive call gave: the first and the last number in it, the time of arrival, and
-    /// the transit time of the last. Datagrams of one call share their time and count once.
+    /// Records one receive call: its first and last number, the arrival time, and the transit time
+    /// of the last datagram. Datagrams of one call share their time and count once.
     #[inline]
     pub fn take(&mut self, first: u64, last: u64, at_ns: Nanos, transit_ns: i64) {
         if let Some(before) = self.last
@@ -50,7 +50,7 @@ impl Arrivals {
         });
     }
 
-    /// How much transit times of neighbours differ, and the times between their arrivals.
+    /// Returns the distributions of transit time differences and of arrival gaps.
     #[must_use]
     pub fn into_distributions(self) -> (Histogram, Option<Histogram>) {
         (self.variation, self.gaps)
@@ -69,7 +69,7 @@ mod tests {
             (0, 0, 1_000, 500),
             (1, 1, 2_000, 600),
             (2, 4, 3_500, 550),
-            // 5 is missing: 6 says nothing about 4.
+            // 5 is missing, so 6 is not compared with 4.
             (6, 6, 9_000, 900),
             (7, 7, 9_100, 880),
             // Late.

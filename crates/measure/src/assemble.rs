@@ -1,4 +1,4 @@
-//! Makes the record from what both ends found.
+//! Assembles the record from the results of both ends.
 
 use std::collections::BTreeMap;
 
@@ -21,43 +21,41 @@ use crate::loss::{self, Ways};
 use crate::stamped::Clocks;
 use crate::timing;
 
-/// What a record says whose other end told no results.
+/// Id of the warning that the other end sent no results.
 pub const PEER_VANISHED: &str = "peer-vanished";
 
-/// It, and why.
+/// Returns the warning with its reason.
 pub fn peer_vanished(why: impl std::fmt::Display) -> Doubt {
     Doubt::new(
         PEER_VANISHED,
-        format!("{why}; only this end's half is here"),
+        format!("{why}; the record has only this end's half"),
     )
 }
 
-/// Samples above a percentile that make it more than the luck of a few.
+/// Samples above a percentile that make it reliable.
 const TAIL_SAMPLES: u64 = 10;
 
-/// All that goes into a record.
+/// Inputs of a record.
 pub struct Report {
-    /// What was run, with every effective option.
+    /// Plan with every effective option.
     pub plan: Plan,
-    /// When it began.
     pub started: Timestamp,
-    /// Which end makes the record.
+    /// End that assembles the record.
     pub role: Role,
-    /// What both ends found.
     pub ended: Ended,
-    /// Where the whole way is in view: what it consists of, and what was counted on it.
+    /// Links of the complete path with their counters, where it is visible.
     pub region: Option<(Ways, Vec<PlaceCounter>)>,
-    /// Whether the ends talk over IPv6.
     pub ipv6: bool,
-    /// Stamped trips between two hosts: how their clocks stand to each other.
+    /// Clock offsets of two hosts, for their timestamps.
     pub clocks: Option<Clocks>,
-    /// What is known of a direction as a whole and not of its flows.
+    /// Figures of a direction that are not known by flow.
     pub totals: Vec<(Direction, Summary)>,
-    /// What a far end of another kind reported in words.
+    /// Text report of another tool's server.
     pub far_text: Option<String>,
 }
 
-/// The record, and what ended the run before its results were exchanged.
+/// Assembles the record; returns it with the error that ended the run before the exchange of
+/// results.
 #[must_use]
 pub fn assemble(report: Report) -> (Record, Option<MeasureError>) {
     let Report {
@@ -89,7 +87,7 @@ pub fn assemble(report: Report) -> (Record, Option<MeasureError>) {
         || peer.as_ref().is_some_and(|outcome| outcome.interrupted);
     let mut outcomes = vec![own];
     outcomes.extend(peer);
-    // The client first, whichever end this is.
+    // The client first, independent of the local role.
     outcomes.sort_by_key(|outcome| outcome.role);
     debug_assert!(outcomes.iter().any(|outcome| outcome.role == role));
 
@@ -123,7 +121,7 @@ pub fn assemble(report: Report) -> (Record, Option<MeasureError>) {
     };
     timing::complete(&plan, &mut directions, &outcomes);
     let (losses, unexplained) = loss::account(&plan, &ways, &counters, &directions, mtu);
-    // A run that broke off has not told of everything that it lost.
+    // An aborted run has not reported all of its losses.
     doubts.extend(unexplained.into_iter().filter(|_| failure.is_none()));
     let mut slow = Vec::new();
     let mut hosts = Vec::new();
@@ -138,7 +136,7 @@ pub fn assemble(report: Report) -> (Record, Option<MeasureError>) {
             Role::Server => far_calls = outcome.calls,
         }
         call_clocks.extend(outcome.call_clock);
-        // The client comes first: what it measured is not for the other end to tell.
+        // The client comes first: its own measurements take precedence.
         for (name, data) in outcome.histograms {
             histograms.entry(name).or_insert(data);
         }
@@ -156,26 +154,26 @@ pub fn assemble(report: Report) -> (Record, Option<MeasureError>) {
         doubts.push(Doubt::new(
             "series-cut",
             format!(
-                "{intervals_left_out} intervals were too many to keep: the figures hold all of the run, the series does not"
+                "{intervals_left_out} intervals exceed the storage limit: the figures cover the complete run, the series does not"
             ),
         ));
     }
     let mut summary = whole(&plan, &directions, &histograms);
     summary.cpu = cpu;
     summary.memory = memory;
-    // Where threads outnumber processors that was said before, and why.
+    // `shared-cores` gives the cause, so `core-shared` would repeat it.
     let crowded = doubts.iter().any(|doubt| doubt.doubt == "shared-cores");
     let limits = limits.into_iter();
     doubts.extend(limits.filter(|doubt| !(crowded && doubt.doubt == "core-shared")));
     doubts.extend(wrong_answers(&summary));
     doubts.extend(late_answers(&plan, &summary));
     doubts.extend(thin_tail(&summary));
-    // A sender that went away did not miss its rate.
+    // A sender that was lost did not miss its rate.
     let missed = timing::missed(&plan, &directions);
     doubts.extend(missed.into_iter().filter(|_| failure.is_none()));
     let mut plan = plan;
     if plan.protocol == Protocol::Tcp {
-        // What the sending sockets really used.
+        // The congestion control that the sending sockets really used.
         let used = directions
             .iter()
             .flat_map(|direction| &direction.streams)
@@ -215,7 +213,7 @@ pub fn assemble(report: Report) -> (Record, Option<MeasureError>) {
     (record, failure)
 }
 
-/// The ways between two ends of which each knows its own host, with what both have counted.
+/// Returns the path between two ends that see only their own host, with the counters of both.
 fn between_ends(outcomes: &[Outcome], ipv6: bool) -> (Ways, Vec<PlaceCounter>) {
     let of = |role| outcomes.iter().find(|outcome| outcome.role == role);
     let (near, far) = (of(Role::Client), of(Role::Server));
@@ -225,7 +223,7 @@ fn between_ends(outcomes: &[Outcome], ipv6: bool) -> (Ways, Vec<PlaceCounter>) {
     let boot = |outcome: Option<&Outcome>| outcome?.host.boot_id.clone();
     let one_machine = boot(near).is_some() && boot(near) == boot(far);
     let ways = Ways::between_ends(interface(near), interface(far), one_machine, ipv6);
-    // An end speaks for its own host alone.
+    // An end reports only counters of its own host.
     let own = |outcome: &Outcome| {
         let name = loss::name_of(outcome.role);
         let counters = outcome.counters.iter();
@@ -237,7 +235,7 @@ fn between_ends(outcomes: &[Outcome], ipv6: bool) -> (Ways, Vec<PlaceCounter>) {
     (ways, outcomes.iter().flat_map(own).collect())
 }
 
-/// The figures of each direction, from both ends' views of each flow.
+/// Returns the figures of each direction, merged from both ends' views of each flow.
 fn directions(plan: &Plan, outcomes: &[Outcome]) -> Vec<DirectionFigures> {
     let mut out = Vec::new();
     for &direction in &plan.directions {
@@ -257,7 +255,7 @@ fn directions(plan: &Plan, outcomes: &[Outcome]) -> Vec<DirectionFigures> {
     out
 }
 
-/// Adds one end's view of a flow; each figure is known to one end only.
+/// Merges one end's view of a flow; each figure is known to one end only.
 fn join(stream: &mut Stream, flow: &FlowFigures) {
     stream.id = flow.stream.id;
     if flow.stream.sender.is_some() {
@@ -272,9 +270,9 @@ fn join(stream: &mut Stream, flow: &FlowFigures) {
     join_summary(&mut stream.summary, &flow.stream.summary);
 }
 
-/// Adds what another end, or a total, knows.
+/// Merges the figures of another end, or of a total.
 fn join_summary(has: &mut Summary, more: &Summary) {
-    // The receiver's time is the one that goodput refers to.
+    // Goodput refers to the receiver's time.
     if has.duration_ns.is_none() || more.goodput_bps.is_some() || more.rtt_ns.is_some() {
         has.duration_ns = more.duration_ns;
     }
@@ -288,7 +286,7 @@ fn join_summary(has: &mut Summary, more: &Summary) {
         rtt_intended_ns unsent whole_ns connections_per_second);
 }
 
-/// What adds up; figures come from the other end too, and none of them may wrap.
+/// Sum of figures; some come from the other end, so integers saturate.
 trait Total {
     fn plus(self, other: Self) -> Self;
 }
@@ -305,7 +303,7 @@ impl Total for f64 {
     }
 }
 
-/// Adds flows up: counts and rates add, times do not.
+/// Adds up flows: counts and rates are summed, times are not.
 fn sum<'a>(kind: Kind, parts: impl Iterator<Item = &'a Summary> + Clone) -> Summary {
     fn total<T: Total>(values: impl Iterator<Item = Option<T>>) -> Option<T> {
         values.flatten().reduce(Total::plus)
@@ -336,7 +334,7 @@ fn sum<'a>(kind: Kind, parts: impl Iterator<Item = &'a Summary> + Clone) -> Summ
         goodput_bps: (kind == Kind::Throughput)
             .then(|| rate(bytes_received).map(|bytes| bytes * 8.0))
             .flatten(),
-        // Each sender by its own clock: the receiver's window may be longer.
+        // Each sender has its own clock: the receiver's window may be longer.
         offered_bps: total!(offered_bps),
         packets_per_second: rate(packets_received),
         calls_per_second: total!(calls_per_second),
@@ -389,7 +387,7 @@ fn sum<'a>(kind: Kind, parts: impl Iterator<Item = &'a Summary> + Clone) -> Summ
     }
 }
 
-/// The figures of the run.
+/// Returns the figures of the run.
 fn whole(
     plan: &Plan,
     directions: &[DirectionFigures],
@@ -402,14 +400,15 @@ fn whole(
                 plan.kind,
                 several.iter().map(|direction| &direction.summary),
             );
-            // Each direction has its own clock: rates add, and are not made anew from a common one.
+            // Each direction has its own clock: their rates are summed, not computed from a common
+            // time.
             let rates = several.iter().map(|d| d.summary.goodput_bps);
             whole.goodput_bps = rates.sum::<Option<f64>>();
             let rates = several.iter().map(|d| d.summary.packets_per_second);
             whole.packets_per_second = rates.sum::<Option<f64>>();
             let rates = several.iter().map(|d| d.summary.offered_bps);
             whole.offered_bps = rates.sum::<Option<f64>>();
-            // Two directions share nothing that could be fair; each says it of its streams.
+            // Fairness is defined among the streams of one direction.
             whole.fairness_index = None;
             whole
         }
@@ -420,19 +419,19 @@ fn whole(
     }
     whole.rtt_intended_ns = of("rtt_intended_ns").or(whole.rtt_intended_ns);
     whole.whole_ns = of("whole_ns").or(whole.whole_ns);
-    whole.device = (of("device_ns").zip(of("around_ns"))).map(|(device_ns, around_ns)| {
+    whole.device = (of("device_ns").zip(of("outside_ns"))).map(|(device_ns, around_ns)| {
         let all = device_ns.mean + around_ns.mean;
         Box::new(DeviceTimes {
             device_ns,
             around_ns,
-            // Round trips of no time at all are none.
+            // Round trips of zero duration have no fraction.
             share: if all > 0.0 { device_ns.mean / all } else { 0.0 },
         })
     });
     whole
 }
 
-/// Says so when answers were not what was asked for.
+/// Warns when responses differ from their requests.
 fn wrong_answers(summary: &Summary) -> Option<Doubt> {
     // Only round trips have both counts.
     let (length, content) = (summary.wrong_length?, summary.wrong_content?);
@@ -441,16 +440,16 @@ fn wrong_answers(summary: &Summary) -> Option<Doubt> {
         Doubt::new(
             "wrong-answers",
             format!(
-                "{} of {answers} answers differ from their questions: {length} in length, {content} in content",
+                "{} of {answers} responses differ from their requests: {length} in length, {content} in content",
                 length + content,
             ),
         )
     })
 }
 
-/// Says so when questions that were given up were answered after all.
+/// Warns when responses arrived after their timeout.
 fn late_answers(plan: &Plan, summary: &Summary) -> Option<Doubt> {
-    // With several questions open at a time an answer can come in another order and in time.
+    // With several outstanding requests, responses may be reordered in time.
     if plan.kind != Kind::Latency || plan.round_trip.is_open() {
         return None;
     }
@@ -459,13 +458,13 @@ fn late_answers(plan: &Plan, summary: &Summary) -> Option<Doubt> {
     Some(Doubt::new(
         "late-answers",
         format!(
-            "{late} of the {lost} questions that count as lost were answered after their time: the \
-             far end stood still, or a queue held them; a longer --timeout counts them"
+            "{late} of the {lost} requests that count as lost had a response after the timeout: the \
+             server stalled, or a queue delayed them; a longer --timeout counts them"
         ),
     ))
 }
 
-/// Says so when a high percentile rests on a few samples.
+/// Warns when a high percentile has few samples.
 fn thin_tail(summary: &Summary) -> Option<Doubt> {
     let rtt = summary.rtt_ns.as_ref()?;
     let thin: Vec<&str> = [("p99", 100), ("p99.9", 1_000)]
@@ -477,7 +476,7 @@ fn thin_tail(summary: &Summary) -> Option<Doubt> {
         Doubt::new(
             "thin-tail",
             format!(
-                "{} round trips leave fewer than {TAIL_SAMPLES} above {}: take these as single events",
+                "{} round trips have fewer than {TAIL_SAMPLES} samples above {}: these are single events",
                 rtt.count,
                 thin.join(", ")
             ),
@@ -507,11 +506,11 @@ mod tests {
         summary.out_of_order = Some(3);
         let (id, text) = told(wrong_answers(&summary)).expect("a doubt");
         assert_eq!(id, "wrong-answers");
-        assert!(text.starts_with("21 of 1000 answers"), "{text}");
+        assert!(text.starts_with("21 of 1000 responses"), "{text}");
         let (id, text) = told(late_answers(&plan, &summary)).expect("a doubt");
         assert_eq!(id, "late-answers");
-        assert!(text.starts_with("3 of the 4 questions"), "{text}");
-        // Eight at a time may overtake each other in time.
+        assert!(text.starts_with("3 of the 4 requests"), "{text}");
+        // Eight outstanding requests may overtake each other in time.
         plan.round_trip.outstanding = 8;
         assert_eq!(told(late_answers(&plan, &summary)), None);
     }
