@@ -1,38 +1,40 @@
-//! The search for the longest burst of frames at the smallest gap of which none is lost (RFC 2544
-//! section 26.4, RFC 9004).
+//! Search for the longest burst of back-to-back frames without loss (RFC 2544 section 26.4, RFC
+//! 9004).
 //!
-//! Decides without I/O: the length of the next burst comes out, whether all of it arrived goes in.
+//! Decides without I/O: the length of the next burst comes out, and whether all of it arrived goes
+//! in.
 
-/// A search on its way.
+/// State of a search.
 #[derive(Clone, Debug)]
 pub struct BurstSearch {
     most: u64,
     resolution: f64,
-    /// The longest that passed.
+    /// Length of the longest burst that passed.
     lower: u64,
-    /// The shortest that failed.
+    /// Length of the shortest burst that failed.
     upper: Option<u64>,
 }
 
-/// What comes next.
+/// Next step of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextBurst {
-    /// A burst of so many frames.
+    /// Send a burst of this many frames.
     Try(u64),
-    /// The longest that passed, and whether a longer one was tried.
+    /// The search has ended.
     Over {
-        /// Frames.
+        /// Length of the longest burst that passed.
         frames: u64,
-        /// Whether the longest that may be tried passed.
+        /// True if the longest permitted burst passed.
         unlimited: bool,
     },
 }
 
-/// Frames of the first burst: what poll-mode programs move at once.
+/// Frames of the first burst: the usual burst of poll-mode programs.
 const FIRST: u64 = 32;
 
 impl BurstSearch {
-    /// Bursts of up to `most` frames, to within a share of the result.
+    /// Starts a search up to `most` frames, down to bounds within `resolution` (a fraction of the
+    /// result).
     #[must_use]
     pub fn new(most: u64, resolution: f64) -> Self {
         Self {
@@ -43,7 +45,7 @@ impl BurstSearch {
         }
     }
 
-    /// What is to be done now.
+    /// Returns the next burst, or the result.
     #[must_use]
     pub fn next(&self) -> NextBurst {
         let over = |unlimited| NextBurst::Over {
@@ -68,16 +70,16 @@ impl BurstSearch {
         }
     }
 
-    /// Nothing longer than this burst is to be tried: it took as long as one may.
+    /// Limits the search to `frames`: a burst of that length already took the maximum time.
     pub fn end_with(&mut self, frames: u64) {
         self.most = frames.max(1);
     }
 
-    /// Takes whether all of a burst arrived.
+    /// Records whether all frames of a burst arrived.
     pub fn take(&mut self, frames: u64, passed: bool) {
         if passed {
             self.lower = self.lower.max(frames);
-            // A longer one passes after all: what failed before was noise.
+            // A longer burst passed, so the earlier failure was noise.
             self.upper = self.upper.filter(|&upper| upper > self.lower);
         } else {
             self.upper = Some(self.upper.map_or(frames, |upper| upper.min(frames)));

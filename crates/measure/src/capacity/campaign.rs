@@ -1,7 +1,7 @@
-//! All trials of a measurement of capacity, one after the other: for each size of frames throughput,
-//! then delay, loss and bursts.
+//! Trials of a capacity measurement in their order: per frame size throughput, then latency, frame
+//! loss and back-to-back bursts.
 //!
-//! Decides without I/O: what a trial saw goes in, the next trial comes out.
+//! Decides without I/O: a trial result goes in, the next trial comes out.
 
 use linerate_metric::capacity::{CapacityTrial, DelayAt, LossAt, SizeCapacity, Throughput};
 use linerate_metric::generate::{GAP_BYTES, line_frames};
@@ -25,7 +25,7 @@ pub enum Test {
 }
 
 impl Test {
-    /// As records have it.
+    /// Name in records.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -37,104 +37,100 @@ impl Test {
     }
 }
 
-/// What is measured.
+/// Plan of a measurement.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Sizes as they were asked for, with the mean of each, check sequence included.
+    /// Frame sizes as given by the user, with the mean bytes of each, FCS included.
     pub sizes: Vec<(String, f64)>,
-    /// Tests.
     pub tests: Vec<Test>,
-    /// Shares of the frames that may be lost, the smallest first.
+    /// Loss goals: highest fractions of the frames that may be lost, the smallest first.
     pub goals: Vec<f64>,
-    /// How close bounds have to come.
+    /// Highest distance of the bounds, as a fraction of the upper one.
     pub resolution: f64,
-    /// Length of the trials that decide, in seconds.
+    /// Duration of the full-length trials, which decide, in seconds.
     pub trial_s: f64,
-    /// Length of the first ones.
+    /// Duration of the first, shortest trials, in seconds.
     pub first_s: f64,
-    /// Shares of the throughput at which delay is measured.
+    /// Loads of the latency test, as fractions of the throughput.
     pub shares: Vec<f64>,
-    /// Trials of a search at most.
+    /// Maximum number of trials per search.
     pub trials: u32,
-    /// How often a load may fail before it counts as failed.
+    /// Number of failed full-length trials after which a load counts as failed.
     pub tries: u32,
-    /// Searches for the longest burst, which are averaged (RFC 9004 asks for many).
+    /// Number of searches for the longest burst, which are averaged (RFC 9004: many).
     pub searches: u32,
-    /// Rate of the line, where it is known.
+    /// Bit rate of the line, where it is known.
     pub line_bps: Option<u64>,
 }
 
-/// How much is sent in a trial.
+/// Amount of traffic of a trial.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Amount {
-    /// Seconds.
+    /// Duration in seconds.
     Time(f64),
-    /// Frames.
+    /// Number of frames.
     Frames(u64),
 }
 
-/// A trial to be made.
+/// A trial to run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ask {
-    /// Which size, by its place in [`Options::sizes`].
+    /// Index into [`Options::sizes`].
     pub size: usize,
-    /// What for.
     pub test: Test,
-    /// Frames per second; none: as fast as it goes.
+    /// Intended load in frames per second; `None`: unlimited.
     pub load: Option<f64>,
-    /// How much.
     pub amount: Amount,
 }
 
-/// What a trial saw.
+/// Measured result of a trial.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Seen {
-    /// Frames that left.
+    /// Number of frames that left.
     pub sent: u64,
-    /// Frames that did not arrive.
+    /// Number of frames that did not arrive.
     pub lost: u64,
-    /// Length of sending.
+    /// Duration of sending.
     pub duration_ns: u64,
-    /// Frames per second that left.
+    /// Offered load: frames per second that left.
     pub offered: f64,
-    /// Frames that arrived, over the time of sending.
+    /// Forwarding rate: frames that arrived, per second of sending (RFC 2285 section 3.6.1).
     pub forwarded: f64,
-    /// Whether the generator offered what it was asked for.
+    /// True if the generator offered the intended load.
     pub kept: bool,
-    /// Delays.
     pub delay: Option<Quantiles>,
-    /// A queue on the way that was filling when sending ended.
+    /// Queue on the path that was growing when sending ended.
     pub filling: Option<Filling>,
-    /// Frames that arrived over the time from the first to the last of them.
+    /// Frames that arrived, per second between the first and the last arrival.
     pub arrival: Option<f64>,
-    /// What kept this program from its work.
+    /// Disturbances of this program: late frames, stalls, drops in its own ring.
     pub own: Disturbance,
 }
 
 impl Seen {
-    /// None where nothing was sent: that is no trial without loss.
+    /// Returns the lost fraction, or `None` if nothing was sent: such a trial has not passed.
     fn loss(&self) -> Option<f64> {
         (self.sent > 0).then(|| self.lost as f64 / self.sent as f64)
     }
 }
 
-/// Steps of offered load when loss is measured: 100 %, 90 %, … (RFC 2544 section 26.3).
+/// Steps of the offered load in the frame loss test: 100 %, 90 %, … (RFC 2544 section 26.3).
 const LOSS_STEPS: u32 = 10;
-/// Trials as fast as it goes, of which the best counts: one alone may have met a busy machine, and all
-/// that follows would be held against it.
+/// Trials at unlimited load, of which the best counts. A single one may run on a busy host, and all
+/// that follows would be compared with it.
 const MOST_TRIALS: u32 = 3;
-/// Trials in a row in which no frame leaves before that counts as all there is: a generator that stands
-/// still does so once.
+/// Trials in a row without a sent frame after which the measurement ends. A stalled generator
+/// causes one such trial.
 const UNSENT_TRIALS: u32 = 3;
-/// How often a trial is made again whose losses this machine may be to blame for, before they count.
+/// Repetitions of a trial whose losses this host may have caused, before they count.
 const DISTURBED_TRIALS: u32 = 2;
-/// A load that is this much higher than another is the same: what is offered is a count over a time.
+/// Ratio up to which two loads are the same: an offered load is a count divided by a time.
 const SAME_LOAD: f64 = 1.001;
-/// Longest burst, in seconds at the highest rate (RFC 2544 section 26.4: a trial is two).
+/// Longest burst, in seconds at the highest rate (RFC 2544 section 26.4: trials of at least 2 s).
 const BURST_S: f64 = 2.0;
 
 enum Phase {
-    /// As fast as it goes, where no line says what the most is: so many trials, the best of them so far.
+    /// Unlimited load, where the line rate is unknown: trials so far and the best offered load.
     Most {
         made: u32,
         best: f64,
@@ -154,33 +150,32 @@ enum Phase {
     Over,
 }
 
-/// The longest burst that passed.
+/// Longest burst that passed.
 #[derive(Clone, Copy)]
 struct Burst {
     frames: u64,
-    /// How fast it left; 0 where that is not known.
+    /// Rate in frames per second at which it left; 0 if unknown.
     fps: f64,
-    /// Whether at the gap that was asked for.
+    /// True if it left at the intended gap.
     kept: bool,
 }
 
-/// A measurement on its way.
+/// State of a measurement.
 pub struct Campaign {
     options: Options,
     size: usize,
     phase: Phase,
     made: u32,
-    /// Trials in a row in which no frame left.
+    /// Trials in a row without a sent frame.
     unsent: u32,
-    /// How often the present trial was made again because this machine was disturbed.
+    /// Repetitions of the present trial because this host was disturbed.
     again: u32,
-    /// Whether the highest load is the generator's and not the line's.
+    /// True if the highest load is the limit of the generator and not of the line.
     generator: bool,
     results: Vec<SizeCapacity>,
 }
 
 impl Campaign {
-    /// Nothing tried yet.
     #[must_use]
     pub fn new(options: Options) -> Self {
         let mut campaign = Self {
@@ -197,19 +192,19 @@ impl Campaign {
         campaign
     }
 
-    /// The results so far, by size.
+    /// Returns the results so far, by frame size.
     #[must_use]
     pub fn results(&self) -> &[SizeCapacity] {
         &self.results
     }
 
-    /// The last trial.
+    /// Returns the last trial.
     #[must_use]
     pub fn last_trial(&self) -> Option<&CapacityTrial> {
         self.results.last()?.trials.last()
     }
 
-    /// Takes what is known of a search that did not end.
+    /// Ends the measurement early and stores the present bounds of its search.
     pub fn interrupt(&mut self) {
         if let Phase::Throughput(search) = &self.phase {
             let found = search.so_far();
@@ -242,14 +237,14 @@ impl Campaign {
     }
 
     fn result(&mut self) -> &mut SizeCapacity {
-        self.results.last_mut().expect("a size has begun")
+        self.results.last_mut().expect("a frame size was started")
     }
 
     fn most(&self) -> f64 {
         self.results.last().map_or(0.0, |result| result.most_fps)
     }
 
-    /// A search after so many trials that found the most.
+    /// Starts a throughput search with a known highest load, after `made` trials that found it.
     fn search(&self, most: f64, made: u32) -> Phase {
         Phase::Throughput(Search::new(search::Options {
             goals: self.options.goals.clone(),
@@ -262,7 +257,7 @@ impl Campaign {
         }))
     }
 
-    /// What is to be done now; none: it is over.
+    /// Returns the next trial, or `None` at the end.
     pub fn propose(&mut self) -> Option<Ask> {
         loop {
             let ask = |test, load, amount| {
@@ -311,7 +306,8 @@ impl Campaign {
                 }
                 Phase::BackToBack { search, .. } => match search.next() {
                     NextBurst::Try(frames) if has(Test::BackToBack) => {
-                        // The smallest gap is the line's; without one, the generator's.
+                        // The smallest gap is that of the line or, if its rate is unknown, of the
+                        // generator.
                         let load = self.options.line_bps.map(|_| self.most());
                         return ask(Test::BackToBack, load, Amount::Frames(frames));
                     }
@@ -328,17 +324,17 @@ impl Campaign {
         self.phase = Phase::BackToBack { search, longest };
     }
 
-    /// The rate at which nothing is lost, or else at which little is.
+    /// Returns the highest rate that met the smallest loss goal met by any rate.
     fn throughput(&self) -> Option<f64> {
         let goals = &self.results.last()?.throughput;
         goals.iter().find_map(|goal| goal.fps)
     }
 
-    /// Takes what the trial of [`Campaign::propose`] saw.
+    /// Records the result of the trial that [`Campaign::propose`] returned.
     pub fn take(&mut self, ask: Ask, seen: &Seen) {
         self.made += 1;
         let resolution = self.options.resolution;
-        // As fast as it goes is no load that a queue could be measured by.
+        // The growth of a queue is defined relative to an intended load only.
         let queued = ask.load.map_or(0, |_| seen.queued(resolution));
         let is_excusable = seen.is_excusable(&self.goals_of(&ask), resolution);
         let again = is_excusable && self.again < DISTURBED_TRIALS;
@@ -387,7 +383,7 @@ impl Campaign {
                 *best = best.max(seen.offered);
                 let (made, best) = (*made, *best);
                 self.result().most_fps = best;
-                // They are of the same search: it keeps at least one.
+                // These trials belong to the search, which keeps at least one.
                 let most_trials = MOST_TRIALS.min(self.options.trials.saturating_sub(1).max(1));
                 if made >= most_trials {
                     self.phase = self.search(best, made);
@@ -402,7 +398,8 @@ impl Campaign {
                     duration_s,
                     decides: false,
                 };
-                // Under overload a queue gives for longer than was sent: what left it is the better guess.
+                // Under overload a queue delivers for longer than was sent: the arrival rate is the
+                // better guess.
                 let forwarded = match held > 0.0 {
                     true => seen.forwarded.min(seen.arrival.unwrap_or(f64::INFINITY)),
                     false => seen.forwarded,
@@ -445,7 +442,8 @@ impl Campaign {
                 if let Amount::Frames(frames) = ask.amount {
                     let passed = seen.lost == 0 && seen.sent == frames;
                     search.take(frames, passed);
-                    // A generator that is slower than the line would send for longer than a trial.
+                    // A generator slower than the line would otherwise send for longer than a
+                    // trial.
                     if passed && seen.duration_ns as f64 >= BURST_S * 1e9 {
                         search.end_with(frames);
                     }
@@ -462,11 +460,11 @@ impl Campaign {
         }
     }
 
-    /// Shares that may be lost in a trial.
+    /// Returns the loss goals that apply to a trial.
     fn goals_of(&self, ask: &Ask) -> Vec<f64> {
         match ask.test {
             Test::Throughput => self.options.goals.clone(),
-            // Of the throughput that its load is a share of.
+            // The goal of the throughput that the load is a fraction of.
             Test::Latency => {
                 let found = self
                     .results
@@ -480,14 +478,15 @@ impl Campaign {
         }
     }
 
-    /// Whether it ended because no frame left any more.
+    /// Returns whether the measurement ended because no frame was sent any more.
     #[must_use]
     pub fn sends_nothing(&self) -> bool {
         self.unsent >= UNSENT_TRIALS
     }
 
-    /// A trial in which no frame left says nothing of the device: it is made again, and after some of them all
-    /// is over, for this size and those that would follow.
+    /// Counts a trial without a sent frame, which is no result of the device. The trial is
+    /// repeated, and after [`UNSENT_TRIALS`] in a row the measurement ends, also for the remaining
+    /// sizes.
     fn nothing_left(&mut self) {
         self.unsent += 1;
         if !self.sends_nothing() {
@@ -506,8 +505,8 @@ impl Campaign {
         self.phase = Phase::Over;
     }
 
-    /// Holds a trial after the search against what the search found: a load that passed then and loses now did
-    /// not pass.
+    /// Checks a trial after the search: marks each throughput that is not below the trial's load if
+    /// the trial lost more than the goal allows.
     fn compare(&mut self, offered: f64, loss: f64) {
         for found in &mut self.result().throughput {
             let is_below = found.fps.is_some_and(|fps| offered <= fps * SAME_LOAD);
@@ -571,7 +570,8 @@ impl Campaign {
         }
         let sum: u64 = found.searches.iter().sum();
         found.frames = sum as f64 / found.searches.len() as f64;
-        // Corrected buffer time, RFC 9004 section 6.4: less what leaves while the burst comes in.
+        // Corrected buffer time (RFC 9004 section 6.4): minus the frames that leave while the burst
+        // arrives.
         let most = result.most_fps.max(found.burst_fps);
         found.buffer_ns = throughput
             .filter(|_| most > 0.0 && !found.unlimited)
@@ -587,7 +587,8 @@ impl Campaign {
     }
 }
 
-/// What a load is told as: the one that was asked for, unless less or more left.
+/// Returns the load to report: the intended one, unless the offered load differs by more than
+/// rounding.
 fn named(load: f64, offered: Option<f64>) -> f64 {
     let other = offered.filter(|offered| (offered / load - 1.0).abs() > SAME_LOAD - 1.0);
     other.unwrap_or(load)
@@ -597,7 +598,7 @@ fn name_of(goal: f64) -> &'static str {
     if goal > 0.0 { "pdr" } else { "ndr" }
 }
 
-/// Share of the highest load at a step.
+/// Returns the fraction of the highest load at a step.
 fn share_of(step: u32) -> f64 {
     f64::from(LOSS_STEPS - step) / f64::from(LOSS_STEPS)
 }

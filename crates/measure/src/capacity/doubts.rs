@@ -1,4 +1,4 @@
-//! What speaks against the results of a measurement as a whole.
+//! Caveats of a capacity measurement as a whole.
 
 use std::fmt;
 
@@ -8,10 +8,10 @@ use linerate_metric::units::{format_count, format_nanos, format_per_second, form
 
 use super::judge::least_growth;
 
-/// RFC 2544 section 24: what trials should last at least.
+/// Minimum duration of a trial (RFC 2544 section 24).
 const RFC_TRIAL_S: f64 = 60.0;
 
-/// All of them, of results found with trials of `trial_s`.
+/// Returns all caveats of results found with trials of `trial_s`.
 pub(super) fn all_of(sizes: &[SizeCapacity], resolution: f64, trial_s: f64) -> Vec<Doubt> {
     let all = [
         contradicted(sizes),
@@ -22,15 +22,15 @@ pub(super) fn all_of(sizes: &[SizeCapacity], resolution: f64, trial_s: f64) -> V
     all.into_iter().flatten().collect()
 }
 
-/// What speaks against a goal: its size, how bad it is, and the sentence.
+/// A caveat of one loss goal at one frame size.
 struct Told<'a> {
     size: &'a str,
     badness: f64,
     sentence: String,
 }
 
-/// The worst of what is told, and which other sizes it holds for: goals share their trials and sizes their
-/// device, so that the same would be said a dozen times.
+/// Returns the sentence of the most severe caveat, with the other sizes that share it. Goals share
+/// their trials and sizes their device, so separate caveats would repeat each other.
 fn worst(mut found: Vec<Told<'_>>) -> Option<String> {
     let bad = |told: &Told<'_>| told.badness;
     found.sort_by(|one, other| bad(other).total_cmp(&bad(one)));
@@ -45,18 +45,14 @@ fn worst(mut found: Vec<Told<'_>>) -> Option<String> {
     others.sort_by_key(|size| (size.parse::<u32>().unwrap_or(u32::MAX), *size));
     Some(match &others[..] {
         [] => worst.sentence,
-        [size] => format!("{} (and so with size {size})", worst.sentence),
-        sizes => format!(
-            "{} (and so with sizes {})",
-            worst.sentence,
-            sizes.join(", ")
-        ),
+        [size] => format!("{} (also at size {size})", worst.sentence),
+        sizes => format!("{} (also at sizes {})", worst.sentence, sizes.join(", ")),
     })
 }
 
-/// That a later trial lost at a load which had passed.
+/// Reports that a later trial lost frames at a load that had passed.
 fn contradicted(sizes: &[SizeCapacity]) -> Option<Doubt> {
-    let found = goals(sizes).filter_map(|(size, found)| {
+    let candidates = goals(sizes).filter_map(|(size, found)| {
         let (fps, later, loss) = (
             found.fps?,
             found.contradicted_fps?,
@@ -66,7 +62,7 @@ fn contradicted(sizes: &[SizeCapacity]) -> Option<Doubt> {
             size: &size.size,
             badness: loss,
             sentence: format!(
-                "{} of size {} passed in the search, and later {} were lost at {}",
+                "{} at frame size {} passed in the search, but a later trial lost {} at {}",
                 format_per_second(fps),
                 size.size,
                 format_share(loss),
@@ -74,16 +70,16 @@ fn contradicted(sizes: &[SizeCapacity]) -> Option<Doubt> {
             ),
         })
     });
-    let told = worst(found.collect())?;
+    let sentence = worst(candidates.collect())?;
     Some(Doubt::new(
         "contradicted",
         format!(
-            "{told}: the device, or this machine, does not do the same each time; longer trials (--trial) tell more"
+            "{sentence}: results vary from trial to trial, because of the device or of this host; use longer trials (--trial)"
         ),
     ))
 }
 
-/// Every goal that was found, with its size.
+/// Returns each goal with its frame size.
 fn goals(sizes: &[SizeCapacity]) -> impl Iterator<Item = (&SizeCapacity, &Throughput)> {
     let of = |size| move |found| (size, found);
     sizes
@@ -91,13 +87,13 @@ fn goals(sizes: &[SizeCapacity]) -> impl Iterator<Item = (&SizeCapacity, &Throug
         .flat_map(move |size: &SizeCapacity| size.throughput.iter().map(of(size)))
 }
 
-/// That a bound stands on trials in which this machine may have lost the frames itself.
+/// Reports that a bound depends on trials in which this host may have lost the frames.
 fn disturbed(sizes: &[SizeCapacity], trial_s: f64) -> Option<Doubt> {
-    let found = goals(sizes)
+    let candidates = goals(sizes)
         .filter(|(_, found)| found.disturbed)
         .filter_map(|(size, found)| {
             let failed = found.failed_fps?;
-            // A load is asked for again as the same number.
+            // A repeated trial has exactly the same intended load.
             let asked = found.failed_asked_fps.unwrap_or(failed);
             let decides = |trial: &&CapacityTrial| {
                 let length = trial.duration_ns as f64 / 1e9;
@@ -110,7 +106,7 @@ fn disturbed(sizes: &[SizeCapacity], trial_s: f64) -> Option<Doubt> {
                 size: &size.size,
                 badness: lost as f64,
                 sentence: format!(
-                    "{} of size {} failed with {} frames lost in {}, {} of which this machine may have lost",
+                    "{} at frame size {} failed with {} frames lost in {}, {} of them possibly by this host",
                     format_per_second(failed),
                     size.size,
                     format_count(lost),
@@ -122,32 +118,33 @@ fn disturbed(sizes: &[SizeCapacity], trial_s: f64) -> Option<Doubt> {
                 ),
             })
         });
-    let told = worst(found.collect())?;
+    let sentence = worst(candidates.collect())?;
     Some(Doubt::new(
         "trials-disturbed",
         format!(
-            "{told}, because this program was late or stood still: the device may carry more; use a quieter machine, \
-             processors of its own (--cpu), or allow a little loss (--loss 0,0.1%)"
+            "{sentence}, because linerate was late or stalled: the device may forward more; use an idle host, dedicated \
+             CPUs (--cpu), or a loss goal above 0 (--loss 0,0.1%)"
         ),
     ))
 }
 
-/// A rate that is so much higher than the lowest one that failed, and of which little is lost, says that loss has
-/// little to do with the rate.
+/// Ratio of a rate with little loss to the lowest failed rate, from which on the loss does not
+/// depend on the rate.
 const CARRIED: f64 = 1.5;
-/// What little is.
+/// Highest loss fraction that counts as little.
 const LITTLE: f64 = 0.05;
 
-/// A share that is allowed of such loss: at least twice as much, and no less than a goal that is common.
+/// Returns a loss goal that allows such random loss: at least twice the loss, and at least 0.1 %, a
+/// common goal.
 fn allowed(loss_fraction: f64) -> Percent {
     let wanted = (loss_fraction * 2.0).max(0.001) * 100.0;
     let power = wanted.log10().floor() as i32;
-    // What binary fractions leave over is no further digit.
+    // Subtract the rounding error of binary fractions, which would add 1 to the digit.
     let digit = (wanted / 10f64.powi(power) - 1e-9).ceil();
     Percent { digit, power }
 }
 
-/// A share as an option takes it: one digit, so many places up.
+/// Percentage as the `--loss` option takes it: one digit times a power of ten.
 #[derive(Clone, Copy)]
 struct Percent {
     digit: f64,
@@ -167,7 +164,8 @@ impl fmt::Display for Percent {
     }
 }
 
-/// That frames are lost at any rate, so that a goal below that loss finds how many frames pass by chance.
+/// Reports that frames are lost at any rate: the result of a goal below that loss depends on
+/// chance.
 fn lossy(sizes: &[SizeCapacity], trial_s: f64) -> Option<Doubt> {
     let found: Vec<(Percent, Told<'_>)> = goals(sizes)
         .filter_map(|(size, goal)| {
@@ -184,11 +182,11 @@ fn lossy(sizes: &[SizeCapacity], trial_s: f64) -> Option<Doubt> {
             });
             let most =
                 carried.max_by(|one, other| one.forwarding_fps.total_cmp(&other.forwarding_fps))?;
-            // What such loss does to a goal that allows for it is no matter of chance.
+            // A goal that already allows this loss is not affected by chance.
             let allowed = allowed(most.loss_fraction);
             (goal.loss_goal < allowed.share() - 1e-12).then(|| {
                 let sentence = format!(
-                    "{} of size {} failed the goal of {} lost, and at {} no more than {} were lost",
+                    "{} at frame size {} failed the loss goal of {}, but {} lost no more than {}",
                     format_per_second(failed),
                     size.size,
                     format_share(goal.loss_goal),
@@ -204,23 +202,23 @@ fn lossy(sizes: &[SizeCapacity], trial_s: f64) -> Option<Doubt> {
             })
         })
         .collect();
-    // As much as the worst of them asks for.
+    // The largest of the required allowances.
     let shares = found.iter().map(|(allowed, _)| *allowed);
     let allowed = shares.max_by(|one, other| one.share().total_cmp(&other.share()))?;
-    let told = worst(found.into_iter().map(|(_, told)| told).collect())?;
+    let sentence = worst(found.into_iter().map(|(_, told)| told).collect())?;
     Some(Doubt::new(
         "loss-at-any-rate",
         format!(
-            "{told}: frames are lost now and then at whatever rate, and how many pass without depends on chance; \
-             allow for that loss (--loss 0,{allowed})"
+            "{sentence}: frames are lost at random at any rate, so the result depends on chance; allow that loss \
+             (--loss 0,{allowed})"
         ),
     ))
 }
 
-/// That trials are too short for what they have to show.
+/// Reports that trials are too short for their results.
 fn short(sizes: &[SizeCapacity], resolution: f64, trial_s: f64) -> Option<Doubt> {
     let (mut beyond_it, mut too_few) = (Vec::new(), Vec::new());
-    // As long as the worst of them asks for.
+    // The longest of the required durations.
     let mut wanted_s = RFC_TRIAL_S;
     for (size, goal) in goals(sizes) {
         let Some(fps) = goal.fps.filter(|&fps| fps > 0.0) else {
@@ -233,8 +231,8 @@ fn short(sizes: &[SizeCapacity], resolution: f64, trial_s: f64) -> Option<Doubt>
                 size: &size.size,
                 badness: needed_s,
                 sentence: format!(
-                    "shorter trials let {} frames of size {} pass beyond {}, which the device has room or an \
-                     allowance for: in trials of {} that is up to {} of the rate",
+                    "shorter trials passed {} frames of size {} above {}, which a buffer or a rate limiter of the \
+                     device took: trials of {} overstate the rate by up to {}",
                     format_count(beyond as u64),
                     size.size,
                     or_failed(goal),
@@ -251,7 +249,7 @@ fn short(sizes: &[SizeCapacity], resolution: f64, trial_s: f64) -> Option<Doubt>
                 size: &size.size,
                 badness: needed_s,
                 sentence: format!(
-                    "at {} of size {} a trial has {} frames, and one of them is more than {}",
+                    "at {} and frame size {} a trial has {} frames, and one frame is more than {}",
                     format_per_second(fps),
                     size.size,
                     format_count(frames as u64),
@@ -265,7 +263,7 @@ fn short(sizes: &[SizeCapacity], resolution: f64, trial_s: f64) -> Option<Doubt>
     let least = least_growth(resolution, trial_s);
     if least > resolution && goals(sizes).any(|(_, goal)| goal.fps.is_some()) {
         found.push(format!(
-            "within {} a queue that fills is seen only from {} above the device's rate on",
+            "in trials of {} a growing queue is detected only from {} above the rate of the device on",
             format_nanos(trial_s * 1e9),
             format_share(least)
         ));
@@ -274,7 +272,7 @@ fn short(sizes: &[SizeCapacity], resolution: f64, trial_s: f64) -> Option<Doubt>
         Doubt::new(
             "short-trials",
             format!(
-                "{}; longer trials tell: --trial {:.0}s",
+                "{}; use longer trials: --trial {:.0}s",
                 found.join("; "),
                 wanted_s.ceil()
             ),
@@ -291,7 +289,8 @@ fn or_failed(goal: &Throughput) -> String {
 mod tests {
     use super::*;
 
-    /// A goal that failed at 1000 frames a second, and a trial at 2000 that lost so much.
+    /// Returns the caveat for a goal that failed at 1000 frames/s, with a trial at 2000 frames/s
+    /// that lost `loss_fraction`.
     fn found(loss_goal: f64, loss_fraction: f64) -> Option<String> {
         let goal = Throughput {
             loss_goal,
@@ -316,7 +315,7 @@ mod tests {
         lossy(&[size], 5.0).map(|doubt| doubt.why)
     }
 
-    /// What holds for several goals and sizes is said once, of the worst of them.
+    /// A caveat that applies to several goals and sizes is reported once, for the worst of them.
     #[test]
     fn a_doubt_is_told_once() {
         let goal = |loss_goal, fps, loss| Throughput {
@@ -348,14 +347,14 @@ mod tests {
         let contradicted = why("contradicted");
         assert!(
             contradicted.starts_with(
-                "1.00 k/s of size 64 passed in the search, and later 25.0 % were lost at 500 /s (and so with sizes \
+                "1.00 k/s at frame size 64 passed in the search, but a later trial lost 25.0 % at 500 /s (also at sizes \
                  512, 1518): "
             ),
             "{contradicted}"
         );
         let short = why("short-trials");
-        assert_eq!(short.matches("shorter trials let").count(), 1, "{short}");
-        assert!(short.contains("(and so with sizes"), "{short}");
+        assert_eq!(short.matches("shorter trials passed").count(), 1, "{short}");
+        assert!(short.contains("(also at sizes"), "{short}");
     }
 
     #[test]
@@ -373,7 +372,7 @@ mod tests {
         }
         let why = found(0.001, 0.0015).unwrap();
         assert!(why.contains("goal of 0.1"), "{why}");
-        // It is allowed for already.
+        // The goal already allows the loss.
         assert_eq!(found(0.001, 0.0005), None);
         assert_eq!(found(0.003, 0.0015), None);
     }

@@ -1,4 +1,4 @@
-//! What a device can carry: the measurements of RFC 2544 on any ports, with the goals of MLRsearch.
+//! Capacity of a device: the tests of RFC 2544 on any ports, with the loss goals of MLRsearch.
 
 pub mod bursts;
 pub mod campaign;

@@ -1,4 +1,4 @@
-//! A measurement of capacity on real ports.
+//! Runs a capacity measurement on real ports.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -13,27 +13,28 @@ use super::doubts::all_of;
 use crate::MeasureError;
 use crate::generate::{Ports, Ran, Settings, What, doubts, record, run as generate};
 
-/// What a measurement gave.
+/// Results of a capacity measurement.
 pub struct Measured {
-    /// The results by size.
+    /// Results by frame size.
     pub sizes: Vec<SizeCapacity>,
-    /// Records of trials that say more than a line: those of the delay test, and of each size the
-    /// last one that decided its throughput.
+    /// Full records of some trials: the latency trials, and per frame size the last trial that
+    /// decided the throughput.
     pub records: Vec<Record>,
-    /// What speaks against the results: each once, as its last trial had it.
+    /// Caveats of the results, one per kind, with the text of the last trial that had it.
     pub doubts: Vec<Doubt>,
-    /// Whether somebody stopped it.
+    /// True if the user stopped the measurement.
     pub interrupted: bool,
-    /// What ended it before its time.
+    /// Error that ended the measurement early.
     pub failure: Option<MeasureError>,
 }
 
-/// Makes all trials.
+/// Runs all trials and passes each to a callback.
 ///
-/// `base` has what trials share: the template, the drain time, threads. `names` are the ports'.
+/// `base` has the settings that the trials share: template, drain time, threads. `names` are the
+/// names of the ports.
 ///
 /// # Errors
-/// What kept the first trial from being made; what ends later ones is in [`Measured::failure`].
+/// The error of the first trial. Errors of later trials are in [`Measured::failure`].
 pub fn run(
     ports: &mut Ports,
     names: (&str, Option<&str>),
@@ -43,7 +44,7 @@ pub fn run(
     tell: &mut dyn FnMut(&CapacityTrial),
 ) -> Result<Measured, MeasureError> {
     if let Some(port) = ports.without_carrier() {
-        // It may be coming up at this moment; a link that stays down is found by the trials.
+        // The link may be coming up at this moment. If it stays down, the trials detect it.
         let until = clock::now() + CARRIER_PATIENCE_NS;
         let port = port.to_owned();
         while ports.without_carrier().is_some() && !stop.load(Relaxed) {
@@ -56,7 +57,8 @@ pub fn run(
     let sizes = options.sizes.clone();
     let (resolution, trial_s) = (options.resolution, options.trial_s);
     if let What::Template(plan) = &base.what {
-        // A size that cannot be would otherwise end the measurement after the trials of all before it.
+        // An impossible size would otherwise end the measurement only after the trials of all sizes
+        // before it.
         for (size, _) in &sizes {
             ports.template(&TemplatePlan {
                 size: Some(size.clone()),
@@ -130,8 +132,8 @@ pub fn run(
     }
     measured.records.extend(decided.map(|(_, record)| record));
     measured.sizes = campaign.results().to_vec();
-    // One trial of many in which nothing arrived (a link that came up meanwhile) says nothing of a size of which
-    // frames came later.
+    // A single trial in which nothing arrived (the link came up meanwhile) is no caveat for a size
+    // of which frames arrived later.
     let arrives = |size: &SizeCapacity| size.trials.iter().any(|trial| trial.forwarding_fps > 0.0);
     if measured.sizes.iter().all(arrives) {
         (measured.doubts).retain(|doubt| doubt.doubt != "nothing-arrived");
@@ -140,10 +142,10 @@ pub fn run(
     Ok(measured)
 }
 
-/// How long a link that is down is waited for: one that was just set up, or whose driver sets it up anew for
-/// us.
+/// Time to wait for the carrier of a link that was just configured, or whose driver resets it when
+/// the port is opened.
 const CARRIER_PATIENCE_NS: u64 = 3_000_000_000;
-/// How often it is looked at meanwhile.
+/// Interval between two checks of the carrier.
 const CARRIER_LOOK_NS: u64 = 20_000_000;
 
 fn no_carrier(port: String) -> MeasureError {
@@ -157,7 +159,7 @@ fn no_carrier(port: String) -> MeasureError {
 fn no_peer(port: String) -> MeasureError {
     MeasureError::Generator {
         object: port,
-        situation: "nobody came to its other end".to_owned(),
+        situation: "no peer connected to its other end".to_owned(),
         next_step: crate::forward::NO_PEER_NEXT.to_owned(),
     }
 }
@@ -165,8 +167,8 @@ fn no_peer(port: String) -> MeasureError {
 fn nothing_sent(port: &str) -> MeasureError {
     MeasureError::Generator {
         object: port.to_owned(),
-        situation: "no frame left it in several trials".to_owned(),
-        next_step: "see with `linerate generate` what it does, or use another port".to_owned(),
+        situation: "no frame was sent in several trials".to_owned(),
+        next_step: "check the port with `linerate generate`, or use another port".to_owned(),
     }
 }
 
@@ -198,7 +200,7 @@ fn seen(ran: &Ran) -> Seen {
     let figures = &ran.figures;
     Seen {
         sent: figures.sent,
-        // A frame that arrives changed was not forwarded.
+        // A frame that arrives corrupted was not forwarded correctly.
         lost: figures.lost.unwrap_or(figures.sent) + figures.corrupted.unwrap_or(0),
         duration_ns: figures.duration_ns,
         offered: figures.offered_fps,
@@ -211,13 +213,14 @@ fn seen(ran: &Ran) -> Seen {
     }
 }
 
-/// Keeps a doubt of each kind. That the generator could not offer a load, or that this machine was disturbed,
-/// is the search's business: it made the trial again, and a result that stands on such trials says so.
+/// Keeps the newest caveat of each kind. Loads that were not offered and disturbances of this host
+/// are left to the search in throughput trials: it repeats such trials, and marks results that
+/// depend on them.
 fn note(doubts_so_far: &mut Vec<Doubt>, settings: &Settings, ran: &Ran, test: Test) {
     for doubt in doubts(settings, ran) {
         let is_searched = match &*doubt.doubt {
             "tool-limit" => true,
-            // Why a load was not offered is told all the same.
+            // The cause of a load that was not offered is still reported.
             "core-disturbed" | "sender-stalled" => ran.kept(),
             _ => false,
         };

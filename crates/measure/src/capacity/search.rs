@@ -1,139 +1,140 @@
-//! The search for the highest rates at which no more than some share of frames is lost, for several
-//! shares at once.
+//! Search for the highest loads at which the loss stays within a limit, for several limits at once.
 //!
-//! Decides without I/O and without a clock: what a trial saw goes in, the next trial comes out. As in
-//! MLRsearch (draft-ietf-bmwg-mlrsearch) the goals share their trials, short trials come first and bound
-//! the rates that the long ones then decide: phases of growing length, each of which narrows the bounds
-//! of every goal until they are as close as that phase wants them.
+//! Decides without I/O and without a clock: a trial result goes in, the next trial comes out. As in
+//! MLRsearch (draft-ietf-bmwg-mlrsearch), the goals share their trials. Short trials come first and
+//! bound the loads that the long trials then decide: the phases have growing trial durations, and
+//! each phase narrows the bounds of every goal to its own width.
 
-/// What is searched for.
+/// Goals and limits of a search.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Shares of the frames that may be lost, a goal each.
+    /// Loss goals: highest fraction of the frames that may be lost.
     pub goals: Vec<f64>,
-    /// The search ends when bounds are so close, as a share of the upper one.
+    /// The search ends when the bounds are this close, as a fraction of the upper one.
     pub resolution: f64,
-    /// Length of the trials that decide, in seconds.
+    /// Duration of the full-length trials, which decide, in seconds.
     pub trial_s: f64,
-    /// Length of the first, short ones.
+    /// Duration of the first, shortest trials, in seconds.
     pub first_s: f64,
-    /// The highest load to try in frames per second: the line's, or what the generator is asked for.
+    /// Highest load to try, in frames per second: the line rate, or the rate requested of the
+    /// generator.
     pub most: f64,
-    /// Trials at most.
+    /// Maximum number of trials.
     pub trials: u32,
-    /// How often a load may fail before it counts as failed in a trial that decides (1: once is
-    /// enough, as RFC 2544 has it).
+    /// Number of failed full-length trials after which a load counts as failed (1 as in RFC 2544).
     pub tries: u32,
 }
 
-/// A trial to be made.
+/// A trial to run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ask {
-    /// Frames per second.
+    /// Intended load in frames per second.
     pub load: f64,
-    /// Seconds.
     pub duration_s: f64,
-    /// Whether it is long enough to decide.
+    /// True for a full-length trial.
     pub decides: bool,
 }
 
-/// What a trial saw.
+/// Result of a trial.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Seen {
-    /// Frames per second that left.
+    /// Offered load: frames per second that left.
     pub offered: f64,
-    /// Frames per second that arrived.
+    /// Forwarding rate: frames per second that arrived.
     pub forwarded: f64,
-    /// Share that was lost, or that a queue on the way still held.
+    /// Fraction of the frames that were lost or still in a queue on the path.
     pub loss: f64,
-    /// Whether the generator offered what it was asked for.
+    /// True if the generator offered the intended load.
     pub kept: bool,
-    /// Whether this machine may be to blame for what was lost.
+    /// True if this host may have caused the loss.
     pub disturbed: bool,
 }
 
-/// Why the search of a goal ended.
+/// Reason why the search of a goal ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Its bounds are close.
+    /// The bounds are within the resolution.
     Resolution,
-    /// The highest load passes.
+    /// The highest load passed.
     Most,
-    /// The generator can offer no more, and that passes.
+    /// The generator cannot offer more, and its highest load passed.
     Generator,
-    /// Not even a frame a trial passes.
+    /// Even one frame per trial failed.
     Floor,
-    /// Too many trials.
+    /// The maximum number of trials was reached.
     Trials,
 }
 
-/// What was found for a goal.
+/// Result of one loss goal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Found {
-    /// Share that may be lost.
+    /// Highest fraction of the frames that may be lost.
     pub goal: f64,
-    /// The highest load that passed below all that failed, frames per second; none when none did.
+    /// Highest load in frames per second that passed, below all loads that failed; `None` if no
+    /// load passed.
     pub lower: Option<f64>,
-    /// The lowest load that failed.
+    /// Lowest load in frames per second that failed.
     pub upper: Option<f64>,
-    /// Share lost in the trials at the lower one.
+    /// Mean loss of the trials at the lower bound.
     pub loss: Option<f64>,
-    /// Frames per second that arrived then.
+    /// Mean forwarding rate of those trials.
     pub forwarded: Option<f64>,
-    /// Frames per second that left in the trials at the lower one.
+    /// Mean offered load of those trials.
     pub lower_offered: Option<f64>,
-    /// The same at the upper one, in those that failed.
+    /// Mean offered load of the failed trials at the upper bound.
     pub upper_offered: Option<f64>,
-    /// What was asked for then.
+    /// Intended load of the failed trials at the upper bound.
     pub upper_asked: Option<f64>,
-    /// Whether all trials in which the upper one failed were disturbed.
+    /// True if this host disturbed every failed trial at the upper bound.
     pub disturbed: bool,
-    /// Frames beyond the upper one that a shorter trial let through: what the device has room or an allowance
-    /// for, by which the longest trials overstate its rate as well. 0 where none did.
+    /// Frames beyond the upper bound that a shorter trial passed (0: none): the burst that a buffer
+    /// or a rate limiter of the device takes. The full-length trials overstate the rate by it as
+    /// well.
     pub beyond: f64,
-    /// Why it ended.
     pub end: End,
 }
 
-/// What comes next.
+/// Next step of a search.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Next {
-    /// This trial.
+    /// Run this trial.
     Try(Ask),
-    /// Nothing: this was found, by goal.
+    /// The search has ended, with a result for each goal.
     Over(Vec<Found>),
 }
 
-/// How often a trial is made again in which the generator did not offer what it was asked for, before
-/// that counts as all it can.
+/// Number of trials below the intended load after which their best counts as all that the generator
+/// can offer.
 const SHORT_OFFERS: u32 = 3;
-/// A rate this much above the lowest load that failed, in a trial that decides, is no allowance: it was carried.
+/// Ratio of a forwarding rate to the lowest failed load, in a full-length trial, from which on the
+/// device sustains the rate: a buffer alone cannot explain it.
 const CARRIED: f64 = 1.1;
-/// Standard deviations by which chance alone is not told: once in some thousand times.
+/// Standard deviations within which a loss counts as chance; exceeded by chance about once in a
+/// thousand times.
 const CHANCE: f64 = 3.0;
-/// How often a load that failed is tried again where a higher one passes and the goal allows loss.
+/// Further trials of a load that failed although a higher one passes, for goals that allow loss.
 const MORE_TRIES: u32 = 4;
-/// Largest step downwards, as a share of the rate.
+/// Largest downward step, as a fraction of the load.
 const LARGEST_STEP: f64 = 0.5;
-/// Widths of a phase in those of the next.
+/// Ratio of the width of a phase to the width of the next phase.
 const COARSER: f64 = 4.0;
 
 #[derive(Clone, Copy, Debug)]
 struct Trial {
     load: f64,
-    /// More than the load, where that was not to be had.
+    /// Load that the search requested; higher than `load` if the generator could not offer it.
     asked: f64,
     duration_s: f64,
     seen: Seen,
 }
 
-/// All trials of a load.
+/// Sums over all trials at one load.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tried {
     load: f64,
     trials: u32,
     failed: u32,
-    /// Whether the last one passed.
+    /// True if the last trial passed.
     passed: bool,
     sent: f64,
     lost: f64,
@@ -143,36 +144,36 @@ struct Tried {
 enum Verdict {
     Passes,
     Fails,
-    /// It failed, and may fail once more.
+    /// Failed, but fewer than `tries` times.
     Open,
 }
 
-/// A search on its way.
+/// State of a search.
 #[derive(Clone, Debug)]
 pub struct Search {
     options: Options,
     trials: Vec<Trial>,
-    /// Where each goal is. A goal never goes back: what longer trials find changes the bounds of the
-    /// shorter ones, which have done their work by then.
+    /// Phase of each goal. A goal never returns to an earlier phase: long trials may change the
+    /// bounds of the short trials, but these are no longer needed then.
     phases: Vec<usize>,
     made: u32,
-    /// The highest load that can be offered, as far as is known.
+    /// Highest load that can be offered, as measured so far.
     most: f64,
-    /// Whether the generator is what limits it.
+    /// True if the generator is the limit.
     generator: bool,
     short: u32,
-    /// Of those in a row in which the generator fell short, the one in which the most left.
+    /// Result with the highest offered load among the present row of trials below the intended
+    /// load.
     best: Option<Seen>,
 }
 
-/// What a goal needs in a phase.
+/// Next step of one goal in one phase.
 enum Step {
     Try(f64),
     Done(End),
 }
 
 impl Search {
-    /// Nothing tried yet.
     #[must_use]
     pub fn new(options: Options) -> Self {
         Self {
@@ -187,7 +188,7 @@ impl Search {
         }
     }
 
-    /// Length of each phase's trials, the shortest first.
+    /// Returns the trial duration of each phase in seconds, the shortest first.
     fn durations(&self) -> [f64; 3] {
         let (first, last) = (
             self.options.first_s.min(self.options.trial_s),
@@ -196,12 +197,12 @@ impl Search {
         [first, (first * last).sqrt(), last]
     }
 
-    /// The lowest load: a frame a trial.
+    /// Returns the lowest load in frames per second: one frame per trial.
     fn floor(&self) -> f64 {
         (1.0 / self.options.trial_s).min(self.most)
     }
 
-    /// What is to be done now.
+    /// Returns the next trial, or the results when the search has ended.
     #[must_use]
     pub fn next(&self) -> Next {
         let phases = self.durations();
@@ -221,7 +222,7 @@ impl Search {
         }
         for (phase, goal) in self.in_turn() {
             if let Step::Try(load) = self.step(goal, phase) {
-                // A bound may be of a time when more could be offered.
+                // An old bound may exceed the load that can still be offered.
                 return ask(load.min(self.most), phase);
             }
         }
@@ -231,7 +232,7 @@ impl Search {
         })
     }
 
-    /// Goals with their phases, those in the earliest phase first.
+    /// Returns goals with their phases, goals in the earliest phase first.
     fn in_turn(&self) -> Vec<(usize, usize)> {
         let goals = self.phases.iter().copied().zip(0..);
         let mut goals: Vec<(usize, usize)> = goals.collect();
@@ -239,7 +240,7 @@ impl Search {
         goals
     }
 
-    /// What is known before it is over.
+    /// Returns the results of a search that has not ended.
     #[must_use]
     pub fn so_far(&self) -> Vec<Found> {
         self.found(|_| End::Trials)
@@ -274,7 +275,7 @@ impl Search {
         found.collect()
     }
 
-    /// Whether nothing but disturbed trials that decide failed at a load.
+    /// Returns whether this host disturbed all full-length trials that failed at a load.
     fn is_disturbed(&self, goal: usize, load: f64) -> bool {
         let limit = self.options.goals[goal];
         let trials = self.at(load, self.durations().len() - 1);
@@ -282,14 +283,15 @@ impl Search {
         failed.all(|trial| trial.seen.disturbed)
     }
 
-    /// Most frames above a load that passed in a trial too short to decide, where that tells of room or of an
-    /// allowance and not of chance: frames that are lost at random are seldom lost in few of them.
+    /// Returns the largest number of frames above a load that passed in a shorter trial, if a
+    /// buffer or a rate limiter's burst explains it. Chance is excluded: a short trial has few
+    /// frames, so random loss often spares it.
     fn beyond(&self, goal: usize, load: f64) -> f64 {
         let limit = self.options.goals[goal];
         let least = self.options.trial_s * (1.0 - 1e-9);
         let (long, short): (Vec<&Trial>, Vec<&Trial>) =
             (self.trials.iter()).partition(|trial| trial.duration_s >= least);
-        // Room is used up by then: what goes on for as long is carried.
+        // A buffer is full by the end of such a trial, so the device sustains this rate.
         if (long.iter()).any(|trial| trial.seen.forwarded > load * CARRIED) {
             return 0.0;
         }
@@ -302,8 +304,8 @@ impl Search {
             .fold(0.0, f64::max)
     }
 
-    /// Whether a trial may have lost so little by chance alone, if each frame were as likely to be lost as in the
-    /// longer trials from this load up to its own.
+    /// Returns whether chance can explain the low loss of a trial, given the loss probability of
+    /// the longer trials at loads from `load` to its own.
     fn is_chance(&self, load: f64, passed: &Trial) -> bool {
         let sent = |trial: &Trial| trial.seen.offered * trial.duration_s;
         let lost = |trial: &Trial| trial.seen.loss * sent(trial);
@@ -318,32 +320,32 @@ impl Search {
         } else {
             0.0
         };
-        // As events that do not know of each other are spread (Poisson).
+        // Independent events: the standard deviation is the square root of the mean (Poisson).
         expected - lost(passed) <= CHANCE * expected.sqrt()
     }
 
-    /// A trial was made that says nothing.
+    /// Counts a trial whose result is not used.
     pub fn pass_over(&mut self) {
         self.made += 1;
     }
 
-    /// Whether less left than was asked for, by more than the resolution bears: what lies between would be
-    /// named by a load that never was.
+    /// Returns whether the offered load was below the intended one by more than half of the
+    /// resolution. A bound must not be named by a load that was not offered.
     fn is_short(&self, ask: &Ask, seen: &Seen) -> bool {
-        // A frame more or less is no share of a short trial.
+        // Rounding to whole frames matters in short trials.
         let frame = 1.0 / ask.duration_s;
         let bearable = ask.load * (1.0 - self.options.resolution / 2.0);
         seen.offered < ask.load && (!seen.kept || seen.offered + frame < bearable)
     }
 
-    /// Takes what the trial of [`Self::next`] saw.
+    /// Records the result of the trial that [`Self::next`] returned.
     pub fn take(&mut self, ask: Ask, mut seen: Seen) {
         self.made += 1;
         let mut load = ask.load;
         if self.is_short(&ask, &seen) {
-            // A moment in which the generator stood still is no limit: only the best of several tries is.
+            // A single stall of the generator is no limit: the best of several trials is.
             self.short += 1;
-            // What the others lost says nothing of a load that they did not offer.
+            // The losses of the other trials belong to loads below this one.
             seen = match self.best {
                 Some(best) if best.offered >= seen.offered => best,
                 _ => seen,
@@ -374,16 +376,16 @@ impl Search {
         }
     }
 
-    /// Trials at a load that are long enough for a phase.
+    /// Returns the trials at a load whose duration reaches that of a phase.
     fn at(&self, load: f64, phase: usize) -> Vec<Trial> {
         let least = self.durations()[phase] * (1.0 - 1e-9);
         let trials = self.trials.iter().filter(|trial| trial.duration_s >= least);
         trials.filter(|trial| trial.load == load).copied().collect()
     }
 
-    /// Every load of a phase with its verdict, ascending: a load passes when no more of its trials fail
-    /// than may, and fails once so many did. Where a goal allows loss, one that was tried again passes as well
-    /// when all its trials together lost no more.
+    /// Returns each load of a phase with its verdict, in ascending order. A load fails once it has
+    /// failed `tries` times. If the goal allows loss, a repeated load also passes when the loss of
+    /// all its trials together is within the goal.
     fn verdicts(&self, goal: usize, phase: usize) -> Vec<(f64, Verdict)> {
         let limit = self.options.goals[goal];
         let least = self.durations()[phase] * (1.0 - 1e-9);
@@ -419,8 +421,9 @@ impl Search {
         loads.into_iter().map(verdict).collect()
     }
 
-    /// A load that failed below one that passes, which is to be tried again: few frames may lose more than
-    /// their share by chance, and would bound a goal that allows loss far below what the device carries.
+    /// Returns a failed load below one that passes, if it is to be tried again. A trial with few
+    /// frames may exceed the goal by chance, and would bound a goal that allows loss far below the
+    /// capacity of the device.
     fn contradicted(&self, goal: usize, phase: usize) -> Option<f64> {
         if self.options.goals[goal] <= 0.0 {
             return None;
@@ -432,7 +435,7 @@ impl Search {
         (above && tried < (self.options.tries + MORE_TRIES) as usize).then_some(lowest)
     }
 
-    /// The lowest load that fails, and the highest below it that passes.
+    /// Returns the highest load that passes below all that fail, and the lowest load that fails.
     fn bounds(&self, goal: usize, phase: usize) -> (Option<f64>, Option<f64>) {
         let (passing, failing) = self.sorted(goal, phase);
         let upper = failing.first().copied();
@@ -440,7 +443,7 @@ impl Search {
         (passing.into_iter().rev().find(below), upper)
     }
 
-    /// Loads that pass and loads that fail, ascending.
+    /// Returns the loads that pass and the loads that fail, in ascending order.
     fn sorted(&self, goal: usize, phase: usize) -> (Vec<f64>, Vec<f64>) {
         let verdicts = self.verdicts(goal, phase);
         let of = |wanted: Verdict| -> Vec<f64> {
@@ -456,7 +459,7 @@ impl Search {
     }
 
     fn step(&self, goal: usize, phase: usize) -> Step {
-        // A load that failed once and may fail again is looked at before anything else.
+        // A load that failed and may fail again is repeated before any other trial.
         if let Some(last) = self.trials.last()
             && self
                 .verdicts(goal, phase)
@@ -481,7 +484,7 @@ impl Search {
             (Some(lower), Some(upper)) => {
                 let middle = f64::midpoint(lower, upper);
                 let split = middle > lower && middle < upper;
-                // An upper bound above what can be offered stays where it is.
+                // An upper bound above the highest possible load cannot be narrowed.
                 if (upper - lower) / upper <= width || !split {
                     Step::Done(End::Resolution)
                 } else if lower >= self.most {
@@ -494,11 +497,11 @@ impl Search {
         }
     }
 
-    /// A bound of the phase before, strictly between these.
+    /// Returns a bound of the previous phase that lies strictly between the given bounds.
     fn hint(&self, goal: usize, phase: usize, lower: f64, upper: f64) -> Option<f64> {
         let (low, high) = self.bounds(goal, phase.checked_sub(1)?);
         let margin = (upper - lower) * 1e-6;
-        // What cannot be offered any more would be asked for again and again.
+        // Loads that can no longer be offered would be requested again and again.
         let upper = upper.min(self.most + 2.0 * margin);
         let inside = |load: &f64| *load > lower + margin && *load < upper - margin;
         let tried = |load: &f64| !self.at(*load, phase).is_empty();
@@ -518,7 +521,8 @@ impl Search {
         load.clamp(self.floor(), self.most)
     }
 
-    /// Away from a load that passes: to the bound of shorter trials, or in steps that double.
+    /// Returns the next load above one that passes: the bound of shorter trials, or a step that
+    /// doubles each time.
     fn up(&self, goal: usize, phase: usize, lower: f64, width: f64) -> f64 {
         if let Some(hint) = self.hint(goal, phase, lower, self.most * 2.0) {
             return hint.min(self.most);
@@ -529,14 +533,14 @@ impl Search {
         (lower * (1.0 + step)).min(self.most)
     }
 
-    /// Away from a load that fails: to what arrived then, to the bound of shorter trials, or in steps
-    /// that double.
+    /// Returns the next load below one that fails: the forwarding rate at that load, the bound of
+    /// shorter trials, or a step that doubles each time.
     fn down(&self, goal: usize, phase: usize, upper: f64, width: f64) -> f64 {
         let floor = self.floor();
         let (_, failing) = self.sorted(goal, phase);
         let before = failing.iter().find(|&&load| load > upper);
         if before.is_none() {
-            // What arrives under overload is a good guess, if the device does not drown.
+            // The forwarding rate under overload is a good first guess, unless overload lowers it.
             let trials = self.at(upper, phase);
             let most = trials
                 .iter()
@@ -553,7 +557,7 @@ impl Search {
     }
 }
 
-/// Of the trials' figures; none of no trial.
+/// Returns the mean of a figure of the trials, or `None` without trials.
 fn mean(trials: &[Trial], figure: impl Fn(&Seen) -> f64) -> Option<f64> {
     let sum: f64 = trials.iter().map(|trial| figure(&trial.seen)).sum();
     (!trials.is_empty()).then(|| sum / trials.len() as f64)

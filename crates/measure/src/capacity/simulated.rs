@@ -1,5 +1,5 @@
-//! Whole measurements in simulated time, frame by frame: devices with a queue of some length, before and behind
-//! a machine that stands still now and then.
+//! Full measurements in simulated time, frame by frame: devices with queues of some length,
+//! measured by a host with occasional stalls.
 
 use std::collections::VecDeque;
 
@@ -17,25 +17,25 @@ use crate::pacing::Pacer;
 struct Device {
     /// Frames per second of the line.
     rate: f64,
-    /// Frames that the queue has room for, the one on the line included.
+    /// Capacity of the queue in frames, the one on the line included.
     room: usize,
-    /// Frames beyond the line's rate that pass without a wait before it is kept to.
+    /// Burst above the rate of the line that passes without delay before the rate limit applies.
     allowance: f64,
-    /// Seconds for which frames take the same way in any case.
+    /// Constant delay of the path in seconds.
     delay: f64,
-    /// How likely each frame is to be lost, at whatever rate.
+    /// Loss probability of each frame, at any rate.
     loss: f64,
 }
 
-/// A machine on which this program does not always run.
+/// A host on which this program does not always run.
 #[derive(Clone, Copy, Debug)]
 struct Machine {
-    /// Stalls in a second, and how long they are on average.
+    /// Stalls per second, and their mean length.
     stalls: f64,
     stall_s: f64,
-    /// Frames that the receiving ring has room for while nobody looks.
+    /// Frames that the receive ring holds during a stall.
     ring: usize,
-    /// Frames per second that the generator makes at most.
+    /// Highest rate of the generator in frames per second.
     most: f64,
 }
 
@@ -46,14 +46,14 @@ const CALM: Machine = Machine {
     most: 100_000.0,
 };
 
-/// What the pacer counts for a frame.
+/// Bytes that the pacer counts for a frame.
 const UNIT: u64 = 1_000_000;
 
 fn ns(seconds: f64) -> u64 {
     (seconds * 1e9) as u64
 }
 
-/// Stalls of a trial of so many seconds, apart from each other.
+/// Returns the stalls of a trial of `seconds`, which do not overlap.
 fn stalls(machine: &Machine, seconds: f64, random: &mut fastrand::Rng) -> Vec<(f64, f64)> {
     let mut found = Vec::new();
     let mut at = 0.0;
@@ -67,13 +67,13 @@ fn stalls(machine: &Machine, seconds: f64, random: &mut fastrand::Rng) -> Vec<(f
     found
 }
 
-/// When a time is over that falls into a stall.
+/// Returns the end of the stall that contains `at`, or `at` outside of stalls.
 fn awake(at: f64, stalls: &[(f64, f64)]) -> f64 {
     let stall = stalls.iter().find(|stall| (stall.0..stall.1).contains(&at));
     stall.map_or(at, |stall| stall.1)
 }
 
-/// One trial; the same thread sends and receives.
+/// Simulates one trial; the same thread sends and receives.
 fn trial(ask: &Ask, device: &Device, machine: &Machine, random: &mut fastrand::Rng) -> Seen {
     let load = ask.load.unwrap_or(machine.most).min(machine.most);
     let (seconds, frames) = match ask.amount {
@@ -86,7 +86,7 @@ fn trial(ask: &Ask, device: &Device, machine: &Machine, random: &mut fastrand::R
     let (mut sent, mut received, mut dropped) = (0u64, 0u64, 0u64);
     let mut queue: VecDeque<f64> = VecDeque::new();
     let (mut free, mut now, mut given) = (0.0f64, 0.0f64, 0.0f64);
-    // Frames in the receiving ring, and until when it is not looked into.
+    // Frames in the receive ring, and the time until which it is not polled.
     let (mut ring, mut blind) = (0, 0.0);
     let mut came: Option<(f64, f64)> = None;
     while sent < frames && pacer.due_ns() < ns(seconds) {
@@ -102,7 +102,7 @@ fn trial(ask: &Ask, device: &Device, machine: &Machine, random: &mut fastrand::R
         while queue.front().is_some_and(|&leaves| leaves <= now) {
             queue.pop_front();
         }
-        // The allowance comes back as a bucket fills, which over a trial is part of the rate.
+        // The burst allowance refills like a token bucket, which over a trial is part of the rate.
         let passes = given < device.allowance + device.rate * now;
         let leaves = match device.allowance > 0.0 {
             true if passes => now,
@@ -156,7 +156,8 @@ fn trial(ask: &Ask, device: &Device, machine: &Machine, random: &mut fastrand::R
             late: lateness.count_above(Disturbance::late_ns(load)),
             late_by_ns: lateness.max().unwrap_or(0),
             core_share: 1.0,
-            // The scheduler's count is of the same stalls; without it lateness has to do.
+            // The stall time of the scheduler would count the same stalls; lateness alone must
+            // suffice here.
             stood_ns: 0,
             dropped,
         },
@@ -180,7 +181,7 @@ fn options(trial_s: f64) -> Options {
     }
 }
 
-/// The result, and the doubts.
+/// Returns the result and the ids of the caveats.
 fn measured(
     device: Device,
     machine: Machine,
@@ -204,7 +205,7 @@ fn measured(
 
 fn is_near(found: &Throughput, rate: f64) -> bool {
     let fps = found.fps.unwrap_or(0.0);
-    // One resolution below, and half of it above, where a queue fills too slowly to be told from noise.
+    // One resolution below, and half of it above: slower growth of a queue is within the noise.
     (rate * 0.995 - 1.0..=rate * 1.003 + 1.0).contains(&fps)
 }
 
@@ -216,7 +217,7 @@ const DEVICE: Device = Device {
     loss: 0.0,
 };
 
-/// Whatever the queue swallows, in trials of whatever length: the rate of the line is found.
+/// The rate of the line is found for any queue length and trial length.
 #[test]
 fn a_queue_is_no_capacity() {
     assert!((line_frames(6_720_000, 64.0) - 10_000.0).abs() < 1e-6);
@@ -233,14 +234,15 @@ fn a_queue_is_no_capacity() {
                 let told = format!("{room} frames, {trial_s} s, {delay} s: {found:?} {doubts:?}");
                 assert!(is_near(found, device.rate), "{told}");
                 assert_eq!(found.stopped_by, "resolution", "{told}");
-                // A trial of half a second has 1,175 frames: enough for the resolution.
+                // A trial of 0.5 s has 1,175 frames: enough for the resolution.
                 assert!(doubts.is_empty(), "{told}");
             }
         }
     }
 }
 
-/// What no delay shows: short trials let through what long ones do not, and that is told with the advice.
+/// A rate limiter's burst adds no delay: short trials pass what long ones do not, and a caveat
+/// advises longer trials.
 #[test]
 fn an_allowance_is_told() {
     let device = Device {
@@ -256,8 +258,8 @@ fn an_allowance_is_told() {
     }
 }
 
-/// What is lost at random is no room of the device: short trials have too few frames to lose one. That it is lost
-/// at any rate is told instead, where a goal of none ends far below what the device carries.
+/// Random loss is no buffer of the device: short trials have too few frames to lose one. Instead, a
+/// caveat reports loss at any rate where the result for goal 0 is far below the capacity.
 #[test]
 fn loss_at_any_rate_is_told_and_is_no_room() {
     let mut told = 0;
@@ -281,7 +283,8 @@ fn loss_at_any_rate_is_told_and_is_no_room() {
             );
         }
         let is_told = doubts.contains(&"loss-at-any-rate".to_owned());
-        // Loss that a goal allows hides nothing, although trials at low rates lost more of their few frames.
+        // A goal that allows the loss finds the capacity, although trials at low rates lost more of
+        // their few frames.
         let fps = some.fps.unwrap();
         assert!((8_900.0..9_100.0).contains(&fps), "{seed}: {some:?}");
         assert!(none.fps.is_none_or(|fps| fps < 6_000.0), "{seed}: {none:?}");
@@ -290,7 +293,7 @@ fn loss_at_any_rate_is_told_and_is_no_room() {
     assert!(told >= 8, "{told}");
 }
 
-/// A machine that stands still: the capacity is found, or it is told that this machine was late.
+/// On a host with stalls either the capacity is found or a caveat reports the stalls.
 #[test]
 fn what_this_machine_loses_is_not_the_devices() {
     let (mut found_it, mut all) = (0, 0);
@@ -318,11 +321,12 @@ fn what_this_machine_loses_is_not_the_devices() {
             }
         }
     }
-    // A third of these machines stand still for a tenth of the time and more, in front of four frames of room.
+    // A third of these hosts are stalled for 10 % of the time or more, before a queue of four
+    // frames.
     assert!(found_it * 2 >= all, "{found_it} of {all}");
 }
 
-/// Trials that are made again are bounded, and say so.
+/// Repetitions of trials are bounded and recorded.
 #[test]
 fn trials_are_made_again_so_often_and_no_more() {
     let machine = Machine {
