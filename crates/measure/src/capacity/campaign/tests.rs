@@ -1,4 +1,4 @@
-//! Whole measurements against devices whose capacity is known.
+//! Full measurements of simulated devices with a known capacity.
 
 use super::*;
 use proptest::prelude::*;
@@ -24,8 +24,8 @@ fn options(line_bps: Option<u64>) -> Options {
     }
 }
 
-/// A device that forwards so many frames per second and has a buffer, behind a generator with a
-/// limit of its own.
+/// A device that forwards `capacity` frames per second and has a buffer, behind a generator with
+/// its own limit.
 fn trial(ask: &Ask, capacity: f64, buffer: f64, generator: f64) -> Seen {
     let offered = ask.load.unwrap_or(f64::INFINITY).min(generator);
     let seconds = match ask.amount {
@@ -33,7 +33,7 @@ fn trial(ask: &Ask, capacity: f64, buffer: f64, generator: f64) -> Seen {
         Amount::Frames(frames) => frames as f64 / offered,
     };
     let sent = match ask.amount {
-        // The first frame is due at once.
+        // The first frame is sent at once.
         Amount::Time(_) => (offered * seconds).round().max(1.0),
         Amount::Frames(frames) => frames as f64,
     };
@@ -90,11 +90,11 @@ fn every_test_for_every_size() {
     );
     let bursts = small.back_to_back.as_ref().unwrap();
     assert_eq!(bursts.searches.len(), 3);
-    // 1000 frames of buffer, and what is forwarded while the burst comes: 1042.
+    // 1000 frames of buffer, plus those forwarded while the burst arrives: 1042.
     assert!((1030.0..=1043.0).contains(&bursts.frames), "{bursts:?}");
     let buffer = bursts.buffer_ns.unwrap() as f64 / 1e9 * small.most_fps;
     assert!((buffer - 1000.0).abs() < 25.0, "{buffer}");
-    // 60,000 frames of 1518 B are 74 % of the line: two steps without loss end the walk.
+    // 60,000 frames of 1518 B are 74 % of the line: two steps without loss end the test.
     let large = &results[1];
     let losses: Vec<bool> = large
         .frame_loss
@@ -120,12 +120,12 @@ fn without_a_line_the_generator_is_the_most() {
     }
 }
 
-/// A generator slower than the line: the loss at 100 % of the line is none that anybody saw.
+/// A generator slower than the line: the loss at 100 % of the line rate was not measured.
 #[test]
 fn a_load_that_was_not_offered_is_told() {
     let (results, _) = run(options(Some(1_000_000_000)), 60_000.0, 0.0, 400_000.0);
     let small = &results[0];
-    // 1,488,095 at 100 %: 30 % of them are more than the generator has, 20 % are not.
+    // 1,488,095 at 100 %: the generator cannot send 30 % of them, but can send 20 %.
     for at in &small.frame_loss {
         let asked = small.most_fps * at.share;
         let want = (asked > 400_000.0).then_some(asked);
@@ -145,7 +145,7 @@ fn nothing_passes_and_it_ends() {
     assert_eq!(size.back_to_back.as_ref().unwrap().frames, 0.0);
 }
 
-/// A port whose wire leads nowhere: no trial without loss, and no throughput.
+/// A port whose link leads nowhere: no trial without loss, and no throughput.
 #[test]
 fn where_nothing_leaves_nothing_passes() {
     for line in [None, Some(1_000_000)] {
@@ -167,7 +167,7 @@ fn where_nothing_leaves_nothing_passes() {
     }
 }
 
-/// A device that fails after the search leaves no throughput without a word.
+/// A device that fails after the search: its throughput is marked as contradicted.
 #[test]
 fn later_loss_below_the_throughput_is_told() {
     for (later, want) in [(60_000.0, None), (20_000.0, Some(29_999.0))] {
@@ -198,7 +198,7 @@ fn later_loss_below_the_throughput_is_told() {
     }
 }
 
-/// One trial in which the generator stood still is made again.
+/// A trial in which the generator stalled is repeated.
 #[test]
 fn a_trial_without_a_frame_is_made_again() {
     let mut campaign = Campaign::new(options(Some(1_000_000_000)));
