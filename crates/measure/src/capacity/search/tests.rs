@@ -1,22 +1,22 @@
-//! The search against devices whose capacity is known.
+//! The search with simulated devices of known capacity.
 
 use super::*;
 use proptest::prelude::*;
 
-/// A device under test, as far as a trial sees it.
+/// Device under test.
 #[derive(Clone, Copy, Debug)]
 enum Device {
-    /// So many frames per second and no more.
+    /// Forwards at most this many frames per second.
     Hard(f64),
-    /// The same with room for a burst, which hides the limit from short trials.
+    /// A limit with a buffer for a burst, which hides the limit from short trials.
     Bucket { rate: f64, depth: f64 },
-    /// A hard limit, and a share of trials in which a little is lost anyway.
+    /// A hard limit, and a fraction of trials with a small additional loss.
     Noisy { rate: f64, share: f64 },
-    /// Loses a share at any load.
+    /// Loses a fraction at any load.
     Lossy(f64),
-    /// Loses each frame with this likelihood, and carries so many per second.
+    /// Loses each frame with this probability, and forwards at most `rate`.
     Random { rate: f64, loss: f64 },
-    /// Takes everything.
+    /// Forwards everything.
     Infinite,
 }
 
@@ -51,7 +51,7 @@ impl Device {
     }
 }
 
-/// How many of many independent events happen, where so many do on average.
+/// Draws the number of independent events, given their mean (Poisson).
 fn poisson(mean: f64, draw: &mut fastrand::Rng) -> f64 {
     if mean > 50.0 {
         let normal: f64 = (0..12).map(|_| draw.f64()).sum::<f64>() - 6.0;
@@ -76,7 +76,7 @@ fn options(goals: &[f64], resolution: f64, most: f64) -> Options {
     }
 }
 
-/// Runs it; gives what was found, the trials made and the time they would have taken.
+/// Runs a search; returns its results, the number of trials and their total duration in seconds.
 fn run(options: Options, device: Device, generator: f64, seed: u64) -> (Vec<Found>, u32, f64) {
     let mut draw = fastrand::Rng::with_seed(seed);
     let mut search = Search::new(options);
@@ -135,7 +135,7 @@ fn what_ends_it_is_told() {
     assert_eq!(ends(Device::Hard(0.0), f64::INFINITY), (End::Floor, None));
     // Less than a frame a trial.
     assert_eq!(ends(Device::Hard(0.001), f64::INFINITY), (End::Floor, None));
-    // Always some loss: a goal that allows it passes, one that does not finds loads with few frames.
+    // Always some loss: a goal that allows it passes, goal 0 finds loads with few frames.
     let (found, ..) = run(
         options(&[0.0, 0.5], 0.01, most),
         Device::Lossy(0.1),
@@ -154,7 +154,7 @@ fn what_ends_it_is_told() {
     );
 }
 
-/// A burst that fits into a buffer is no throughput: the long trials tell.
+/// A burst that fits into a buffer is no throughput: the long trials show it.
 #[test]
 fn a_buffer_does_not_pass_for_a_rate() {
     let device = Device::Bucket {
@@ -164,7 +164,7 @@ fn a_buffer_does_not_pass_for_a_rate() {
     let (found, ..) = run(options(&[0.0], 0.01, 1e6), device, f64::INFINITY, 1);
     let lower = found[0].lower.unwrap();
     assert!((100_000.0..110_000.0).contains(&lower), "{found:?}");
-    // Eight percent above the rate, as 500,000 frames in 60 s are; the short trials tell it.
+    // 8 % above the rate, as 500,000 frames in 60 s are; the short trials show it.
     let share = found[0].beyond / 60.0 / lower;
     assert!((0.06..0.09).contains(&share), "{found:?}");
     let (found, ..) = run(
@@ -176,7 +176,7 @@ fn a_buffer_does_not_pass_for_a_rate() {
     assert!(found[0].beyond < 1_000.0, "{found:?}");
 }
 
-/// A device that loses frames at random at any rate has no room: short trials pass because they have few frames.
+/// A device with random loss has no buffer: short trials pass because they have few frames.
 #[test]
 fn random_loss_is_no_room() {
     for loss in [0.0005, 0.00002, 0.01] {
@@ -194,14 +194,14 @@ fn random_loss_is_no_room() {
                     };
                     told += u32::from(found.iter().any(is_room));
                 }
-                // The goal that is nearly the loss is decided by chance, and tried again.
+                // The goal close to the loss is decided by chance, and repeated.
                 assert!(told <= 5, "{loss} of {rate} in {trial_s} s: {told} of 100");
             }
         }
     }
 }
 
-/// Room is told whatever it is, beside random loss too.
+/// A buffer is reported whatever its size.
 #[test]
 fn room_is_told() {
     for depth in [2_000.0, 20_000.0, 200_000.0] {
@@ -212,7 +212,7 @@ fn room_is_told() {
             let (found, ..) = run(options, device, f64::INFINITY, 1);
             let (found, wanted) = (found[0], depth / 5.0);
             let lower = found.lower.unwrap();
-            // Where it is more than the resolution it is told, if not always all of it.
+            // A buffer above the resolution is reported, though not always in full.
             if wanted > lower * 0.02 {
                 assert!(
                     found.beyond / 5.0 > lower * 0.005 && found.beyond <= depth,
@@ -223,7 +223,7 @@ fn room_is_told() {
     }
 }
 
-/// A bound that stands on nothing but trials which this machine may have spoilt is marked.
+/// A bound that depends on disturbed trials only is marked.
 #[test]
 fn a_disturbed_bound_is_told() {
     for (all, want) in [(true, true), (false, false)] {
@@ -271,26 +271,27 @@ fn a_stall_of_the_generator_is_no_limit() {
     assert_eq!((found[0].end, found[0].lower), (End::Most, Some(1000.0)));
 }
 
-/// What is seen of a device without a buffer that is offered this in place of the load that was asked for.
+/// Result of a device without a buffer at an offered load that differs from the intended one.
 fn seen(asked: f64, offered: f64, rate: f64) -> Seen {
     let forwarded = offered.min(rate);
     Seen {
         offered,
         forwarded,
         loss: 1.0 - forwarded / offered,
-        // As the generator counts it: a hundredth less is as good as asked for.
+        // As the generator counts: 1 % less is still the intended load.
         kept: offered >= asked * 0.99,
         disturbed: false,
     }
 }
 
-/// A generator that gets slower in the middle of a search ends it; no load is asked for that it cannot offer.
+/// A generator that becomes slower during a search ends it; loads that it cannot offer are not
+/// requested.
 #[test]
 fn a_generator_that_gets_slower_ends_it() {
     let mut search = Search::new(options(&[0.0], 0.005, 1e6));
     let mut made = 0;
     while let Next::Try(ask) = search.next() {
-        // The device carries 2,400 in a second; after some trials 700 are offered at most.
+        // The device forwards 2,400 frames/s; after some trials at most 700 are offered.
         let reach = if made < 8 {
             1e6
         } else {
@@ -348,7 +349,7 @@ proptest! {
         }
     }
 
-    /// Noise may cost accuracy, never the end; with tries it costs little.
+    /// Noise may cost accuracy but never prevents the end; with repeated tries it costs little.
     #[test]
     fn noise_does_not_keep_it_from_ending(
         rate in 10.0f64..1e7, share in 0.0f64..0.3, seed: u64, tries in 1u32..4,
@@ -362,7 +363,7 @@ proptest! {
             let (Some(lower), Some(upper)) = (found.lower, found.upper) else { continue };
             prop_assert!(lower < upper && lower <= rate / (1.0 - found.goal) + 1.0);
         }
-        // What a goal allows covers the noise: its result is as good as without.
+        // The goal covers the noise: its result is as good as without noise.
         if rate > 1000.0 {
             let lower = found[1].lower.unwrap();
             prop_assert!(lower >= rate * 0.98, "{} of {}", lower, rate);
@@ -377,8 +378,7 @@ proptest! {
     }
 }
 
-/// A generator that gives a little less than is asked for: what it gave is what passed or failed, and not what was
-/// asked for.
+/// A generator that offers slightly less than intended: bounds are named by the offered load.
 #[test]
 fn bounds_are_named_by_what_was_offered() {
     let run = |most: f64, given: &dyn Fn(f64) -> f64, rate: f64| {
@@ -391,7 +391,7 @@ fn bounds_are_named_by_what_was_offered() {
             search.take(ask, seen(ask.load, given(ask.load), rate));
         }
     };
-    // Less than the resolution tells: the load is tried, and named by what left.
+    // Within the resolution: the load is tried, and named by the offered load.
     let found = run(1e6, &|load| load * 0.998, 4e5);
     let (passed, failed) = (found.lower_offered.unwrap(), found.upper_offered.unwrap());
     assert_eq!(passed, found.lower.unwrap() * 0.998);
@@ -400,13 +400,13 @@ fn bounds_are_named_by_what_was_offered() {
         passed <= 4e5 && failed > 4e5 && failed - passed < 4e5 * 0.006,
         "{found:?}"
     );
-    // More: it is the generator's limit, although it counts as kept.
+    // Beyond it: the generator is the limit, although the load counts as met.
     let found = run(1e6, &|load| load.min(9.92e5), f64::INFINITY);
     assert_eq!(
         (found.end, found.lower_offered),
         (End::Generator, Some(9.92e5))
     );
-    // And what fails there fails at that.
+    // A failure there is a failure at that load.
     let found = run(1e6, &|load| load.min(9.92e5), 9.9e5);
     assert_eq!(
         (found.upper_offered, found.upper_asked),
@@ -414,7 +414,7 @@ fn bounds_are_named_by_what_was_offered() {
     );
 }
 
-/// Of several tries that fell short the best counts, and not what the last of them lost.
+/// Of several trials below the intended load the best counts, with its own loss.
 #[test]
 fn a_short_trial_is_judged_by_its_own_load() {
     let mut search = Search::new(options(&[0.0], 0.005, 1e6));
@@ -437,6 +437,6 @@ fn a_short_trial_is_judged_by_its_own_load() {
     let Next::Try(ask) = search.next() else {
         panic!("short trials decide nothing");
     };
-    // Nothing was lost of 800,000 a second: longer trials are to show whether that holds.
+    // No loss at 800,000 frames/s: longer trials must verify it.
     assert_eq!((ask.load, ask.duration_s > 1.0), (8e5, true));
 }
