@@ -1,39 +1,40 @@
-//! How an end waits when nobody said: decided from what is known before the run.
+//! Wait policy: default wait mode and number of threads of an end.
 
 use linerate_metric::plan::{Kind, Wait};
 
-/// What the choice rests on.
+/// Inputs of the default wait mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Situation<'a> {
-    /// What is measured.
     pub kind: Kind,
-    /// Whether payload arrives at this end.
+    /// This end receives payload.
     pub receives: bool,
-    /// Whether the sender keeps a rate.
+    /// The sender keeps a rate.
     pub paced: bool,
     /// The sender's congestion control, where it is known.
     pub congestion_control: Option<&'a str>,
-    /// Threads that are kept busy on them: of this run, those of both ends when they share the
-    /// machine, and of other runs.
+    /// Busy threads on the CPUs: those of this run (of both ends when they share the machine) and
+    /// of other runs.
     pub busy_threads: usize,
-    /// Processors that they may use.
+    /// Number of usable CPUs.
     pub processors: usize,
-    /// Flows of a direction, and threads that move them.
+    /// Flows of a direction.
     pub streams: usize,
-    /// See above.
+    /// Threads of a direction.
     pub threads: usize,
-    /// Whether connections are counted and not the time of each.
+    /// Connections are counted, their single times are not.
     pub connections: bool,
 }
 
-/// Flows of one thread up to which looking at each in turn is no detour: an empty look costs 0.2 us.
+/// Flows of one thread up to which spinning over all of them is efficient: an empty poll costs 0.2
+/// us.
 const LOOKED_AT_IN_TURN: usize = 4;
 
-/// Congestion controls that space their segments out: a receiver that never sleeps acknowledges
-/// each at once, and the sender's timers then rule (100 to 3 Gb/s was seen on loopback).
+/// Congestion controls that pace segments. A spinning receiver acknowledges each segment at once,
+/// and the rate then depends on the sender's timers (a drop from 100 to 3 Gb/s was measured on
+/// loopback).
 const PACED: &[&str] = &["bbr", "bbr2", "bbr3", "bbr1"];
 
-/// The way of waiting, and why.
+/// Returns the wait mode and its reason.
 #[must_use]
 pub fn wait(situation: &Situation<'_>) -> (Wait, String) {
     let Situation {
@@ -47,7 +48,7 @@ pub fn wait(situation: &Situation<'_>) -> (Wait, String) {
         threads,
         connections,
     } = *situation;
-    // A call that sleeps serves one flow.
+    // A blocking call serves one flow.
     let asleep = |why: String| {
         if streams <= threads {
             (Wait::Block, why)
@@ -57,10 +58,10 @@ pub fn wait(situation: &Situation<'_>) -> (Wait, String) {
         }
     };
     if connections && streams > threads {
-        return asleep("whichever connection can go on does".to_owned());
+        return asleep("each ready connection continues".to_owned());
     }
     if kind == Kind::Latency {
-        return (Wait::Block, "as applications wait by default".to_owned());
+        return (Wait::Block, "the default of applications".to_owned());
     }
     if !receives {
         return asleep("a sender gains nothing by spinning".to_owned());
@@ -69,19 +70,17 @@ pub fn wait(situation: &Situation<'_>) -> (Wait, String) {
         return asleep("a rate leaves the receiver time to sleep".to_owned());
     }
     if let Some(name) = congestion_control.filter(|name| PACED.contains(name)) {
-        return asleep(format!(
-            "a spinning receiver does not go with {name}'s pacing"
-        ));
+        return asleep(format!("a spinning receiver slows down {name}'s pacing"));
     }
     if busy_threads > processors {
         return asleep(format!(
-            "{busy_threads} busy threads share {processors} cores"
+            "{busy_threads} busy threads share {processors} CPUs"
         ));
     }
     if streams > threads.saturating_mul(LOOKED_AT_IN_TURN) {
-        return asleep("too many to look at each in turn".to_owned());
+        return asleep("too many to poll each in a loop".to_owned());
     }
-    (Wait::Spin, "a core is free for the receiver".to_owned())
+    (Wait::Spin, "a CPU is free for the receiver".to_owned())
 }
 
 fn count(threads: usize) -> String {
@@ -91,8 +90,8 @@ fn count(threads: usize) -> String {
     }
 }
 
-/// Threads that move the flows of a direction, when nobody said how many. `connections`: they are
-/// counted, not the time of each.
+/// Returns the default number of threads of a direction. `connections`: they are counted, their
+/// single times are not.
 #[must_use]
 pub fn threads(
     kind: Kind,
@@ -102,9 +101,9 @@ pub fn threads(
     connections: bool,
 ) -> usize {
     let one_each = match (kind, asked) {
-        // Their calls sleep, and each flow's time is its own.
+        // Blocking calls serve one flow each, and its times are independent of the others.
         (_, Some(Wait::Block | Wait::Poll | Wait::Select { .. } | Wait::BusyPoll { .. })) => true,
-        // Threads that outnumber the processors take their time, and that of whoever keeps the run's.
+        // Threads beyond the number of CPUs take time from each other and from the coordinator.
         (Kind::Latency, None) => !connections,
         (_, Some(Wait::Spin | Wait::Epoll | Wait::IoUring | Wait::Interval { .. })) => false,
         (Kind::Throughput | Kind::Forward | Kind::Generate | Kind::Stack, None) => {
@@ -118,9 +117,9 @@ pub fn threads(
     }
 }
 
-/// Flows for each processor up to which every flow has a thread of its own: dealt to fewer threads,
-/// so few would get shares as uneven as 3:2. Above it a thread a processor needs less time for a byte
-/// (docs/METHOD.md#many-streams).
+/// Flows per CPU up to which each flow has a thread of its own: on fewer threads, such flows would
+/// get shares as uneven as 3:2. Above it, one thread per CPU needs less time per byte
+/// (docs/method/defaults.md#many-streams).
 const FEW: usize = 4;
 
 #[cfg(test)]

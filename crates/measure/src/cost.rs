@@ -1,4 +1,4 @@
-//! What one end's measuring threads cost, from what each of them came to.
+//! CPU cost of one end's worker threads.
 
 use linerate_host::sys::clock::Nanos;
 use linerate_host::sys::cpu::ThreadUsage;
@@ -9,29 +9,27 @@ use linerate_metric::record::CpuCost;
 
 use crate::meter::Totals;
 
-/// What a cost is made from.
+/// Inputs of the CPU cost.
 pub struct Spent<'a> {
-    /// Which end.
     pub role: Role,
-    /// What was run.
     pub plan: &'a Plan,
-    /// From the start to the end of the last thread.
+    /// Time from the start to the end of the last thread.
     pub wall_ns: Nanos,
-    /// What all threads used together.
+    /// CPU time of all threads.
     pub usage: &'a ThreadUsage,
-    /// What each of them used.
+    /// Cost of each thread.
     pub threads: &'a [ThreadCost],
-    /// What they moved, omitted payload included.
+    /// Moved payload, including the omitted time.
     pub moved: Totals,
-    /// Where the machine's time went meanwhile.
+    /// CPU time of the machine during the run.
     pub machine: Option<MachineTime>,
-    /// The same of each processor.
+    /// CPU time of each CPU during the run.
     pub processors: Vec<ProcessorTime>,
-    /// Why cycles and instructions are not known.
+    /// Reason why cycles and instructions are missing.
     pub uncounted: Option<&'a str>,
 }
 
-/// The sum over threads of what all of them know; `None` when one does not.
+/// Returns the sum over all threads; `None` when one thread lacks the figure.
 fn sum(threads: &[ThreadCost], read: impl Fn(&ThreadCost) -> Option<u64>) -> Option<u64> {
     let known: Option<Vec<u64>> = threads.iter().map(read).collect();
     known
@@ -39,18 +37,18 @@ fn sum(threads: &[ThreadCost], read: impl Fn(&ThreadCost) -> Option<u64>) -> Opt
         .map(|known| known.iter().sum())
 }
 
-/// A share, as long as there is something to have a share of.
+/// Returns a fraction, at most 1; `None` when the total is 0.
 fn share(part: Option<u64>, whole: Option<u64>) -> Option<f64> {
     let whole = whole.filter(|&whole| whole > 0)?;
     Some((part? as f64 / whole as f64).min(1.0))
 }
 
-/// Makes it.
+/// Computes the CPU cost.
 #[must_use]
 pub fn cpu(spent: &Spent<'_>) -> CpuCost {
     let Spent { usage, threads, .. } = *spent;
     let wall = spent.wall_ns.max(1) as f64;
-    // Threads beyond those that are looked at have no notes of the scheduler's.
+    // Only the first `THREADS_LISTED` threads have scheduler statistics.
     let noted: Vec<_> = threads
         .iter()
         .filter(|thread| thread.blocked_ns.is_some())

@@ -1,8 +1,8 @@
-//! One end of a run, from the start to the exchange of results.
+//! Coordinator of one end of a run, from the start to the exchange of results.
 //!
-//! Both ends do the same here: they keep the time, report intervals, tell each other what they sent,
-//! and exchange what they found. The threads that move payload are [`lane`](crate::lane)s; what
-//! they came to is made into figures in [`outcome`](crate::outcome).
+//! Both ends do the same here: they keep the time, report intervals, send their totals and exchange
+//! results. The threads that move payload are [`lane`](crate::lane)s; their results become figures
+//! in [`outcome`](crate::outcome).
 
 mod correspondence;
 mod exchange;
@@ -49,179 +49,170 @@ use crate::transport::calls::{CallTally, add_tally};
 
 use self::exchange::Exchange;
 
-/// Longest sleep of the coordinator: how soon it notices Ctrl-C.
+/// Longest sleep of the coordinator: the delay until Ctrl-C is noticed.
 const LOOK_UP_NS: Nanos = 250_000_000;
 
-/// How long a sink of a run that ends by time waits for what is still on its way.
+/// Drain time: longest wait of a receiver for payload in flight, in a run that ends by time.
 const DRAIN_NS: Nanos = 3_000_000_000;
 
-/// Without any progress for so long after its end, a run is given up.
+/// Time without progress after its end at which a run is aborted.
 const STALL_NS: Nanos = 10_000_000_000;
 
-/// The same of the results of a run of an amount, whatever is said meanwhile: what a sink still takes out of
-/// the path's buffers, 4 MB at 64 kb/s.
+/// Longest wait for the results of a run that ends by amount, even while frames arrive: a receiver
+/// may have to drain the buffers of the path, 4 MB at 64 kb/s.
 const UNBOUNDED_NS: Nanos = 600_000_000_000;
 
-/// How long after its start a run is given up because nobody takes its datagrams.
+/// Time after the start in which rejected datagrams (ICMP port unreachable) abort the run.
 const REFUSED_NS: Nanos = 3_000_000_000;
 
-/// How long an interval waits for its asking thread, or for the other end's half.
+/// Longest wait of an interval for its requesting thread, or for the other end's half.
 const GRACE_NS: Nanos = 150_000_000;
 
-/// From when on a first look shows what flows take in memory.
+/// Time after the start of the first memory sample: all flows have their buffers by then.
 const MEMORY_NS: Nanos = 200_000_000;
 
-/// How often it is seen whether flows of round trips move.
+/// Interval of progress checks of request/response flows.
 const WAKE_NS: Nanos = 200_000_000;
 
-/// The same once the run is to end: a wake-up that comes just before a thread sleeps is lost.
+/// The interval once the run is to end: a wake-up just before a thread sleeps is lost.
 const WAKE_AT_END_NS: Nanos = 10_000_000;
 
-/// Time between two wake-ups of all threads for each of them. Waking one takes some 10 us of a
-/// processor on the 2-core VM, at either side of the signal: without this bound, hundreds of threads
-/// that are woken whenever one of them has ended do nothing but look up.
+/// Lower bound per thread of the interval between two wake-ups of all threads. One wake-up takes
+/// some 10 us of CPU time on the 2-core VM, at either side of the signal. Without this bound,
+/// hundreds of threads that are woken whenever one of them ends would do nothing else.
 const WAKE_EACH_NS: Nanos = 100_000;
 
-/// A flow as the coordinator sees it.
+/// Flow as seen by the coordinator.
 pub struct FlowHandle {
-    /// Its number.
     pub id: u32,
-    /// Which way it goes.
     pub direction: Direction,
-    /// What this end does in it.
     pub part: Part,
-    /// What its thread shares.
+    /// State shared with the flow's thread.
     pub shared: Arc<Shared>,
-    /// Its socket to look at. It stays open as long as this is here, and is closed here.
+    /// Observer of its socket, which keeps the descriptor open and closes it on drop.
     pub watch: Option<Watch>,
 }
 
-/// The flow of that number, among flows that ascend in number.
+/// Finds a flow by number in `flows`, which are sorted by number.
 #[must_use]
 pub fn flow_of(flows: &[FlowHandle], id: u32) -> Option<&FlowHandle> {
     let place = flows.binary_search_by_key(&id, |flow| flow.id).ok()?;
     flows.get(place)
 }
 
-/// One end of a run, ready to start.
+/// Coordinator of one end of a run, ready to start.
 pub struct End<'a> {
-    /// Which end.
     pub role: Role,
-    /// What the run does.
     pub plan: Arc<Plan>,
-    /// This host.
     pub host: Host,
-    /// The connection to the other end.
     pub wire: &'a mut dyn Correspondence,
-    /// Holds and tells the threads.
+    /// Start barrier and phase of the threads.
     pub gate: Arc<Gate>,
-    /// The threads.
     pub lanes: Vec<LaneHandle>,
-    /// Their flows, ascending in number.
+    /// Flows of all threads, sorted by number.
     pub flows: Vec<FlowHandle>,
-    /// What the process had before they were opened.
+    /// Memory of the process before the flows were opened.
     pub memory: Memory,
     /// Readable when a thread has ended.
     pub done: UnixStream,
     /// Set by Ctrl-C.
     pub stop: &'a AtomicBool,
-    /// Takes what happens.
+    /// Callback for events.
     pub emit: &'a mut dyn FnMut(What),
-    /// What is known to speak against the figures before the start.
+    /// Warnings about the figures that are known before the start.
     pub doubts: Vec<Doubt>,
-    /// Whether this end watches over its machine; of two ends on one machine, one does.
+    /// This end measures steal time; of two ends on one machine, one does.
     pub watches_machine: bool,
-    /// What this end does not note of round trips, and why.
+    /// Reasons where timestamping is less than requested.
     pub notes: Vec<String>,
-    /// This host's counters at the places where packets can be lost.
+    /// Loss counters of this host.
     pub ledger: Ledger,
-    /// Longest time that this end gives a run, from its start on, and what is said of one that took it;
-    /// `None` for no limit.
+    /// Longest run that this end permits, measured from its start, with the warning for a run that
+    /// was stopped by it; `None`: no limit.
     pub limit: Option<(Nanos, Doubt)>,
 }
 
-/// What became of a run at one end.
+/// Results of a run at one end.
 pub struct Ended {
-    /// What this end found.
+    /// Results of this end.
     pub own: Outcome,
-    /// What the other end found, if it could still say so.
+    /// Results of the other end; `None` when it was lost before.
     pub peer: Option<Outcome>,
-    /// The series, both halves joined.
+    /// Intervals, both halves joined.
     pub intervals: Vec<Interval>,
-    /// Intervals that were too many to keep.
+    /// Number of intervals beyond the storage limit.
     pub intervals_left_out: u64,
-    /// What both ends noted of round trips, where that was asked for.
+    /// Timestamps of both ends, where they were requested.
     pub stamped: Option<Box<Stamped>>,
-    /// Whether somebody ended it early.
+    /// Stopped early by a user at either end.
     pub interrupted: bool,
-    /// What ended it before its results were exchanged.
+    /// Error that ended the run before the exchange of results.
     pub failure: Option<MeasureError>,
 }
 
 /// Counters of a flow or a direction at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reading {
-    /// What was moved.
     pub totals: Totals,
-    /// TCP: segments sent again.
+    /// Retransmitted TCP segments.
     pub retransmits: u64,
 }
 
 struct Run<'a> {
     end: End<'a>,
     timeline: Timeline,
-    /// When sources stop; `None` when an amount ends the run.
+    /// Time when senders stop; `None` when an amount ends the run.
     ends_ns: Option<Nanos>,
-    /// Counters when counting began, by flow.
+    /// Counters by flow at the start of counting, after the omitted time.
     base: BTreeMap<u32, Reading>,
     counted_from_ns: Nanos,
     base_taken: bool,
     series: Series,
-    /// Counters at the last interval's end, by direction.
+    /// Counters by direction at the end of the last interval.
     last: BTreeMap<Direction, Reading>,
-    /// The same by flow, where the series holds each of them.
+    /// Counters by flow at the same time, where the series has them.
     last_of_flow: BTreeMap<u32, Reading>,
-    /// What the kernel told of the connections of a direction, and when.
+    /// Last TCP_INFO sums by direction, with their time.
     tcp: BTreeMap<Direction, (TcpSums, Nanos)>,
-    /// Where the running interval began on the grid of intervals, and when it really did.
+    /// Start of the running interval on the grid; `interval_start_ns` is the real one.
     slot_start_ns: Nanos,
     interval_start_ns: Nanos,
     number: u64,
     exchange: Exchange,
     finished: Vec<FlowOutcome>,
-    /// Other figures of the other end's flows, until its results are whole.
+    /// Figures of the other end's flows that arrived before its results.
     figures: Vec<linerate_dialect::control::FlowFigures>,
     usage: ThreadUsage,
-    /// How long the system calls of all threads took, where they were recorded.
+    /// Durations of all system calls, where they are recorded.
     calls_taken: Option<CallTally>,
     threads: Threads,
-    /// The machine's time at the start.
+    /// CPU time of the machine at the start.
     machine: (Option<MachineTime>, Vec<ProcessorTime>),
-    /// The same when the last thread had ended: what follows is no part of the run.
+    /// CPU time of the machine when the last thread ended: later time is not part of the run.
     machine_at_end: Option<(Option<MachineTime>, Vec<ProcessorTime>)>,
-    /// When the last thread ended.
+    /// End time of the last thread.
     threads_ended_ns: Nanos,
     ticks: Option<Ticks>,
-    /// Whether it was looked for once what the flows take in memory.
+    /// The memory of the flows was sampled.
     memory_seen: bool,
-    /// When it was last seen whether flows move, and their calls then.
+    /// Time of the last progress check; `calls` has the flows' counters then.
     looked_ns: Nanos,
-    /// Since when this end is told to end.
+    /// Time when this end was requested to stop.
     stopped_ns: Option<Nanos>,
     calls: Vec<u64>,
-    /// Whether all threads were woken because the run is to end.
+    /// Every thread was woken for the end of the run.
     woken_at_end: bool,
 }
 
-/// Where the machine's time went since boot, as a whole and by processor.
+/// Returns the machine's CPU time since boot, in total and by CPU.
 fn machine_time() -> (Option<MachineTime>, Vec<ProcessorTime>) {
     (machine(), processors())
 }
 
 impl End<'_> {
-    /// Starts, runs, and exchanges results.
+    /// Starts the threads, coordinates the run and exchanges results.
     ///
-    /// What goes wrong on the way is in [`Ended::failure`], beside what was measured until then.
+    /// A failure is returned in [`Ended::failure`], together with the figures until then.
     pub fn run(self) -> Ended {
         let start_ns = clock::now();
         let plan = Arc::clone(&self.plan);
@@ -231,16 +222,18 @@ impl End<'_> {
             interval_ns: plan.interval_ns,
             trace_on_ns: plan.trace_on_ns,
         };
-        // Without it, threads that sleep look around when something arrives.
+        // Without it, a sleeping thread notices the end only when data arrives.
         let _ = prepare_wakes();
-        // Threads of a real-time class that spin on all processors would keep their own end from coming.
+        // Real-time threads that spin on all CPUs would starve the coordinator, which has to end
+        // them.
         let sched = match self.role {
             Role::Client => plan.sched.near,
             Role::Server => plan.sched.far,
         };
-        // `chrt -f 10 linerate …` makes all threads alike: those that never sleep would outlive the end of the run.
+        // With `chrt -f 10 linerate …` all threads have the same priority, so spinning ones would
+        // not yield either.
         let inherited = (sched == Sched::Inherited).then(sched::real_time_priority);
-        // Those of our own stack have a class of their own.
+        // Threads of the user-space stack have a class of their own.
         let of_stack = self.host.stack.as_deref();
         let _above = (sched.real_time_priority())
             .or_else(|| inherited.flatten())
@@ -292,17 +285,17 @@ impl End<'_> {
     }
 }
 
-/// How long the other end's results are waited for, whatever it says meanwhile.
+/// Longest wait for the other end's results, even while frames arrive.
 #[derive(Clone, Copy, Debug)]
 struct Waits {
-    /// When the run ends by time: what is on its way then arrives soon or never.
+    /// End of the run by time: payload in flight arrives soon after it, or never.
     ends_ns: Option<Nanos>,
-    /// Since when this end is told to end.
+    /// Time when this end was requested to stop.
     stopped_ns: Option<Nanos>,
 }
 
 impl Waits {
-    /// Until when, by an end that said its own at this time.
+    /// Returns the deadline for an end that sent its own results at `said_ns`.
     fn until(self, said_ns: Nanos) -> Nanos {
         let until = match self.ends_ns {
             Some(ends) => said_ns.max(ends).saturating_add(STALL_NS + DRAIN_NS),
@@ -336,12 +329,12 @@ impl Run<'_> {
                 self.end.wire.flush()?;
                 self.end.wire.wait(Some(self.end.done.as_fd()), until)?;
             }
-            // The bytes only wake us up; which threads ended is seen from the threads.
+            // The bytes only wake the poll; the thread handles show which thread ended.
             let _ = (&self.end.done).read(&mut [0; 64]);
         }
     }
 
-    /// When something is due that nobody will wake us for.
+    /// Returns the time of the next action that no event triggers.
     fn next_look(&self, now: Nanos) -> Nanos {
         let mut due = now + LOOK_UP_NS;
         if !self.exchange.closed {
@@ -358,7 +351,7 @@ impl Run<'_> {
             due = due.min(if end > now { end } else { now + LOOK_UP_NS });
         }
         if let Some(end) = self.next_interval_end() {
-            // Past its end, it waits for the asking thread.
+            // Past its end, the interval waits for the requesting thread.
             due = due.min(if end > now { end } else { now + 2_000_000 });
         }
         if let Some(drain) = self.exchange.drain_until_ns {
@@ -375,7 +368,7 @@ impl Run<'_> {
         due
     }
 
-    /// Somebody wants the run to end now.
+    /// Ends the run now, on request of a user at either end.
     fn interrupt(&mut self, now: Nanos) {
         self.exchange.interrupted = true;
         self.end.gate.phase.interrupt();
@@ -385,7 +378,7 @@ impl Run<'_> {
         }
     }
 
-    /// Ends the run before its time.
+    /// Ends the run before its time and notifies the other end.
     fn stop(&mut self, now: Nanos, why: String) -> Result<(), MeasureError> {
         self.exchange.stop_said = true;
         self.interrupt(now);
@@ -441,8 +434,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Threads that sleep without a time-out are woken to look around: at the end, and when none of
-    /// their flows has moved for a while.
+    /// Wakes threads that sleep without a timeout: at the end of the run, and when a flow has made
+    /// no call since the last check.
     fn wake_sleepers(&mut self, now: Nanos) {
         if self.end.plan.kind != Kind::Latency {
             return;
@@ -468,22 +461,22 @@ impl Run<'_> {
         }
     }
 
-    /// Time from one wake-up of all threads to the next, which is `shortest_ns` for a few.
+    /// Returns the interval between two wake-ups of all threads; `shortest_ns` with few threads.
     fn wave_ns(&self, shortest_ns: Nanos) -> Nanos {
         let running = self.end.lanes.iter().filter(|lane| !lane.is_finished());
         shortest_ns.max(WAKE_EACH_NS * running.count() as Nanos)
     }
 
-    /// Looks what the flows take in memory.
+    /// Samples the memory of the flows.
     fn look_at_memory(&mut self, now: Nanos) {
         if !self.end.lanes.iter().all(LaneHandle::is_finished) {
             self.end.memory.look(&self.end.flows, now);
         }
     }
 
-    /// Tells the other end's dialect what the far kernel refuses while the run goes on.
+    /// Passes the number of rejected datagrams to the control channel, early in the run.
     fn watch_for_refusals(&self, now: Nanos) -> Result<(), MeasureError> {
-        // Who goes away later leaves the figures that there are.
+        // After the start phase, a lost peer ends the run with the figures that exist.
         let begins = now < self.timeline.start_ns.saturating_add(REFUSED_NS);
         let is_udp = self.end.plan.protocol == Protocol::Udp;
         if !is_udp || !begins || self.end.gate.phase.is_ending() {
@@ -496,7 +489,7 @@ impl Run<'_> {
         }
     }
 
-    /// Gives up what makes no progress any more.
+    /// Aborts a run that makes no progress any more.
     fn watch_for_stalls(&mut self, now: Nanos) -> Result<(), MeasureError> {
         let bytes = self.end.flows.iter().map(|f| f.shared.meter.read().bytes);
         let bytes = bytes.sum();
@@ -504,17 +497,18 @@ impl Run<'_> {
             self.exchange.moved = (bytes, now);
         }
         let still = now.saturating_sub(self.exchange.moved.1);
-        // A sink of an amount has no clock: once all was sent and nothing comes, it is over.
+        // A receiver of an amount has no end time: it ends when all was sent and no payload
+        // arrives.
         let all_sent = self.sources_done() && self.exchange.sent_heard_ns.is_some();
         if all_sent && self.ends_ns.is_none() && still >= STALL_NS {
             self.end.gate.phase.abort();
         }
-        // Whatever the other end does, a run that ends by time is over some time later.
+        // A run that ends by time is aborted some time after it, whatever the other end does.
         let late = |ends: Nanos| now >= ends.saturating_add(STALL_NS + DRAIN_NS);
         if self.ends_ns.is_some_and(late) {
             self.end.gate.phase.abort();
         }
-        // It may be alive and still never come to its results.
+        // The other end may be alive and still never send its results.
         if self.end.stop.load(Relaxed) {
             self.stopped_ns.get_or_insert(now);
         }
@@ -531,7 +525,7 @@ impl Run<'_> {
         if said.is_some_and(gives_up) {
             return Err(MeasureError::Vanished {
                 peer: self.end.wire.peer(),
-                how: "it answers, but sends no results".to_owned(),
+                how: "it responds, but sends no results".to_owned(),
             });
         }
         Ok(())
@@ -543,7 +537,7 @@ impl Run<'_> {
             .all(LaneHandle::is_finished)
     }
 
-    /// Takes in the threads that have ended.
+    /// Collects the results of threads that have ended.
     fn collect(&mut self) {
         for (place, lane) in self.end.lanes.iter_mut().enumerate() {
             if !lane.is_finished() {
@@ -571,7 +565,8 @@ impl Run<'_> {
         }
     }
 
-    /// Until when a sink counts at least, even if nothing arrives any more: a dead path is slow.
+    /// Returns the time until which a receiver counts at least, even if no payload arrives: a dead
+    /// path has a low rate.
     fn window_end_ns(&self) -> Option<Nanos> {
         self.ends_ns.or(self.exchange.sent_heard_ns)
     }
@@ -580,7 +575,7 @@ impl Run<'_> {
         let mut doubts = self.end.doubts.clone();
         let stack = self.end.host.stack.as_deref();
         for doubt in stack.map(stack_doubts::of).unwrap_or_default() {
-            // What holds for all threads of this end was told already.
+            // Warnings about all threads of this end are in the list already.
             if doubts.iter().all(|told| told.doubt != doubt.doubt) {
                 doubts.push(doubt);
             }
@@ -589,7 +584,7 @@ impl Run<'_> {
             doubts.push(Doubt::new(
                 "drain-cut",
                 format!(
-                    "payload was still on its way {} s after the end and is not counted",
+                    "payload was still in flight {} s after the end and is not counted",
                     DRAIN_NS / 1_000_000_000
                 ),
             ));
@@ -624,11 +619,11 @@ impl Run<'_> {
         }
     }
 
-    /// Ends the threads, if something went wrong, and hands everything over.
+    /// Ends the threads after a failure, and returns all results.
     fn wind_up(mut self, failure: Option<MeasureError>) -> Ended {
         if failure.is_some() {
             self.end.gate.phase.abort();
-            // The rest of its time did not take place: a receiver's figures do not cover it.
+            // A receiver's figures do not cover the time after the failure.
             let now = clock::now();
             self.ends_ns = self.ends_ns.map(|ends| ends.min(now));
         }
@@ -692,7 +687,7 @@ mod tests {
         let second = 1_000_000_000;
         for (ends, stopped, said, until) in [
             (Some(10), None, 10, 23),
-            // Interrupted long after this end had said all.
+            // Interrupted long after this end had sent everything.
             (Some(60), None, 10, 73),
             (None, None, 10, 610),
             (None, Some(100), 10, 106),
