@@ -1,4 +1,4 @@
-//! The other end of a run, whatever it speaks.
+//! Control channel to the other end of a run, for any protocol.
 
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
@@ -8,52 +8,52 @@ use linerate_host::sys::clock::Nanos;
 
 use crate::error::MeasureError;
 
-/// The other end of a run, as this one talks with it: a control connection of ours, or the dialect of
-/// another program put into our words.
+/// Control channel to the other end of a run: our control connection, or the protocol of another
+/// tool translated to our frames.
 pub trait Correspondence {
-    /// What it said next; `None` when nothing has come.
+    /// Returns the next frame; `None` when none has arrived.
     ///
     /// # Errors
-    /// When it is gone, or makes no sense.
+    /// When the other end is lost, or violates the protocol.
     fn hear(&mut self) -> Result<Option<Frame>, MeasureError>;
 
-    /// Says something to it.
+    /// Sends a frame.
     ///
     /// # Errors
-    /// When it is gone.
+    /// When the other end is lost.
     fn say(&mut self, frame: Frame) -> Result<(), MeasureError>;
 
-    /// Says that this end is still there, if nothing was said for a while.
+    /// Sends a heartbeat if nothing was sent for a while.
     ///
     /// # Errors
-    /// When it is gone.
+    /// When the other end is lost.
     fn beat(&mut self) -> Result<(), MeasureError>;
 
-    /// Sends what is waiting.
+    /// Sends queued bytes.
     ///
     /// # Errors
-    /// When it is gone.
+    /// When the other end is lost.
     fn flush(&mut self) -> Result<(), MeasureError>;
 
-    /// Waits until something arrives from it or on `other`, or until `deadline`.
+    /// Waits until data arrives here or on `other`, or until `deadline`.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Errors of the kernel.
     fn wait(&self, other: Option<BorrowedFd<'_>>, deadline: Nanos) -> Result<(), MeasureError>;
 
-    /// Datagrams of one flow, so many by now, were refused: its host said that nobody has the far port.
+    /// Handles rejected datagrams of one flow (ICMP port unreachable), given their number so far.
     ///
     /// # Errors
-    /// When that ends the run.
+    /// When they end the run.
     fn refused(&self, datagrams: u32) -> Result<(), MeasureError> {
-        // Where there is a control connection, that knows more.
+        // Our control connection reports the reason itself.
         let _ = datagrams;
         Ok(())
     }
 
-    /// When something has to be said or looked at.
+    /// Returns the time of the next action.
     fn due_ns(&self) -> Nanos;
 
-    /// Its address.
+    /// Returns the address of the other end.
     fn peer(&self) -> SocketAddr;
 }

@@ -1,4 +1,4 @@
-//! What the two ends tell each other while a run goes on, and at its end.
+//! Frames between the two ends during a run and at its end.
 
 use linerate_dialect::control::{
     ClockAnswer, FLOWS_A_FRAME, Figures, FlowTotal, Frame, Outcome, Sent,
@@ -14,36 +14,37 @@ use crate::lane::LaneHandle;
 use crate::stamped::Noted;
 use crate::transport::calls::CallTally;
 
-/// Frames taken in one turn: a peer that never stops talking does not stop our clock.
+/// Frames handled in one poll: a peer that sends without pause does not stop our clock.
 const FRAMES_A_TURN: usize = 64;
 
-/// How long the server waits for the client's farewell, so that its results are not cut off.
+/// Longest wait of a server for the client's farewell, so that its results are not cut off by a
+/// reset.
 const FAREWELL_NS: Nanos = 2_000_000_000;
 
-/// How far the end of the run has come.
+/// Progress of the exchange at the end of a run.
 #[derive(Default)]
 pub(super) struct Exchange {
     pub(super) sent_said: bool,
-    /// When the other end said what it had sent.
+    /// Time when the other end sent its totals.
     pub(super) sent_heard_ns: Option<Nanos>,
-    /// What this end found, once it has been said, and when.
+    /// Results of this end once they are sent, with the time.
     pub(super) outcome: Option<(Outcome, Nanos)>,
     pub(super) peer: Option<Outcome>,
-    /// What the other end noted of round trips.
+    /// Timestamps of the other end.
     pub(super) noted: Noted,
-    /// The other end has closed after its results; nothing is heard or said any more.
+    /// Closed by the other end after its results: no more frames in either direction.
     pub(super) closed: bool,
     pub(super) interrupted: bool,
     pub(super) stop_said: bool,
     pub(super) drain_until_ns: Option<Nanos>,
-    /// A sink was cut off while payload was on its way.
+    /// A receiver was stopped while payload was in flight.
     pub(super) drain_cut: bool,
-    /// Bytes at this end, and when they or the other end's last grew.
+    /// Bytes at this end, and the time when they or the other end's last grew.
     pub(super) moved: (u64, Nanos),
 }
 
 impl Run<'_> {
-    /// Takes what the other end has said, up to a limit.
+    /// Handles received frames, up to a limit.
     pub(super) fn hear(&mut self) -> Result<(), MeasureError> {
         for _ in 0..FRAMES_A_TURN {
             if self.exchange.closed {
@@ -52,7 +53,7 @@ impl Run<'_> {
             match self.end.wire.hear() {
                 Ok(Some(frame)) => self.take(frame)?,
                 Ok(None) => break,
-                // With its results the other end has said all: it may go.
+                // After its results the other end may close.
                 Err(_) if self.exchange.peer.is_some() => self.exchange.closed = true,
                 Err(error) => return Err(error),
             }
@@ -60,7 +61,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Says something, if there is still somebody to hear it.
+    /// Sends a frame, unless the other end has closed.
     pub(super) fn say(&mut self, frame: impl Into<Frame>) -> Result<(), MeasureError> {
         if self.exchange.closed {
             return Ok(());
@@ -126,14 +127,14 @@ impl Run<'_> {
                     exit_code: refuse.exit_code,
                 });
             }
-            // Everything else says no more than that the other end is alive.
+            // All other frames count as heartbeats.
             _ => {}
         }
         Ok(())
     }
 
     pub(super) fn say_what_is_due(&mut self, now: Nanos) -> Result<(), MeasureError> {
-        // In this order: a thread may end between the two looks, and what was sent must be said
+        // In this order: a thread may end between the two checks, and the totals must be sent
         // before the results.
         let all_done = self.end.lanes.iter().all(LaneHandle::is_finished);
         if self.sources_done() && !self.exchange.sent_said {
@@ -147,7 +148,7 @@ impl Run<'_> {
                 .map(|flow| FlowTotal {
                     id: flow.id,
                     bytes: flow.totals.bytes,
-                    // Those that the socket had no room for have their numbers too.
+                    // Datagrams rejected by a full socket buffer have sequence numbers too.
                     packets: is_udp.then(|| {
                         let refused = flow.facts.send_refused.unwrap_or(0);
                         flow.totals.packets.saturating_add(refused)
@@ -170,7 +171,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The answering end tells what it noted of round trips.
+    /// Sends the timestamps of a responding end.
     fn say_stamps(&mut self) -> Result<(), MeasureError> {
         if self.end.role == Role::Client {
             return Ok(());
@@ -189,7 +190,7 @@ impl Run<'_> {
         parts.into_iter().try_for_each(|part| self.say(part))
     }
 
-    /// Says what this end found: its flows before all else, as many in a frame as one may hold.
+    /// Sends the results of this end: first its flows, at most `FLOWS_A_FRAME` in a frame.
     fn say_outcome(&mut self, mut outcome: Outcome) -> Result<(), MeasureError> {
         let last = outcome.streams.len().saturating_sub(FLOWS_A_FRAME);
         let rest = outcome.streams.split_off(last);
@@ -201,7 +202,7 @@ impl Run<'_> {
         self.say(outcome)
     }
 
-    /// Waits for the client to have read everything: closing with unread bytes resets the connection.
+    /// Waits until the client has read everything: closing with unread bytes resets the connection.
     pub(super) fn hear_farewell(&mut self) {
         let until = clock::now() + FAREWELL_NS;
         while clock::now() < until && !self.exchange.closed {
@@ -230,7 +231,7 @@ impl Run<'_> {
     }
 }
 
-/// Whether an end wants to know what the other one noted: nobody asks a server for stages.
+/// Returns whether an end accepts the timestamps of the other; servers do not request them.
 fn takes_stamps(role: Role, plan: &Plan) -> bool {
     role == Role::Client && plan.is_traced()
 }

@@ -1,4 +1,4 @@
-//! The series of a run: what each interval moved, as this end sees it.
+//! Interval series of a run, as counted at this end.
 
 use std::sync::Arc;
 
@@ -18,16 +18,16 @@ use crate::meter::Totals;
 use crate::tcp_series::TcpSums;
 use crate::transport::Watch;
 
-/// Time that looking at one connection may cost on average, as a share of the time between two
-/// looks: with 10,000 of them TCP_INFO is read five times a second at most, and takes 2 % of a core.
+/// Average time budget for reading TCP_INFO of one connection, between two reads of all. 10,000
+/// connections are read at most five times a second, which takes 2 % of a CPU.
 const LOOK_NS: Nanos = 20_000;
 
-/// Shortest interval whose threads' time is told: the scheduler's notes of a running thread are up to
-/// a tick (4 ms) old.
+/// Shortest interval with thread times: the scheduler's figures of a running thread are up to a
+/// tick (4 ms) old.
 const SHARES_FROM_NS: Nanos = 100_000_000;
 
 impl Run<'_> {
-    /// The end of the running interval on the grid; `None` when the end of the run ends it.
+    /// Returns the end of the running interval on the grid; `None` when the end of the run ends it.
     pub(super) fn next_interval_end(&self) -> Option<Nanos> {
         let end = self.timeline.interval_end(self.slot_start_ns)?;
         let last = self
@@ -36,7 +36,7 @@ impl Run<'_> {
         (!last && self.exchange.outcome.is_none()).then_some(end)
     }
 
-    /// Whether all asking threads of this end have left the interval of that number behind.
+    /// Returns whether all requesting threads of this end have passed the interval of that number.
     pub(super) fn askers_passed(&self, interval: u64) -> bool {
         self.end.plan.kind != Kind::Latency
             || self
@@ -51,14 +51,14 @@ impl Run<'_> {
     }
 
     /// Closes the running interval of every direction; `slot_end_ns` is its end on the grid, `now`
-    /// when its counters are read.
+    /// the time when its counters are read.
     pub(super) fn end_interval(
         &mut self,
         slot_end_ns: Nanos,
         now: Nanos,
     ) -> Result<(), MeasureError> {
         let mut slot_end_ns = slot_end_ns;
-        // Late by whole intervals: they end as one, under the number of the last.
+        // Late by complete intervals: they are merged under the number of the last.
         while let Some(next) = self.timeline.interval_end(slot_end_ns) {
             if next > now || slot_end_ns == self.timeline.count_from_ns {
                 break;
@@ -66,8 +66,8 @@ impl Run<'_> {
             slot_end_ns = next;
             self.number += 1;
         }
-        // Throughput counters are read now and not when the interval should have ended; the
-        // asking threads have cut theirs at the very end.
+        // Throughput counters are read now, not at the planned end. Requesting threads close their
+        // intervals on time.
         let end_ns = match self.end.plan.kind {
             Kind::Throughput | Kind::Forward | Kind::Generate | Kind::Stack => now,
             Kind::Latency => slot_end_ns,
@@ -79,7 +79,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Tells everybody of the interval that ends now.
+    /// Sends this end's halves of the interval that ends now, and adds them to the series.
     fn report(&mut self, end_ns: Nanos, now: Nanos) -> Result<(), MeasureError> {
         for direction in [Direction::Send, Direction::Receive] {
             let Some(interval) = self.interval_of(direction, end_ns) else {
@@ -93,7 +93,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// This end's half of an interval; `None` for a direction that it does not count.
+    /// Returns this end's half of an interval; `None` for a direction that is not counted here.
     fn interval_of(&mut self, direction: Direction, end_ns: Nanos) -> Option<Interval> {
         let plan = Arc::clone(&self.end.plan);
         let start_ns = self.interval_start_ns;
@@ -122,12 +122,12 @@ impl Run<'_> {
         if plan.kind == Kind::Latency && !source {
             return None;
         }
-        // After the counters, which belong to the moment that ends the interval.
+        // Read after the counters, which belong to the end of the interval.
         let tcp = self.look_at_connections(direction, now);
         let before = self.last.insert(direction, reading).unwrap_or_default();
         let mut moved = reading.totals.since(before.totals);
         if plan.kind == Kind::Latency {
-            // The askers cut their times at the interval's very end, the counters are read later.
+            // The times belong to the exact interval, the counters are read later.
             moved.packets = times.as_ref().map_or(0, Histogram::count);
             moved.bytes = moved.packets * plan.payload_bytes;
         }
@@ -165,8 +165,8 @@ impl Run<'_> {
         })
     }
 
-    /// What this end's kernel tells of the connections that it sends on in a direction, since the
-    /// last look; `None` when there are none, or when it is too early to look at so many again.
+    /// Returns TCP_INFO sums of the connections that this end sends on, since the last read; `None`
+    /// without connections, or when the time budget is used up.
     fn look_at_connections(&mut self, direction: Direction, now: Nanos) -> Option<TcpInterval> {
         if self.end.plan.protocol != Protocol::Tcp {
             return None;
@@ -176,7 +176,7 @@ impl Run<'_> {
         let (before, looked_ns) = self.tcp.get(&direction).copied().unwrap_or_default();
         let looked_ns = looked_ns.max(self.timeline.start_ns);
         let due_ns = looked_ns + LOOK_NS * flows.clone().count() as Nanos;
-        // The last interval ends the count, however short it is.
+        // The last interval is read in any case.
         let ended = self.end.lanes.iter().all(LaneHandle::is_finished);
         if now < due_ns && !ended {
             return None;
@@ -191,7 +191,7 @@ impl Run<'_> {
         sums.since(&before, now.saturating_sub(looked_ns))
     }
 
-    /// Flows one by one, of which so much was counted.
+    /// Returns the interval of each flow, given its counters.
     fn streams_of(&mut self, counted: &[(u32, Totals)]) -> Vec<StreamInterval> {
         let is_udp = self.end.plan.protocol == Protocol::Udp;
         let mut streams = Vec::with_capacity(counted.len());
@@ -222,18 +222,18 @@ impl Run<'_> {
         streams
     }
 
-    /// The interval at the end: shorter, or longer by what was still on its way.
+    /// Closes the last interval: shorter than the others, or longer by the drain time.
     pub(super) fn last_interval(&mut self, now: Nanos) -> Result<(), MeasureError> {
         if self.timeline.interval_ns.is_none() {
             return Ok(());
         }
         let ended = self.finished.iter().map(|flow| flow.ended_ns).max();
         let ended = ended.unwrap_or(now).max(self.window_end_ns().unwrap_or(0));
-        // Its other half comes with the results at the latest, so it is waited for.
+        // The other half arrives at the latest with the results, so the interval waits for it.
         self.report(ended.max(self.interval_start_ns + 1), Nanos::MAX)
     }
 
-    /// Emits the intervals that both ends have told of.
+    /// Emits the intervals with both halves.
     pub(super) fn show(&mut self) {
         for interval in self.series.ready(clock::now(), GRACE_NS) {
             (self.end.emit)(What::Interval {
