@@ -1,4 +1,4 @@
-//! What can go wrong with a run, told apart as far as a user can do something about it.
+//! Errors of a run: one variant per situation that a user can act on.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -14,244 +14,194 @@ use rustix::io::Errno;
 
 use crate::peers::call::FarReportError;
 
-/// Why a run has no result.
+/// Error of a run, with situation, object and next step (see [`MeasureError::problem`]).
 #[derive(Debug, thiserror::Error)]
 pub enum MeasureError {
-    /// The name has no address.
+    /// The host name has no address.
     #[error("{host}: no such host name ({source})")]
     UnknownName {
-        /// As it was written.
         host: String,
-        /// What the resolver said.
+        /// Error of the resolver.
         source: io::Error,
     },
-    /// The name has addresses, but none of the family asked for.
+    /// The name has addresses, but none of the requested family.
     #[error("{host}: no {family} address")]
     NoAddress {
-        /// As it was written.
         host: String,
         /// `IPv4` or `IPv6`.
         family: &'static str,
     },
-    /// An address was given, and another option asks for the other family.
-    #[error("{host}: an {family} address, and {option} asks for the other family")]
+    /// The address belongs to one family, and an option requests the other.
+    #[error("{host}: an {family} address, but {option} requests the other family")]
     OtherFamily {
-        /// As it was written.
         host: String,
         /// `IPv4` or `IPv6`.
         family: &'static str,
-        /// The option that contradicts it.
+        /// The option that requests the other family.
         option: String,
     },
-    /// A link-local address, which says nothing without the link.
+    /// A link-local address without its interface (scope id).
     #[error("{host}: a link-local address without its interface")]
-    NoInterface {
-        /// As it was written.
-        host: String,
-    },
-    /// Nobody listens there.
+    NoInterface { host: String },
+    /// Connection refused: no listener on the port.
     #[error("{address}: connection refused")]
-    Refused {
-        /// Whom it was sent to.
-        address: SocketAddr,
-    },
-    /// The kernel knows no way there.
+    Refused { address: SocketAddr },
+    /// The kernel has no route.
     #[error("{address}: no route ({source})")]
     NoRoute {
-        /// Whom it was for.
         address: SocketAddr,
-        /// What the kernel said.
         source: io::Error,
     },
-    /// Our own stack has no address of that network, and no gateway.
-    #[error("{address}: our stack has no address of that network and no gateway")]
-    NoWay {
-        /// Whom it was for.
-        address: SocketAddr,
-    },
-    /// Nobody on the link of our own stack says that an address is theirs.
-    #[error("{address}: nobody on the stack's link answers for {hop}")]
+    /// The user-space stack has no address of that network, and no gateway.
+    #[error("{address}: the user-space stack has no address in that network and no gateway")]
+    NoWay { address: SocketAddr },
+    /// No ARP or neighbour discovery reply on the user-space stack's link.
+    #[error("{address}: no ARP or ND reply for {hop} on the stack's link")]
     NoNeighbor {
-        /// Whom it was for.
         address: SocketAddr,
-        /// Who was asked for: the same host, or the gateway.
+        /// Next hop: the host itself, or the gateway.
         hop: IpAddr,
-        /// How long was waited.
+        /// Time waited.
         patience: Duration,
     },
-    /// Nothing came back.
-    #[error("{address}: no answer within {patience:?}")]
+    /// No reply to the connection attempt.
+    #[error("{address}: no reply within {patience:?}")]
     Silent {
-        /// Whom it was for.
         address: SocketAddr,
-        /// How long was waited.
+        /// Time waited.
         patience: Duration,
     },
-    /// No datagram came back from a far end that is reached over UDP alone.
+    /// No datagram came back from a server that is reached over UDP alone.
     #[error("{address}: no datagram came back within {patience:?}")]
     SilentUdp {
-        /// Whom it was for.
         address: SocketAddr,
-        /// How long was waited.
+        /// Time waited.
         patience: Duration,
     },
     /// TCP reaches the server, UDP does not.
     #[error("{address}: UDP does not get through, while TCP does")]
-    UdpBlocked {
-        /// Whom it was for.
-        address: SocketAddr,
-    },
-    /// Questions to a multicast group stay without an answer.
-    #[error("{group}: no question to the group is answered, while the control connection stands")]
+    UdpBlocked { address: SocketAddr },
+    /// No response to requests to a multicast group.
+    #[error("{group}: no response to requests to the group, while the control connection works")]
     GroupSilent {
-        /// The group, with its interface where that was named.
+        /// Group, with its interface where one was named.
         group: Group,
-        /// Whether the far end is reached over this host's loopback interface.
+        /// The server is reached over this host's loopback interface.
         loopback: bool,
     },
-    /// Something else answers on that port, or speaks another version.
+    /// Another program uses the port, or the versions differ.
     #[error("{peer}: {source}")]
     Protocol {
-        /// The other end.
         peer: SocketAddr,
-        /// What is wrong with what it says.
         source: ControlError,
     },
-    /// The other end said no.
+    /// The remote end rejected the test.
     #[error("{peer}: {problem}")]
     PeerRefused {
-        /// The other end.
         peer: SocketAddr,
-        /// What it said.
+        /// Reason of the remote end.
         problem: Box<Problem>,
-        /// The exit code that it says fits.
+        /// Exit code that it suggests.
         exit_code: u8,
     },
-    /// The other end said no for now: it has no room.
+    /// The remote end rejected the test for now: a limit is reached.
     #[error("{peer}: {problem}")]
     PeerBusy {
-        /// The other end.
         peer: SocketAddr,
-        /// What it said.
+        /// Reason of the remote end.
         problem: Box<Problem>,
     },
-    /// A host on our own stack has too few sockets for the flows of a test.
+    /// A host on the user-space stack has too few sockets for the flows of a test.
     #[error(
-        "all {limit} UDP sockets of the host's stack are in use, and the test wants {wanted} more"
+        "all {limit} UDP sockets of the host's stack are in use, and the test needs {wanted} more"
     )]
     FewSockets {
-        /// How many it has.
+        /// Sockets of the stack.
         limit: u32,
-        /// Flows without one.
+        /// Flows without a socket.
         wanted: u32,
     },
-    /// Somebody asked to stop before the run began.
-    #[error("stopped before the run began")]
+    /// The user stopped the run before its start.
+    #[error("stopped before the start")]
     Interrupted,
-    /// The other end is gone.
+    /// The remote end is lost.
     #[error("{peer}: {how}")]
     Vanished {
-        /// The other end.
         peer: SocketAddr,
-        /// Closed, reset, or silent for how long.
+        /// Closed, reset, or silent for some time.
         how: String,
     },
-    /// A far end that is another program broke off, refused, or makes no sense.
+    /// A server of another tool aborted, rejected the test, or sent invalid data.
     #[error("{peer}: {situation}")]
     Foreign {
-        /// The other end.
         peer: SocketAddr,
-        /// What it did.
         situation: String,
-        /// What to do now.
         next_step: String,
     },
-    /// The command that was to tell the far end's count told none that can be used; the run itself took
-    /// place.
+    /// The `--far-report` command returned no usable count; the run itself took place.
     #[error(transparent)]
     FarReport(Box<FarReportError>),
-    /// An option that was asked for is not to be had here.
+    /// A requested option that this host does not support or permit.
     #[error("{option}: {why}")]
     OptionRefused {
         /// The option as it was written.
         option: String,
-        /// What the kernel said.
         why: String,
-        /// What would allow it.
         next_step: String,
     },
-    /// Options that contradict each other, on whatever machine: what a dialect has no word for.
+    /// Options that contradict each other, or that a protocol cannot express.
     #[error("{option}: {why}")]
     Unsupported {
-        /// The option as it was written, and with what.
+        /// The option as it was written, and the option that it conflicts with.
         option: String,
-        /// Why not.
         why: String,
-        /// What to do instead.
         next_step: String,
     },
-    /// A port of frames cannot be opened, or stopped working.
+    /// A packet port cannot be opened, or failed.
     #[error(transparent)]
     Port(#[from] PortError),
-    /// Our own stack cannot be made, or one of its sockets failed.
+    /// The user-space stack cannot be started, or one of its sockets failed.
     #[error(transparent)]
     Stack(Box<StackError>),
-    /// Ports, threads and settings do not go together.
+    /// Ports, threads and settings of the forwarder that do not fit together.
     #[error("{object}: {situation}")]
     NotForwardable {
-        /// What does not fit.
         object: String,
-        /// Why.
         situation: String,
-        /// What would.
         next_step: String,
     },
-    /// What was to be generated cannot be.
+    /// The generator cannot send what was requested.
     #[error("{object}: {situation}")]
     Generator {
-        /// What it is about: an option, a file, a port.
+        /// An option, a file or a port.
         object: String,
-        /// What is wrong with it.
         situation: String,
-        /// What would do.
         next_step: String,
     },
-    /// Another process has the port.
-    #[error("port {port} is taken ({source})")]
-    PortTaken {
-        /// The port.
-        port: u16,
-        /// What the kernel said.
-        source: io::Error,
-    },
+    /// Another process uses the port.
+    #[error("port {port} is in use ({source})")]
+    PortTaken { port: u16, source: io::Error },
     /// A local address or port cannot be used.
     #[error("{address}: cannot be used here ({source})")]
-    LocalAddress {
-        /// What was asked for.
-        address: String,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// A thread that a run needs cannot be started.
+    LocalAddress { address: String, source: io::Error },
+    /// A thread cannot be started.
     #[error("{thread} cannot be started ({source})")]
     Thread {
-        /// Which of how many.
+        /// Number of the thread, and of how many.
         thread: String,
-        /// What the kernel said.
         source: io::Error,
     },
-    /// A call that should work did not.
+    /// A system call failed unexpectedly.
     #[error("{doing}: {source}")]
     System {
-        /// What was being done.
+        /// The operation.
         doing: String,
-        /// What the kernel said.
         source: io::Error,
     },
 }
 
 impl MeasureError {
-    /// A call that should work did not.
+    /// Wraps the error of a system call that should work.
     pub fn system(doing: impl Into<String>, source: io::Error) -> Self {
         Self::System {
             doing: doing.into(),
@@ -259,11 +209,11 @@ impl MeasureError {
         }
     }
 
-    /// The exit code that tells a script which kind of failure this is.
+    /// Returns the process exit code of the error.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            // Whatever it says: a run that did not take place is no success, and no Ctrl-C.
+            // Any other code from the remote end is replaced: the run is no success, and no Ctrl-C.
             Self::PeerRefused { exit_code, .. } => match exit_code {
                 exit::FAILED..=exit::PEER => *exit_code,
                 _ => exit::PEER,
@@ -310,7 +260,7 @@ impl MeasureError {
         }
     }
 
-    /// Whether trying again may help (`--retry`).
+    /// Returns whether a retry may succeed (`--retry`).
     #[must_use]
     pub fn may_pass(&self) -> bool {
         matches!(
@@ -325,11 +275,11 @@ impl MeasureError {
         )
     }
 
-    /// What asking again comes to, where that is known.
+    /// Returns whether the error stays in a rerun, where that is certain.
     fn again(&self) -> Option<Again> {
         use ControlError as E;
-        // What depends on an option (a family, an interface) may differ from run to run, and a name server may
-        // be out of reach for a while.
+        // Errors that depend on an option (family, interface) may differ between runs, and a name
+        // server may be unreachable for a while.
         let stays = match self {
             Self::UnknownName { source, .. } => !source.to_string().contains("Temporary failure"),
             Self::Protocol { source, .. } => matches!(
@@ -361,7 +311,7 @@ impl MeasureError {
         }
     }
 
-    /// The situation, the object and the next step.
+    /// Returns the situation, the object and the next step.
     #[must_use]
     pub fn problem(&self) -> Problem {
         self.told().asking_again(self.again())
@@ -375,7 +325,7 @@ impl MeasureError {
                 let text = error.to_string();
                 let (situation, next_step) = two_parts(&text);
                 let next = next_step.unwrap_or("see `linerate stack --help`");
-                Problem::new(situation, "our own stack", next)
+                Problem::new(situation, "user-space stack", next)
             }
             Self::NotForwardable {
                 object,
@@ -402,12 +352,12 @@ impl MeasureError {
                 family,
                 option,
             } => Problem::new(
-                format!("is an {family} address, and {option} asks for the other family"),
+                format!("is an {family} address, but {option} requests the other family"),
                 host,
                 format!("leave out {option}, or give an address of its family"),
             ),
             Self::NoInterface { host } => Problem::new(
-                "a link-local address is one of every link: it needs the interface",
+                "link-local address needs an interface (scope id)",
                 host,
                 format!("name the interface: {host}%eth0, or -B %eth0 (see `ip -6 address`)"),
             ),
@@ -417,7 +367,7 @@ impl MeasureError {
                 "leave out -4 or -6, or give the address",
             ),
             Self::Refused { address } => Problem::new(
-                "connection refused: nobody listens there",
+                "connection refused: no server listens on this port",
                 address.to_string(),
                 format!(
                     "start `linerate server -p {}` on that host{WAIT_FOR_IT}",
@@ -430,9 +380,9 @@ impl MeasureError {
                 format!("see `ip route get {}`", address.ip()),
             ),
             Self::NoWay { address } => Problem::new(
-                "our stack has no address of that network and no gateway",
+                "the user-space stack has no address in that network and no gateway",
                 address.to_string(),
-                "give it one with --ip or --gateway",
+                "add one with --ip or --gateway",
             ),
             Self::NoNeighbor {
                 address,
@@ -443,7 +393,7 @@ impl MeasureError {
                     IpAddr::V4(_) => "ARP",
                     IpAddr::V6(_) => "neighbour discovery",
                 };
-                let (who, check) = match *hop == address.ip() {
+                let (host, check) = match *hop == address.ip() {
                     true => (
                         "it".to_owned(),
                         "the address, and that the host is up".to_owned(),
@@ -455,18 +405,18 @@ impl MeasureError {
                 };
                 Problem::new(
                     format!(
-                        "{who} does not answer on the link of our stack ({asked}, {} s)",
+                        "{host} does not reply on the link of the user-space stack ({asked}, {} s)",
                         patience.as_secs()
                     ),
                     address.to_string(),
-                    format!("check {check} and on the link of the port that --dev names"),
+                    format!("check {check} and on the link of the --dev port"),
                 )
             }
             Self::Silent { address, patience } => Problem::new(
-                format!("no answer within {} s", patience.as_secs()),
+                format!("no reply within {} s", patience.as_secs()),
                 address.to_string(),
                 format!(
-                    "check that the host is up and that TCP port {} is open on the way",
+                    "check that the host is up and that TCP port {} is open on the path",
                     address.port()
                 ),
             ),
@@ -474,8 +424,8 @@ impl MeasureError {
                 format!("no datagram came back within {} s", patience.as_secs_f64()),
                 address.to_string(),
                 format!(
-                    "check that the program answers on UDP port {port} there (`ss -ulpn sport = :{port}`), \
-                     and that UDP port {port} is open on the way",
+                    "check that the program replies on UDP port {port} there (`ss -ulpn sport = :{port}`), \
+                     and that UDP port {port} is open on the path",
                     port = address.port()
                 ),
             ),
@@ -483,7 +433,7 @@ impl MeasureError {
                 "UDP does not get through, while TCP does",
                 address.to_string(),
                 format!(
-                    "open UDP port {} in the firewalls on the way, or measure TCP (without -u)",
+                    "open UDP port {} in the firewalls on the path, or measure TCP (without -u)",
                     address.port()
                 ),
             ),
@@ -497,10 +447,10 @@ impl MeasureError {
                          (--multicast 239.1.2.3)",
                     ),
                     false => (
-                        "no question to the group is answered, while the control connection stands",
+                        "no response to requests to the group, while the control connection works",
                         "name the interface (GROUP%IF), raise --ttl if routers lie between, and \
-                         look at snooping in switches and at firewalls; without --multicast it \
-                         shows whether UDP gets through at all",
+                         check IGMP/MLD snooping in switches and firewalls; a run without \
+                         --multicast shows whether UDP gets through at all",
                     ),
                 };
                 Problem::new(situation, format!("--multicast {group}"), next_step)
@@ -519,39 +469,39 @@ impl MeasureError {
                 | ControlError::Tampered => {
                     let text = source.to_string();
                     let (situation, next_step) = two_parts(&text);
-                    let next_step = next_step.unwrap_or("look at the far end's own messages");
+                    let next_step = next_step.unwrap_or("see the messages of the remote end");
                     Problem::new(situation, peer.to_string(), next_step)
                 }
                 _ => Problem::new(
                     format!("does not speak linerate's protocol ({source})"),
                     peer.to_string(),
-                    "check the port: it belongs to another program",
+                    "check the port: another program uses it",
                 ),
             },
             Self::Interrupted => Problem::new(
-                "stopped before the run began",
+                "stopped before the start",
                 "this run",
                 "run it again; nothing was measured",
             ),
             Self::PeerRefused { peer, problem, .. } | Self::PeerBusy { peer, problem } => {
                 Problem::new(
-                    format!("the far end says: {}", problem.situation),
+                    format!("the remote end reports: {}", problem.situation),
                     format!("{} ({peer})", problem.object),
                     problem.next_step.clone(),
                 )
             }
             Self::FewSockets { limit, wanted } => Problem::new(
                 self.to_string(),
-                "a host on our stack",
+                "a host on the user-space stack",
                 format!(
                     "start that host with --set sockets.udp={} or higher, or use fewer streams (-P)",
                     limit.saturating_add(*wanted)
                 ),
             ),
             Self::Vanished { peer, how } => Problem::new(
-                format!("the far end vanished: {how}"),
+                format!("peer lost: {how}"),
                 peer.to_string(),
-                "look at its process and at the network between, then run it again",
+                "check its process and the network between, then run it again",
             ),
             Self::Foreign {
                 peer,
@@ -569,7 +519,7 @@ impl MeasureError {
                 next_step,
             } => Problem::new(why, option, next_step),
             Self::PortTaken { port, source } => Problem::new(
-                format!("the port is taken ({source})"),
+                format!("the port is in use ({source})"),
                 format!("port {port}"),
                 format!(
                     "find its owner with `ss -tulpn 'sport = :{port}'`, or choose another port"
@@ -600,8 +550,8 @@ impl MeasureError {
     }
 }
 
-/// What happened and what to do, of a text that has both: they part at the first colon that stands in
-/// no brackets (what a kernel said has colons of its own).
+/// Splits a text into situation and next step at the first colon outside brackets (kernel messages
+/// contain colons of their own).
 #[must_use]
 pub fn two_parts(text: &str) -> (&str, Option<&str>) {
     let mut depth = 0usize;

@@ -1,4 +1,4 @@
-//! A flow: one stream of payload, or of questions and answers, between the two ends.
+//! Flow: one stream of payload, or of requests and responses, between the two ends.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
@@ -13,16 +13,16 @@ use crate::meter::{Meter, Totals};
 use crate::sequence::Sequence;
 use crate::stamped::Log;
 
-/// What an end does in a flow.
+/// Role of an end in a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Sends payload, or asks.
+    /// Sends payload or requests.
     Source,
-    /// Receives payload, or answers.
+    /// Receives payload, or responds.
     Sink,
 }
 
-/// Whether a datagram belongs to the opening of a UDP flow: a repeated one may come late.
+/// Returns whether a datagram belongs to the opening of a UDP flow: a repeated one may arrive late.
 #[inline]
 #[must_use]
 pub fn is_greeting(payload: &[u8]) -> bool {
@@ -30,23 +30,23 @@ pub fn is_greeting(payload: &[u8]) -> bool {
         && (read_opening(payload).is_some() || read_answer(payload).is_some())
 }
 
-/// When a run counts, on this end's clock.
+/// Start, counting and intervals of a run, on this end's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeline {
-    /// Payload may move.
+    /// Start of payload.
     pub start_ns: Nanos,
-    /// From here it is counted.
+    /// Start of counting, after the omitted time.
     pub count_from_ns: Nanos,
-    /// Length of a reporting interval; `None`: no reports.
+    /// Length of a report interval; `None`: no reports.
     pub interval_ns: Option<Nanos>,
-    /// A kept timeline of calls ends soon after one that is longer.
+    /// Call duration that ends the recorded timeline of calls soon after.
     pub trace_on_ns: Option<Nanos>,
 }
 
 impl Timeline {
-    /// The end of the interval that begins at `start_ns`; `None` when there are no reports.
+    /// Returns the end of the interval that starts at `start_ns`; `None` without reports.
     ///
-    /// The omitted time ends an interval early, so that none is half counted.
+    /// The end of the omitted time ends an interval early, so that none is partly counted.
     #[must_use]
     pub fn interval_end(&self, start_ns: Nanos) -> Option<Nanos> {
         let end = start_ns + self.interval_ns?;
@@ -57,7 +57,7 @@ impl Timeline {
     }
 }
 
-/// How a run goes on, told to its threads by the coordinator.
+/// Phase of a run, set by the coordinator and read by its threads.
 #[derive(Debug, Default)]
 pub struct Phase(AtomicU8);
 
@@ -67,36 +67,36 @@ impl Phase {
     const INTERRUPTED: u8 = 2;
     const ABORTED: u8 = 3;
 
-    /// Sources stop; sinks take what is still on its way.
+    /// Stops senders; receivers drain payload in flight.
     pub fn end(&self) {
         self.0.fetch_max(Self::ENDING, Relaxed);
     }
 
-    /// The same before its time: what is on its way is hardly waited for.
+    /// Stops senders before the planned end, with a short drain time.
     pub fn interrupt(&self) {
         self.0.fetch_max(Self::INTERRUPTED, Relaxed);
     }
 
-    /// Everybody stops as soon as they look.
+    /// Stops all threads at their next check.
     pub fn abort(&self) {
         self.0.fetch_max(Self::ABORTED, Relaxed);
     }
 
-    /// Whether sources are to stop.
+    /// Returns whether senders must stop.
     #[inline]
     #[must_use]
     pub fn is_ending(&self) -> bool {
         self.0.load(Relaxed) != Self::RUNNING
     }
 
-    /// Whether somebody wants the run to end before its time.
+    /// Returns whether the run was stopped before its planned end.
     #[inline]
     #[must_use]
     pub fn is_interrupted(&self) -> bool {
         self.0.load(Relaxed) >= Self::INTERRUPTED
     }
 
-    /// Whether everybody is to stop.
+    /// Returns whether all threads must stop.
     #[inline]
     #[must_use]
     pub fn is_aborted(&self) -> bool {
@@ -104,14 +104,14 @@ impl Phase {
     }
 }
 
-/// What the threads of a flow and the coordinator share.
+/// State shared by a flow's thread and the coordinator.
 #[derive(Debug)]
 pub struct Shared {
-    /// Written by the measuring thread, read by the coordinator.
+    /// Written by the worker thread, read by the coordinator.
     pub meter: Meter,
-    /// Packets that the source has sent in all, once it has said so.
+    /// Total packets of the sender, once it has reported them.
     expected: AtomicU64,
-    /// Round-trip times of the interval that ended last: locked once per interval by each side.
+    /// Round-trip times of the last interval: locked once per interval by each side.
     pub mailbox: Mutex<Mailbox>,
 }
 
@@ -126,23 +126,23 @@ impl Default for Shared {
 }
 
 impl Shared {
-    /// The source still sends.
+    /// The sender is active.
     const SENDING: u64 = u64::MAX;
-    /// It does not any more, and nobody knows how much it was.
+    /// The sender has ended without reporting a total.
     const UNTOLD: u64 = u64::MAX - 1;
 
-    /// Notes how many packets the source has sent in all.
+    /// Sets the total number of packets of the sender.
     pub fn expect(&self, packets: u64) {
         self.expected.store(packets.min(Self::UNTOLD - 1), Relaxed);
     }
 
-    /// Notes that the source has sent all, and did not say how much that was.
+    /// Marks the sender as ended, without a total.
     pub fn expect_no_more(&self) {
         let _ = (self.expected).compare_exchange(Self::SENDING, Self::UNTOLD, Relaxed, Relaxed);
     }
 
-    /// How many packets the source has sent in all; `None` while it still sends, or when it did not
-    /// say.
+    /// Returns the total packets of the sender; `None` while it is active, or without a reported
+    /// total.
     #[inline]
     #[must_use]
     pub fn expected(&self) -> Option<u64> {
@@ -150,7 +150,7 @@ impl Shared {
         (packets < Self::UNTOLD).then_some(packets)
     }
 
-    /// Whether the source has sent all.
+    /// Returns whether the sender has ended.
     #[inline]
     #[must_use]
     pub fn is_over(&self) -> bool {
@@ -158,92 +158,92 @@ impl Shared {
     }
 }
 
-/// Round-trip times handed from an asking thread to the coordinator, interval by interval.
+/// Round-trip times that a requesting thread hands to the coordinator, interval by interval.
 #[derive(Debug, Default)]
 pub struct Mailbox {
-    /// How many intervals the thread has left behind.
+    /// Number of intervals that the thread has passed.
     pub intervals_ended: u64,
-    /// The times of those that nobody has fetched yet; allocated when the flow opens.
+    /// Times that the coordinator has not fetched yet; allocated when the flow opens.
     pub times: Option<Histogram>,
 }
 
-/// What the times of departures and arrivals told.
+/// Distributions of departure and arrival times.
 #[derive(Debug, Default)]
 pub struct Timing {
-    /// Source at a rate: how late bursts left.
+    /// Sender with a rate: lateness of bursts.
     pub lateness: Option<Histogram>,
-    /// Sink of numbered datagrams: how much transit times of neighbours differ.
+    /// Receiver of numbered datagrams: differences of the transit times of consecutive ones.
     pub variation: Option<Histogram>,
-    /// The same at a rate: times between arrivals.
+    /// Receiver with a rate: times between arrivals.
     pub gaps: Option<Histogram>,
 }
 
-/// What one end of a flow came to.
+/// Results of one end of a flow.
 #[derive(Debug)]
 pub struct FlowOutcome {
-    /// Number of the flow.
     pub id: u32,
-    /// Which way it went.
     pub direction: Direction,
-    /// What this end did.
     pub part: Part,
-    /// What it moved, the omitted time included.
+    /// Moved payload, the omitted time included.
     pub totals: Totals,
-    /// Sink of numbered datagrams: what their numbers told.
+    /// Receiver of numbered datagrams: loss, reordering and duplicates.
     pub sequence: Option<Sequence>,
-    /// Asking end: the counted round-trip times.
+    /// Requesting end: the counted round-trip times.
     pub times: Option<Histogram>,
-    /// Asking end: answers that differed from their question. Verifying sink: bytes that differed.
+    /// Requesting end: responses that differ from their request. Verifying receiver: bytes that
+    /// differ.
     pub mismatched: u64,
-    /// Verifying sink: the first byte that differs.
+    /// Verifying receiver: the first byte that differs.
     pub first_mismatch: Option<Mismatch>,
-    /// What its times told beside round trips.
+    /// Distributions other than round trips.
     pub timing: Timing,
-    /// The socket at the end.
+    /// Facts of the socket at the end.
     pub facts: SocketFacts,
-    /// When its last payload moved.
+    /// Time of the last payload.
     pub ended_ns: Nanos,
-    /// Stamped round trips: what this end noted of them.
+    /// Timestamps of round trips.
     pub log: Option<Box<Log>>,
-    /// What broke it.
+    /// Error that broke the flow.
     pub error: Option<std::io::Error>,
-    /// Asking end: what else was found.
+    /// Requesting end: further results.
     pub asking: Option<AskingOutcome>,
 }
 
-/// What an asking end found beside its round-trip times.
+/// Results of a requesting end in addition to its round-trip times.
 #[derive(Debug, Default)]
 pub struct AskingOutcome {
-    /// Answers of another length than their question.
+    /// Responses of another length than their request.
     pub wrong_length: u64,
-    /// Answers of the right length with another content.
+    /// Responses of the right length with other content.
     pub wrong_content: u64,
-    /// Of these, answers that differ only where the C file for devices writes its times.
+    /// Part of these: responses that differ only in the bytes where the C target for devices writes
+    /// its times.
     pub stamped: u64,
-    /// With a limit: how many answers were above it, and the first of them.
+    /// With a limit: number of responses above it, and the first of them.
     pub slow: Option<(u64, Vec<SlowAnswer>)>,
     /// Further distributions by their name in the record.
     pub histograms: Vec<(&'static str, Histogram)>,
-    /// Open loop: questions that were due and never left.
+    /// Open loop: scheduled requests that were never sent.
     pub unsent: Option<u64>,
-    /// Open loop: times from the due time that are ages at the end, because no answer had come.
+    /// Open loop: requests without a response at the end; their times are ages since the scheduled
+    /// send.
     pub unanswered: u64,
     /// Times that no local port was free for a new connection.
     pub ports_waited: u64,
-    /// Connections that were refused or broken off, each a lost round trip.
+    /// Rejected or broken connections, each a lost round trip.
     pub broken: u64,
-    /// How many answers told of their time inside the device, where that was asked for.
+    /// Responses by the validity of their device times, where they were requested.
     pub device: Option<DeviceAccount>,
 }
 
-/// Answers by what their device's stamps are worth.
+/// Responses by the validity of their device times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceAccount {
-    /// Those that count.
+    /// Valid device times.
     pub read: u64,
-    /// Those without.
+    /// Responses without device times.
     pub without: u64,
-    /// Those that were longer inside the device than the whole round trip took.
+    /// Responses whose time inside the device exceeds the round trip.
     pub impossible: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Starting the threads of a run, all of them or none.
+//! Starts the threads of a run, all of them or none.
 
 use std::io;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -6,8 +6,8 @@ use std::thread::Builder;
 
 use crate::MeasureError;
 
-/// Starts so many threads, which wait for their work: it is given when all are there. Where one of them cannot be had,
-/// the others find nobody to give them any, and end.
+/// Starts `count` threads, which wait for their work until all have started. If one cannot be
+/// started, the channels of the others close and they end.
 pub(crate) fn hire<W, H>(
     name: &str,
     doing: &str,
