@@ -1,20 +1,20 @@
-//! Bit rates of ports, a figure for each second: decided without a clock.
+//! Bit rates of ports, sampled each second. Decides without a clock.
 
 use linerate_metric::forward::{BitRates, PortBitRates};
 
 use super::port::PortTotals;
 
-/// Length of a step: that of DPDK's bit-rate statistics.
+/// Sample interval, as in DPDK's bit-rate statistics.
 const STEP_NS: u64 = 1_000_000_000;
-/// What a step moves the smoothed rate by (lib/bitratestats/rte_bitrate.c: `alpha_percent` 20).
+/// Weight of a sample in the smoothed rate (lib/bitratestats/rte_bitrate.c: `alpha_percent` 20).
 const WEIGHT: f64 = 0.2;
 
-/// Rates of all ports.
+/// Bit rates of all ports.
 #[derive(Debug)]
 pub(super) struct Observed {
     before: Vec<PortTotals>,
     before_ns: u64,
-    /// None until a step is over.
+    /// `None` before the first sample.
     rates: Option<Vec<PortBitRates>>,
 }
 
@@ -26,7 +26,7 @@ fn moved(rates: &mut BitRates, bytes: u64, seconds: f64) {
 }
 
 impl Observed {
-    /// From these totals on.
+    /// Starts with these totals.
     pub(super) fn new(totals: Vec<PortTotals>, now_ns: u64) -> Self {
         Self {
             before: totals,
@@ -35,12 +35,12 @@ impl Observed {
         }
     }
 
-    /// Whether a step is over.
+    /// Returns whether the sample interval has passed.
     pub(super) fn is_due(&self, now_ns: u64) -> bool {
         now_ns.saturating_sub(self.before_ns) >= STEP_NS
     }
 
-    /// Ends a step. A look that came late makes a longer one.
+    /// Takes a sample over the time since the last one, which is longer if the call is late.
     pub(super) fn take(&mut self, totals: Vec<PortTotals>, now_ns: u64) {
         let seconds = now_ns.saturating_sub(self.before_ns) as f64 / 1e9;
         if seconds <= 0.0 {
@@ -56,14 +56,14 @@ impl Observed {
         (self.before, self.before_ns) = (totals, now_ns);
     }
 
-    /// What was found by the end: a run that is shorter than a step is one.
+    /// Takes the last sample of a run. A run shorter than the interval has this one only.
     pub(super) fn end(&mut self, totals: Vec<PortTotals>, now_ns: u64) {
         if self.rates.is_none() || self.is_due(now_ns) {
             self.take(totals, now_ns);
         }
     }
 
-    /// Rates of a port by its place; none before the first step is over.
+    /// Returns the rates of the port at this index; `None` before the first sample.
     pub(super) fn of(&self, port: usize) -> Option<PortBitRates> {
         self.rates.as_ref()?.get(port).copied()
     }
@@ -90,7 +90,7 @@ mod tests {
         let mut seen = Observed::new(totals(1000, 0), 5);
         assert!(!seen.is_due(STEP_NS) && seen.is_due(STEP_NS + 5));
         assert_eq!(seen.of(0), None);
-        // 8000 bit in a second, then 4000 in two, then nothing.
+        // 8000 bits in 1 s, then 4000 in 2 s, then none.
         let mut now = 5;
         for (bytes, seconds) in [(2000, 1), (3000, 2), (3000, 1)] {
             now += seconds * STEP_NS;
@@ -116,7 +116,7 @@ mod tests {
             (found.receive.peak_l2_bps, found.transmit.peak_l2_bps),
             (8000.0, 4000.0)
         );
-        // A rest behind whole seconds says nothing by itself.
+        // The rest after full seconds is no sample.
         seen.end(totals(100, 50), STEP_NS / 5);
         assert_eq!(seen.of(0).unwrap(), found);
     }

@@ -1,4 +1,4 @@
-//! The forwarder: open ports, and the threads that poll them between a start and a stop.
+//! Forwarder: open ports, and the threads that poll them between start and stop.
 
 use std::io;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -28,7 +28,7 @@ use super::processors::Chosen;
 use super::recorded::{Recorded, Sample};
 use super::settings::Settings;
 use super::stream::{Facts, Stream};
-use super::worker::{Assigned, Control, Done, Presence, StreamDone, Work};
+use super::worker::{Assigned, Control, ForwardTask, ForwardTaskResult, Presence, StreamDone};
 use crate::MeasureError;
 use crate::hire::hire;
 use crate::numa::Seats;
@@ -37,47 +37,47 @@ mod ports;
 #[cfg(test)]
 mod tests;
 
-/// All that a thread does; nothing where it gets no work.
-type Job = Box<dyn FnOnce() -> Option<Done> + Send>;
+/// Work of a thread; returns nothing if it received none.
+type Job = Box<dyn FnOnce() -> Option<ForwardTaskResult> + Send>;
 
-/// Starts a thread, or cannot.
-type Spawn<'a> = &'a mut dyn FnMut(Builder, Job) -> io::Result<JoinHandle<Option<Done>>>;
+/// Function that starts a thread, or fails.
+type Spawn<'a> =
+    &'a mut dyn FnMut(Builder, Job) -> io::Result<JoinHandle<Option<ForwardTaskResult>>>;
 
-/// The memory that frames live in, beyond what ports need.
+/// Requested frame memory, beyond the needs of the ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryWish {
-    /// Frames, at least.
+    /// Minimum number of frames.
     pub frames: Option<u32>,
-    /// Bytes for each frame with the room in front of it, at least; fewer than ports need are refused.
+    /// Minimum bytes per frame, headroom included; less than the ports need is rejected.
     pub slot_bytes: Option<u32>,
-    /// Free frames that a thread keeps before it gives some to the others.
+    /// Number of free frames that a thread caches before it returns some to the shared pool.
     pub cached_frames: Option<u16>,
 }
 
-/// Frames put into circulation before anybody forwards.
+/// Frames put into circulation before forwarding starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Primed {
-    /// As many as were asked for, all streams.
+    /// Requested number of frames, all streams.
     pub wanted: u64,
-    /// As many as rings took.
+    /// Number of frames that the rings accepted.
     pub sent: u64,
 }
 
-/// What was moved between a start and a stop.
+/// Results of a run from start to stop.
 #[derive(Debug)]
 pub struct Outcome {
-    /// How streams were dealt to threads, those that died included.
+    /// Assignment of streams to threads, including threads that panicked.
     pub places: Vec<StreamPlace>,
-    /// All figures.
     pub figures: ForwardFigures,
-    /// The same since somebody had them counted from zero, where that was: for who looks at them, not for the
+    /// Figures since the counters were cleared in the run, if they were: for display, not for the
     /// record.
     pub since_cleared: Option<ForwardFigures>,
-    /// Descriptions of the last frames, where settings ask for them.
+    /// Descriptions of the last frames, if the settings require them.
     pub described: Vec<String>,
-    /// That ports, memory and threads sit on several NUMA nodes.
+    /// Caveat about ports, memory and threads on different NUMA nodes.
     pub numa: Option<Doubt>,
-    /// Why a port stopped working, if one did.
+    /// Error that stopped a port.
     pub trouble: Option<PortError>,
 }
 
@@ -87,38 +87,38 @@ pub struct Forwarder {
     wish: MemoryWish,
     ports: Vec<Port>,
     running: Option<Running>,
-    /// Ports that were opened again for a larger memory, until somebody asks.
+    /// Ports that were reopened for a larger memory, until `take_reopened` returns them.
     reopened: Vec<u32>,
-    /// Processors that were chosen where nobody asked for some, until there are other threads.
+    /// Processors chosen automatically, kept until the number of threads changes.
     chosen: Mutex<Option<Chosen>>,
 }
 
 struct Running {
     places: Vec<StreamPlace>,
-    threads: Vec<(Arc<Control>, JoinHandle<Option<Done>>)>,
-    /// Totals of ports and queues at the start.
+    threads: Vec<(Arc<Control>, JoinHandle<Option<ForwardTaskResult>>)>,
+    /// Totals of the ports at the start.
     ports: Vec<PortTotals>,
-    /// The same when they were cleared last, where that was since.
+    /// Totals of the ports at the last clear in the run.
     cleared: Option<Vec<PortTotals>>,
     streams: Vec<Base>,
     bit_rates: Option<Observed>,
     told: Option<Told>,
-    /// Frames that `tx_first` asks for, all streams.
+    /// Number of frames that `tx_first` requests, all streams.
     wanted: u64,
     started_ns: u64,
     flushed: u64,
-    /// When threads are asked next for what only the kernel knows.
+    /// Next time at which threads are requested to read the kernel's counters.
     ask_at_ns: u64,
 }
 
-/// A stream's counters, and what they showed at the start.
+/// Counters of a stream, with their values at the start.
 struct Base {
     received: Arc<QueueCounters>,
     sent: Arc<QueueCounters>,
     before: [QueueTotals; 2],
-    /// The same when they were cleared last, where that was since, with what was recorded until then.
+    /// Values at the last clear in the run, with the recorded sample of that time.
     cleared: Option<([QueueTotals; 2], Option<Sample>)>,
-    /// What else is recorded of it.
+    /// Recorder of further figures.
     recorded: Option<Arc<Recorded>>,
 }
 
@@ -127,7 +127,7 @@ impl Base {
         [self.received.read(), self.sent.read()]
     }
 
-    /// What the stream moved since the start.
+    /// Returns the figures of the stream since the start.
     fn all(&self, place: &StreamPlace) -> ForwardStream {
         let mut stream = figures_of(place, self.since(self.before));
         if let Some(recorded) = &self.recorded {
@@ -136,7 +136,7 @@ impl Base {
         stream
     }
 
-    /// The same since it was cleared.
+    /// Returns the figures of the stream since the last clear.
     fn shown(&self, place: &StreamPlace) -> ForwardStream {
         let Some((cleared, earlier)) = &self.cleared else {
             return self.all(place);
@@ -162,12 +162,12 @@ impl Base {
     }
 }
 
-/// Frames that modes may hold back for each queue, beside what ports ask for.
+/// Frames that modes may hold back per queue, in addition to the needs of the ports.
 const SPARE_FRAMES: u32 = 512;
 
 impl Forwarder {
-    /// Frames of the memory that a mode needs between these ports beyond what ports ask for; none where that
-    /// is enough.
+    /// Returns the number of frames of memory that a mode needs between these ports; `None` if the
+    /// needs of the ports suffice.
     #[must_use]
     pub fn frames_for(urls: &[PortUrl], mode: &ModeSpec) -> Option<u32> {
         let queues = urls.iter().map(|url| {
@@ -176,14 +176,14 @@ impl Forwarder {
         });
         let held = mode.frames_held().saturating_mul(queues.sum());
         let ports = memory_plan(urls).frames;
-        // Half of the memory is for what modes hold back, and the other half has to do for the ports.
+        // Half of the memory is for frames that modes hold back, the other half for the ports.
         (held > ports / 2).then(|| held.max(ports).saturating_mul(2))
     }
 
     /// Opens the ports over one memory.
     ///
     /// # Errors
-    /// Why a port cannot be opened.
+    /// [`MeasureError`] if a port cannot be opened or the memory is too small or too large.
     pub fn open(urls: &[PortUrl], wish: MemoryWish) -> Result<Self, MeasureError> {
         let plan = planned(urls, &wish)?;
         check_memory(&plan)?;
@@ -200,20 +200,20 @@ impl Forwarder {
         })
     }
 
-    /// Ports, open or not.
+    /// Returns the number of ports, open or not.
     #[must_use]
     pub fn ports(&self) -> usize {
         self.ports.len()
     }
 
-    /// Whether threads forward at the moment.
+    /// Returns whether threads are forwarding.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.running.is_some()
     }
 
-    /// Whether every thread has ended by itself, or has nothing left but streams that lead nowhere: their
-    /// ports are read to the end.
+    /// Returns whether each thread has ended, or has only streams left that discard frames: all
+    /// captures have been read to their end.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.running.as_ref().is_some_and(|running| {
@@ -222,7 +222,7 @@ impl Forwarder {
         })
     }
 
-    /// Whether a port has stopped working meanwhile; [`Forwarder::stop`] says why.
+    /// Returns whether a port has failed; [`Forwarder::stop`] returns the error.
     #[must_use]
     pub fn is_troubled(&self) -> bool {
         self.running.as_ref().is_some_and(|running| {
@@ -234,18 +234,18 @@ impl Forwarder {
         })
     }
 
-    /// Streams that there are with these settings.
+    /// Returns the number of streams with these settings.
     ///
     /// # Errors
-    /// Why there can be none.
+    /// [`MeasureError`] if the settings allow no stream.
     pub fn streams_of(&self, settings: &Settings) -> Result<usize, MeasureError> {
         Ok(self.pairs(settings)?.len())
     }
 
-    /// Where streams would go with these settings.
+    /// Returns the assignment of streams to threads with these settings.
     ///
     /// # Errors
-    /// Why they cannot be.
+    /// [`MeasureError`] if the settings do not fit the ports or processors.
     pub fn places(&self, settings: &Settings) -> Result<Vec<StreamPlace>, MeasureError> {
         let pairs = self.pairs(settings)?;
         let threads = (settings.cores.max(1) as usize).min(pairs.len().max(1));
@@ -253,7 +253,8 @@ impl Forwarder {
         let count = pairs.len();
         let places = pairs.into_iter().enumerate();
         let places = places.map(|(number, (from, to, queue))| {
-            // Neighbours stay together; the first threads have one more where it does not come out even.
+            // Neighbouring streams share a thread; the first threads get one more if the division
+            // leaves a rest.
             let core = number * threads / count;
             let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
             StreamPlace {
@@ -269,10 +270,10 @@ impl Forwarder {
         Ok(places.collect())
     }
 
-    /// Each stream's ports, and the number of its queue at both.
+    /// Returns the ports of each stream, and the number of its queue on both.
     fn pairs(&self, settings: &Settings) -> Result<Vec<(usize, usize, usize)>, MeasureError> {
         let ports = self.taking_part(settings)?;
-        let topology = match settings.mode.uses_own_port() {
+        let topology = match settings.mode.replies_on_rx_port() {
             true => linerate_metric::forward::PortTopology::Loop,
             false => settings.topology,
         };
@@ -292,7 +293,8 @@ impl Forwarder {
         Ok(pairs)
     }
 
-    /// The ports that settings name, in their order, as far as they are open: neighbours in a list are a pair.
+    /// Returns the open ports that the settings select, in their order: neighbours in the list are
+    /// pairs.
     fn taking_part(&self, settings: &Settings) -> Result<Vec<usize>, MeasureError> {
         let unknown = (settings.ports.iter()).find(|&&port| port as usize >= self.ports.len());
         if let Some(port) = unknown {
@@ -314,13 +316,13 @@ impl Forwarder {
             return Err(MeasureError::NotForwardable {
                 object: "ports".to_owned(),
                 situation: "none is started".to_owned(),
-                next_step: "say `port start all`".to_owned(),
+                next_step: "use `port start all`".to_owned(),
             });
         }
         Ok(ports)
     }
 
-    /// Processors for so many threads: those asked for, else [those that are free](Chosen).
+    /// Returns the processors of the threads: the requested ones, else [free ones](Chosen).
     fn cpus(&self, settings: &Settings, threads: usize) -> Result<Vec<u32>, MeasureError> {
         if !settings.pinned {
             return Ok(Vec::new());
@@ -349,7 +351,7 @@ impl Forwarder {
             .as_ref()
             .is_none_or(|chosen| chosen.threads != threads)
         {
-            // What was taken before is free again for the choice.
+            // The locks of the last choice are released first.
             *chosen = None;
             *chosen = Some(Chosen::among(&usable, threads));
         }
@@ -358,10 +360,11 @@ impl Forwarder {
             .map_or_else(Vec::new, |chosen| chosen.cpus.clone()))
     }
 
-    /// Starts threads; `quiet` is how long nothing must have come for receive queues to count as empty.
+    /// Starts the threads. `quiet` is the time without arrivals after which receive queues count as
+    /// empty.
     ///
     /// # Errors
-    /// Why these settings cannot be.
+    /// [`MeasureError`] if the settings do not fit the ports, processors or memory.
     pub fn start(
         &mut self,
         settings: &Settings,
@@ -380,7 +383,7 @@ impl Forwarder {
             return Err(MeasureError::NotForwardable {
                 object: "forwarding".to_owned(),
                 situation: "it is running already".to_owned(),
-                next_step: "say `stop` first".to_owned(),
+                next_step: "use `stop` first".to_owned(),
             });
         }
         let places = self.places(settings)?;
@@ -392,12 +395,13 @@ impl Forwarder {
             self.check_interrupts(&places)?;
         }
         let threads = places.iter().map(|place| place.core + 1).max().unwrap_or(1);
-        // Before any queue is taken from its port, and before anybody waits for the others.
+        // Spawned before any queue is taken from its port, and before any thread waits at the
+        // barrier.
         let hired = hire(
             "forward",
             "forwarding",
             threads as usize,
-            |builder, work: Receiver<Work>| {
+            |builder, work: Receiver<ForwardTask>| {
                 let mode = settings.mode.clone();
                 let job = move || work.recv().ok().map(|work| mode.run(work));
                 spawn(builder, Box::new(job))
@@ -427,7 +431,7 @@ impl Forwarder {
             let own = places.iter().enumerate();
             let own = own.filter(|(_, place)| place.core == core);
             let control = Arc::default();
-            works.push(Work {
+            works.push(ForwardTask {
                 presence: Presence::new(&control, &barrier, self.polled_by(core, &places)),
                 cpu: own.clone().find_map(|(_, place)| place.cpu),
                 streams: own
@@ -462,14 +466,14 @@ impl Forwarder {
         };
         for (work, (give, thread)) in works.into_iter().zip(hired) {
             running.threads.push((Arc::clone(&work.control), thread));
-            // It does nothing but wait for it.
+            // The thread only waits for its work.
             let _ = give.send(work);
         }
         self.running = Some(running);
         Ok(places)
     }
 
-    /// Refuses frames that are made here and that a port does not send: cut, they would be others.
+    /// Rejects generated frames that a port cannot send: truncated ones would be different frames.
     fn check_length(
         &self,
         settings: &Settings,
@@ -483,15 +487,15 @@ impl Forwarder {
             if bytes > most {
                 return Err(MeasureError::OptionRefused {
                     option: format!("--txpkts {bytes}"),
-                    why: format!("{} sends frames of {most} bytes at most", port.url.short()),
-                    next_step: "give its URL a larger mtu=, or use shorter frames".to_owned(),
+                    why: format!("{} sends at most {most} bytes per frame", port.url.short()),
+                    next_step: "set a larger mtu= in its URL, or use shorter frames".to_owned(),
                 });
             }
         }
         Ok(())
     }
 
-    /// Refuses rates of queues that are not there: they would hold nothing back.
+    /// Rejects rates of queues that do not exist, which would have no effect.
     fn check_rates(&self, settings: &Settings) -> Result<(), MeasureError> {
         for rate in &settings.rates {
             let port = self.ports.get(rate.port as usize);
@@ -500,21 +504,22 @@ impl Forwarder {
                 return Err(MeasureError::NotForwardable {
                     object: format!("queue {} of port {}", rate.queue, rate.port),
                     situation: format!("a rate is set, and the port has {}", counted(queues)),
-                    next_step: format!("say `set port {} queue {} rate 0`", rate.port, rate.queue),
+                    next_step: format!("use `set port {} queue {} rate 0`", rate.port, rate.queue),
                 });
             }
         }
         Ok(())
     }
 
-    /// Frames that a mode may hold back for each of so many streams: half of the memory.
+    /// Returns the number of frames that a mode may hold back per stream: half of the memory,
+    /// divided.
     fn share(&self, streams: usize) -> u32 {
         let streams = u32::try_from(streams.max(1)).unwrap_or(u32::MAX);
         (self.memory.frames() / 2 / streams).max(1)
     }
 
-    /// Refuses a mode that may hold more frames than there is memory for: its queue would be shorter than was
-    /// asked for.
+    /// Rejects a mode that may hold more frames than the memory has: its queue would be shorter
+    /// than requested.
     fn check_room(&self, settings: &Settings, streams: usize) -> Result<(), MeasureError> {
         let (held, share) = (settings.mode.frames_held(), self.share(streams));
         if held <= share {
@@ -523,11 +528,9 @@ impl Forwarder {
         let needed = u64::from(held) * 2 * streams.max(1) as u64;
         Err(MeasureError::NotForwardable {
             object: format!("limit={held}"),
-            situation: format!(
-                "the memory has room for {share} frames on their way in each direction"
-            ),
+            situation: format!("the memory has space for {share} delayed frames in each direction"),
             next_step: format!(
-                "start the program with this mode (--mode) or with --total-num-mbufs {needed}, or say limit={share}"
+                "start the program with this mode (--mode) or with --total-num-mbufs {needed}, or use limit={share}"
             ),
         })
     }
@@ -543,7 +546,7 @@ impl Forwarder {
             {
                 return Err(MeasureError::OptionRefused {
                     option: "--idle interrupt".to_owned(),
-                    why: format!("`{}` has nothing to wait for", port.url.short()),
+                    why: format!("`{}` has no file descriptor to wait on", port.url.short()),
                     next_step: "use --idle sleep:50us, or packet:, xdp: and tap: ports".to_owned(),
                 });
             }
@@ -564,7 +567,7 @@ impl Forwarder {
         }
     }
 
-    /// Takes a stream's queues from their ports.
+    /// Takes the queues of a stream from their ports.
     fn stream(
         &mut self,
         number: usize,
@@ -597,20 +600,20 @@ impl Forwarder {
         Stream::new(receive, transmit, settings.burst, retry, facts)
     }
 
-    /// Stops the threads and takes the queues back; none when nothing runs.
+    /// Stops the threads and returns the queues to their ports; `None` if no threads run.
     pub fn stop(&mut self) -> Option<Outcome> {
         let mut running = self.running.take()?;
         for (control, _) in &running.threads {
             control.stop();
         }
-        // A thread waits for the kernel for a moment at most, and so do we.
+        // A thread waits in the kernel only briefly, so the joins are short.
         let mut trouble = None;
         let mut primed = 0;
-        let mut done = Vec::new();
+        let mut results = Vec::new();
         for (control, thread) in running.threads {
-            // One that a fault ended has told so, and its queues are gone.
-            done.push(thread.join().ok().flatten());
-            // Also of a thread that a fault ended.
+            // A thread that panicked has reported itself, and its queues are gone.
+            results.push(thread.join().ok().flatten());
+            // Also counted for a thread that panicked.
             primed += control.primed.load(Relaxed);
             let mut told = control
                 .trouble
@@ -618,14 +621,14 @@ impl Forwarder {
                 .unwrap_or_else(PoisonError::into_inner);
             trouble = trouble.or(told.take());
         }
-        // Threads that ended by themselves ended then.
-        let wall_ns = done.iter().flatten().map(|done| done.wall_ns).max();
+        // Threads that ended by themselves ended earlier.
+        let wall_ns = results.iter().flatten().map(|done| done.wall_ns).max();
         let bases = || running.places.iter().zip(&running.streams);
         let moved: Vec<_> = bases().map(|(place, base)| base.all(place)).collect();
         let shown: Vec<_> = bases().map(|(place, base)| base.shown(place)).collect();
         let (mut streams, mut cores) = (Vec::new(), Vec::new());
         let mut gone = Vec::new();
-        for (core, done) in (0..).zip(done) {
+        for (core, done) in (0..).zip(results) {
             let Some(done) = done else {
                 let own = running.places.iter().zip(&moved).enumerate();
                 let own = own.filter(|(_, (place, _))| place.core == core);
@@ -666,14 +669,14 @@ impl Forwarder {
             ..figures.clone()
         });
         let cpus: Vec<u32> = figures.cores.iter().filter_map(|core| core.cpu).collect();
-        // Others may lie where they like.
+        // Ports without streams may be on any node.
         let takes_part = |port: &&Port| {
             let of = |place: &StreamPlace| [place.rx_port, place.tx_port].contains(&port.number);
             running.places.iter().any(of)
         };
         let ports = self.ports.iter().filter(takes_part);
         let numa = Seats::of(ports.map(|port| &port.capabilities), &self.memory).doubt(&cpus);
-        // A port that lost a queue has to be opened again.
+        // A port that lost a queue must be reopened.
         for port in &mut self.ports {
             if gone.contains(&port.number) && port.is_started() {
                 port.stop();
@@ -689,7 +692,7 @@ impl Forwarder {
         })
     }
 
-    /// Names of the ports that a thread polls.
+    /// Returns the names of the ports that a thread polls.
     fn polled_by(&self, core: u32, places: &[StreamPlace]) -> String {
         let own = places.iter().filter(|place| place.core == core);
         let mut ports: Vec<u32> = own.flat_map(|p| [p.rx_port, p.tx_port]).collect();
@@ -717,13 +720,13 @@ impl Forwarder {
         }
     }
 
-    /// Takes over what only the kernel counts; for once an interval.
+    /// Reads the counters that only the kernel keeps; called once per interval.
     pub fn refresh(&mut self) {
-        /// How long a thread may take until it is asked again next time.
+        /// Time to wait for the threads; a late thread is requested again at the next call.
         const PATIENCE: Duration = Duration::from_millis(20);
         let Some(running) = &self.running else {
             for port in &mut self.ports {
-                // A port that stopped working says so when it is started.
+                // A port that failed reports the error at its next start.
                 let _ = port.refresh();
             }
             return;
@@ -750,7 +753,7 @@ impl Drop for Forwarder {
     }
 }
 
-/// The memory for these ports.
+/// Returns the memory plan for these ports.
 fn planned(urls: &[PortUrl], wish: &MemoryWish) -> Result<MemoryPlan, MeasureError> {
     let mut plan = memory_plan(urls);
     let queues = urls.iter().map(|url| url.common().queues.unwrap_or(1));
@@ -772,13 +775,13 @@ fn planned(urls: &[PortUrl], wish: &MemoryWish) -> Result<MemoryPlan, MeasureErr
         }
         Some(Err(_)) => Err(MeasureError::Unsupported {
             option: format!("--mbuf-size {wished}"),
-            why: format!("no frame has more than {} bytes", u16::MAX),
+            why: format!("a frame has at most {} bytes", u16::MAX),
             next_step: "use less, or --total-num-mbufs for more frames".to_owned(),
         }),
         None => Err(MeasureError::Unsupported {
             option: format!("--mbuf-size {wished}"),
             why: format!(
-                "ports send frames of {} bytes, {} are kept free in front, and a frame lies in one piece here",
+                "ports send frames of {} bytes with {} bytes of headroom, and a frame must fit into one buffer",
                 plan.frame_bytes, plan.headroom
             ),
             next_step: format!("use {needed} or more, or a smaller mtu= (--max-pkt-len)"),
@@ -786,13 +789,13 @@ fn planned(urls: &[PortUrl], wish: &MemoryWish) -> Result<MemoryPlan, MeasureErr
     }
 }
 
-/// `1 queue`, `2 queues`.
+/// Formats `1 queue`, `2 queues`.
 fn counted(queues: usize) -> String {
     let plural = if queues == 1 { "" } else { "s" };
     format!("{queues} queue{plural}")
 }
 
-/// Refuses to time frames where none goes straight through.
+/// Rejects residence times in modes that do not forward frames at once.
 fn check_residence(settings: &Settings) -> Result<(), MeasureError> {
     let mode = &settings.mode;
     if !settings.record_residence || mode.goes_through() {
@@ -801,24 +804,25 @@ fn check_residence(settings: &Settings) -> Result<(), MeasureError> {
     Err(MeasureError::Unsupported {
         option: "--latencystats".to_owned(),
         why: format!(
-            "mode {} ends, makes or holds frames: none goes straight through",
+            "mode {} consumes, generates or delays frames: none passes straight through",
             mode.name()
         ),
         next_step:
-            "use a mode that hands frames on (io, mac, macswap, 5tswap, icmpecho, csum), or \
-                    `linerate latency` through this one"
+            "use a mode that forwards frames (io, mac, macswap, 5tswap, icmpecho, csum), or \
+                    `linerate latency` through this forwarder"
                 .to_owned(),
     })
 }
 
-/// Refuses more memory than is free: the kernel would give it, and end some process when it is used.
+/// Rejects a memory of more than half of the free memory: the kernel would overcommit it, and kill
+/// a process when it is used.
 fn check_memory(plan: &MemoryPlan) -> Result<(), MeasureError> {
     let wanted = plan.slot_bytes() as u64 * u64::from(plan.frames);
     match crate::memory::available() {
         Some(free) if wanted > free / 2 => Err(MeasureError::NotForwardable {
             object: format!("memory for {} frames", plan.frames),
             situation: format!(
-                "{} are more than half of the {} that are free",
+                "{} is more than half of the {} that are free",
                 format_bytes(wanted),
                 format_bytes(free)
             ),
@@ -830,7 +834,7 @@ fn check_memory(plan: &MemoryPlan) -> Result<(), MeasureError> {
     }
 }
 
-fn core_figures(core: u32, done: &Done, places: &[StreamPlace]) -> ForwardCore {
+fn core_figures(core: u32, done: &ForwardTaskResult, places: &[StreamPlace]) -> ForwardCore {
     let wall = done.wall_ns.max(1) as f64;
     ForwardCore {
         core,

@@ -1,4 +1,4 @@
-//! Frames made here: Ethernet, IPv4 and UDP headers in front of zeros; and what modes look at in frames.
+//! Generated frames (Ethernet, IPv4 and UDP headers before zeros), and header access for modes.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -10,20 +10,20 @@ use linerate_port::checksum;
 
 use crate::generate::template as templates;
 
-/// Bytes of an Ethernet header.
+/// Length of an Ethernet header.
 pub const ETHERNET: usize = 14;
-/// Bytes of an IPv4 header without options (RFC 791).
+/// Length of an IPv4 header without options (RFC 791).
 pub const IPV4: usize = 20;
-/// Bytes of a UDP header (RFC 768).
+/// Length of a UDP header (RFC 768).
 pub const UDP: usize = 8;
-/// Bytes of all three.
+/// Length of all three headers.
 pub const HEADERS: usize = ETHERNET + IPV4 + UDP;
-/// What stands behind them in a frame of 64 bytes, as most are.
+/// Payload bytes of a frame of 64 bytes, the most common length.
 const SHORT: usize = 64 - HEADERS;
-/// Ethernet's shortest frame without its check sequence (IEEE 802.3).
+/// Minimum Ethernet frame length without FCS (IEEE 802.3).
 pub const SHORTEST: usize = 60;
 
-/// Where the checksum is in the IPv4 header.
+/// Offset of the checksum in the IPv4 header.
 const IP_SUM: usize = 10;
 
 /// An Ethernet address.
@@ -31,8 +31,8 @@ const IP_SUM: usize = 10;
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// The address of a port that has none, and of a peer that nobody named: locally administered
-    /// (IEEE 802c), with the port's number in it.
+    /// Default address of a port without an address and of an unconfigured peer: locally
+    /// administered (IEEE 802c), with the port number in it.
     #[must_use]
     pub const fn of_port(port: u32) -> Self {
         let [a, b, c, d] = port.to_be_bytes();
@@ -51,11 +51,11 @@ impl FromStr for Mac {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let refused = || format!("`{text}` is no Ethernet address: write 02:00:00:00:00:01");
+        let refused = || format!("`{text}` is not an Ethernet address: use 02:00:00:00:00:01");
         let mut address = [0; 6];
         let mut parts = text.split([':', '-']);
         for byte in &mut address {
-            // A sign is no digit, though numbers are read with one.
+            // `from_str_radix` accepts a sign, which is no digit.
             let is_byte = |part: &&str| {
                 (1..=2).contains(&part.len()) && part.bytes().all(|digit| digit.is_ascii_hexdigit())
             };
@@ -69,18 +69,16 @@ impl FromStr for Mac {
     }
 }
 
-/// What frames are made of.
+/// Contents of generated frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameSpec {
-    /// Bytes from the Ethernet header on, without check sequence.
+    /// Length from the Ethernet header on, without FCS.
     pub bytes: u16,
-    /// Source address. 198.18.0.0/15 is for benchmarks (RFC 2544, appendix C.2.2).
+    /// Source address, from 198.18.0.0/15 for benchmarks (RFC 2544, appendix C.2.2).
     pub source: Ipv4Addr,
-    /// Destination address.
     pub destination: Ipv4Addr,
     /// UDP source port; 9 is "discard" (RFC 863).
     pub source_port: u16,
-    /// UDP destination port.
     pub destination_port: u16,
 }
 
@@ -96,27 +94,28 @@ impl Default for FrameSpec {
     }
 }
 
-/// Frames of some flows, to be written many times: made by the generator's [template](templates), without
-/// a tag and with their checksums, so that writing one is copying.
+/// Frames of several flows, written many times: made by the generator's [template](templates),
+/// without a tag and with their checksums, so that each write is a copy.
 #[derive(Clone, Debug)]
 pub struct Flows {
-    /// Headers of all flows, one behind the other.
+    /// Concatenated headers of all flows.
     headers: Box<[[u8; HEADERS]]>,
     length: u16,
 }
 
-/// The address that tells flows apart.
+/// Address that differs between flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// The sender's.
+    /// Source address.
     Source,
-    /// The receiver's.
+    /// Destination address.
     Destination,
 }
 
 impl Flows {
-    /// Frames between two Ethernet addresses, of so many flows that differ in one address; they are at
-    /// least as long as their headers. At most [`templates::FLOWS_LIMIT`] flows.
+    /// Creates frames between two Ethernet addresses, of `flows` flows that differ in one IP
+    /// address. The frames are at least as long as their headers. At most
+    /// [`templates::FLOWS_LIMIT`] flows.
     #[must_use]
     pub fn new(spec: &FrameSpec, from: Mac, to: Mac, flows: u32, which: Which) -> Self {
         let length = spec.bytes.max(HEADERS as u16);
@@ -125,7 +124,8 @@ impl Flows {
             Which::Source => (range(spec.source, flows), spec.destination.to_string()),
             Which::Destination => (spec.source.to_string(), range(spec.destination, flows)),
         };
-        // Templates are of frames that a line carries; the lengths in the headers are those of what is written.
+        // Templates describe frames of valid Ethernet length; the length fields are those of the
+        // frame written here.
         let size =
             (u32::from(length) + u32::from(FCS_BYTES)).max(u32::from(templates::SHORTEST_BYTES));
         let plan = TemplatePlan {
@@ -165,25 +165,26 @@ impl Flows {
         }
     }
 
-    /// Bytes of a frame.
+    /// Returns the length of a frame.
     #[must_use]
     pub fn len(&self) -> u16 {
         self.length
     }
 
-    /// Never: there is a flow at least.
+    /// Returns false always: there is at least one flow.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.headers.is_empty()
     }
 
-    /// How many there are.
+    /// Returns the number of flows.
     #[must_use]
     pub fn flows(&self) -> u32 {
         self.headers.len() as u32
     }
 
-    /// Writes the headers of a flow below [`Flows::flows`] into a slot that holds a frame of its length already.
+    /// Writes the headers of a flow below [`Flows::flows`] into a slot that already holds a frame
+    /// of its length.
     #[inline]
     pub fn write_headers(&self, slot: &mut [u8], flow: u32) {
         slot[..HEADERS].copy_from_slice(&self.headers[flow as usize]);
@@ -194,7 +195,7 @@ impl Flows {
     pub fn write(&self, slot: &mut [u8], flow: u32) {
         self.write_headers(slot, flow);
         let content = &mut slot[HEADERS..];
-        // The shortest frames' content without a call, which would cost more than the bytes.
+        // The shortest frames are filled without a call, which would cost more than the bytes.
         match <&mut [u8; SHORT]>::try_from(&mut *content) {
             Ok(short) => *short = [0; SHORT],
             Err(_) => content.fill(0),
@@ -202,18 +203,18 @@ impl Flows {
     }
 }
 
-/// `198.18.0.1-198.18.0.4`; addresses end with the last one there is.
+/// Formats a range as `198.18.0.1-198.18.0.4`; it ends at the last IPv4 address at most.
 fn range(first: Ipv4Addr, count: u32) -> String {
     let first = first.to_bits().min(u32::MAX - (count - 1));
     let last = Ipv4Addr::from_bits(first + (count - 1));
     format!("{}-{last}", Ipv4Addr::from_bits(first))
 }
 
-/// Types of Ethernet frames that begin with a VLAN tag: 802.1Q and 802.1ad.
+/// Ethertypes of VLAN tags: 802.1Q and 802.1ad.
 const VLAN: [u16; 2] = [0x8100, 0x88a8];
 const IPV4_TYPE: u16 = 0x0800;
 
-/// Where what a frame carries begins, behind all of its VLAN tags, and of which type that is.
+/// Returns offset and ethertype of the network header, behind all VLAN tags.
 #[inline]
 #[must_use]
 pub fn carried(frame: &[u8]) -> Option<(usize, u16)> {
@@ -228,7 +229,7 @@ pub fn carried(frame: &[u8]) -> Option<(usize, u16)> {
     }
 }
 
-/// Where the IPv4 header of a frame is, with all of its bytes; none when it has no whole one.
+/// Returns the range of the IPv4 header with options; `None` if the frame has no complete one.
 #[inline]
 #[must_use]
 pub fn ipv4_header(frame: &[u8]) -> Option<Range<usize>> {
@@ -240,7 +241,7 @@ pub fn ipv4_header(frame: &[u8]) -> Option<Range<usize>> {
     (end >= at + IPV4 && frame.len() >= end).then_some(at..end)
 }
 
-/// Writes the checksum of the IPv4 header of a frame; false when it has none.
+/// Writes the checksum of the IPv4 header; returns false if the frame has none.
 pub fn write_ipv4_checksum(frame: &mut [u8]) -> bool {
     let Some(header) = ipv4_header(frame) else {
         return false;
@@ -252,7 +253,7 @@ pub fn write_ipv4_checksum(frame: &mut [u8]) -> bool {
     true
 }
 
-/// Whether the header's checksum is right: all its words sum to ones (RFC 1071).
+/// Returns whether the checksum of the IPv4 header is right: its words sum to all ones (RFC 1071).
 #[must_use]
 pub fn ipv4_checksum_holds(frame: &[u8]) -> Option<bool> {
     Some(checksum::sum(&frame[ipv4_header(frame)?]) == u16::MAX)
@@ -270,13 +271,14 @@ mod tests {
         frame
     }
 
-    /// As a Linux host sends it: 198.18.0.1:9 to 198.18.0.2:9, 22 bytes of zeros, checksums by hand.
+    /// Equal to the frame of a Linux host: 198.18.0.1:9 to 198.18.0.2:9, 22 zero bytes, checksums
+    /// computed by hand.
     #[test]
     fn a_frame_that_any_host_takes() {
         let bytes = one(&FrameSpec::default(), Mac::of_port(0), Mac::of_port(1));
         assert_eq!(bytes.len(), 64);
         assert_eq!(bytes[..12], [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0]);
-        // Do not fragment: such packets need no identification.
+        // Don't Fragment: such packets need no identification.
         let words = [
             0x4500u32, 0x0032, 0, 0x4000, 0x4011, 0xc612, 0x0001, 0xc612, 0x0002,
         ];
@@ -336,7 +338,7 @@ mod tests {
                 let mut again = frame.clone();
                 prop_assert!(checksum::complete(&mut again));
                 let sum = |frame: &[u8]| u16::from_be_bytes([frame[40], frame[41]]);
-                // 0 and 0xffff are one number in ones' complement.
+                // 0 and 0xffff are the same number in ones' complement.
                 let (kept, summed) = (sum(&frame), sum(&again));
                 prop_assert!(kept == summed || kept % 0xffff == summed % 0xffff);
                 addresses.insert(frame[at..at + 4].to_vec());

@@ -1,7 +1,8 @@
-//! Queues with somebody at the gate: a transmit queue that is held to a bit rate, and queues whose frames are
-//! described as they pass.
+//! Queue decorators: a transmit queue with a bit rate limit, and queues whose frames are described
+//! one by one.
 //!
-//! A loop over such queues is compiled for itself, so that all others pay nothing.
+//! The loop over decorated queues is compiled separately, so that undecorated queues have no
+//! overhead.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -23,23 +24,23 @@ use held::Held;
 mod describe;
 mod held;
 
-/// Bursts that may wait to be shown; what comes meanwhile is left out and counted.
+/// Maximum bursts of descriptions that wait to be printed; later ones are skipped and counted.
 const WAITING: usize = 32;
 
-/// Where descriptions of frames go.
+/// Sending end for descriptions of frames.
 #[derive(Clone)]
 pub(super) struct Teller {
     lines: SyncSender<String>,
     unseen: Arc<AtomicU64>,
 }
 
-/// Where they come out.
+/// Receiving end for descriptions of frames.
 pub(super) struct Told {
     lines: Receiver<String>,
     unseen: Arc<AtomicU64>,
 }
 
-/// Both ends.
+/// Creates both ends of a channel for descriptions.
 pub(super) fn telling() -> (Teller, Told) {
     let (lines, waiting) = sync_channel(WAITING);
     let unseen = Arc::<AtomicU64>::default();
@@ -55,14 +56,16 @@ pub(super) fn telling() -> (Teller, Told) {
 }
 
 impl Told {
-    /// What has come since it was asked last.
+    /// Returns the descriptions that have arrived since the last call.
     pub(super) fn read(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.lines.try_iter().take(WAITING).collect();
         match self.unseen.swap(0, Relaxed) {
             0 => {}
-            1 => lines.push("(1 packet passed faster than packets can be shown)".to_owned()),
+            1 => lines.push(
+                "(1 packet skipped: packets arrive faster than they can be printed)".to_owned(),
+            ),
             unseen => lines.push(format!(
-                "({unseen} packets passed faster than packets can be shown)"
+                "({unseen} packets skipped: packets arrive faster than they can be printed)"
             )),
         }
         lines
@@ -79,7 +82,7 @@ impl Teller {
     }
 }
 
-/// A queue whose frames are described.
+/// Describes the frames of a queue.
 struct Shown {
     port: u32,
     queue: u32,
@@ -106,34 +109,35 @@ impl Shown {
     }
 }
 
-/// A queue with somebody at its gate.
+/// Queue with an optional rate limit and optional descriptions.
 pub(super) struct Gated<Q> {
     queue: Q,
     shown: Option<Shown>,
     held: Option<Held>,
 }
 
-/// A transmit queue as the loop has it: with somebody at its gate, or without.
+/// Transmit queue of the loop, with or without decorators.
 pub(super) trait Outlet: Transmit + Into<AnyTransmit> {
-    /// Whether frames may wait at its gate: a loop over queues where none does asks for none.
+    /// True if frames may wait for a rate limit; the loop omits the calls otherwise.
     const HOLDS: bool = false;
 
-    /// Hands on those frames at the gate whose time has come.
+    /// Sends the waiting frames whose time has come.
     fn leave(&mut self, pool: &mut Pool) {
         let _ = pool;
     }
 
-    /// When the next of the frames at the gate may leave; none where none waits.
+    /// Returns the deadline of the next waiting frame; `None` if no frame waits.
     fn due(&self) -> Option<Nanos> {
         None
     }
 
-    /// Whether frames at the gate find nobody who takes them.
+    /// Returns whether the queue has accepted no waiting frame for long, so that its peer seems
+    /// gone.
     fn is_stuck(&self) -> bool {
         false
     }
 
-    /// Gives up on the frames at the gate; returns how many they were.
+    /// Frees the waiting frames; returns their number.
     fn end(&mut self, pool: &mut Pool) -> u64 {
         let _ = pool;
         0
@@ -143,7 +147,7 @@ pub(super) trait Outlet: Transmit + Into<AnyTransmit> {
 impl Outlet for AnyTransmit {}
 impl Outlet for RingTransmit {}
 
-/// Both queues of a stream as settings have them watched.
+/// Decorates both queues of a stream as the settings require.
 pub(super) fn gated(
     receive: AnyReceive,
     transmit: AnyTransmit,
@@ -212,7 +216,7 @@ impl Receive for Gated<AnyReceive> {
 }
 
 impl Gated<AnyTransmit> {
-    /// Takes frames into the ring at the gate, or straight into the queue where there is none.
+    /// Accepts frames into the ring of the rate limit, or sends them at once without a limit.
     fn accept(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
         let Some(held) = &mut self.held else {
             return self.queue.transmit(pool, burst);
@@ -230,7 +234,7 @@ impl Transmit for Gated<AnyTransmit> {
         let Some(shown) = &self.shown else {
             return self.accept(pool, burst);
         };
-        // Once they are taken they are no longer ours to look at.
+        // Sent frames belong to the port and can no longer be read.
         let frames = burst.frames().iter();
         let mut lines: Vec<String> = frames
             .map(|frame| describe::frame(shown.memory.bytes(frame), "Send", shown.queue))

@@ -1,4 +1,4 @@
-//! What a thread does when none of its streams had a frame.
+//! Behaviour of a thread when none of its streams had a frame.
 
 use std::io::Write;
 use std::os::fd::BorrowedFd;
@@ -9,13 +9,13 @@ use linerate_host::sys::clock;
 use linerate_host::sys::wait::{self, Epoll, Ready};
 use linerate_metric::forward::Idle;
 
-/// How long a thread waits for the kernel at most before it looks whether it is to stop.
+/// Maximum time for which a thread waits in the kernel before it checks for a stop.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Frames that are due sooner than this are waited for awake: a sleep would take longer.
+/// Frames due sooner than this are waited for without sleeping, because a sleep would take longer.
 const NEAR_NS: u64 = 80_000;
 
-/// A way of idling, ready to be used.
+/// Prepared method of idling.
 pub(super) enum Way {
     Spin,
     Yield,
@@ -23,16 +23,16 @@ pub(super) enum Way {
     Interrupt(Epoll),
 }
 
-/// A way of idling, and what it cost in time.
+/// Idling method with statistics of the time spent in it.
 pub(super) struct Idling {
     way: Way,
-    /// Times away from the ports, all of them and the longest.
+    /// Number, sum and maximum of the times during which ports were not polled.
     away: u64,
     away_ns: u64,
     longest_ns: u64,
 }
 
-/// What idling did to frames that came meanwhile.
+/// Delay that idling adds to frames which arrive meanwhile.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cost {
     pub(super) gap_ns: Option<u64>,
@@ -41,10 +41,10 @@ pub(super) struct Cost {
 }
 
 impl Idling {
-    /// Prepares it for these ports.
+    /// Prepares the method for these ports.
     ///
     /// # Errors
-    /// What the kernel says. That every port has something to wait for was asked before.
+    /// Error of the kernel. The caller has checked that each port has a handle to wait on.
     pub(super) fn new<'a>(
         idle: Idle,
         handles: impl Iterator<Item = Option<BorrowedFd<'a>>>,
@@ -72,13 +72,13 @@ impl Idling {
         }
     }
 
-    /// Whether the core is busy although there is nothing to do.
+    /// Returns whether the thread keeps its core busy while idle.
     pub(super) fn spins(&self) -> bool {
         matches!(self.way, Way::Spin)
     }
 
-    /// Idles once from now on, no longer than until `due`, when a frame leaves that a mode holds; `holds` without
-    /// `due` says that there is one, and not when.
+    /// Idles once, at most until `due`, the deadline of the first held frame. `holds` without `due`
+    /// means a held frame with an unknown deadline.
     pub(super) fn idle(&mut self, from: u64, holds: bool, due: Option<u64>) {
         let until = match due {
             Some(due) if due <= from + NEAR_NS => Some(from),
@@ -95,7 +95,7 @@ impl Idling {
             Way::Sleep(time_ns) => {
                 clock::sleep_until((from + time_ns).min(until.unwrap_or(u64::MAX)));
             }
-            // An error shows at the next receive, and only makes this wait shorter.
+            // An error shows at the next receive, and only shortens this wait.
             Way::Interrupt(epoll) => {
                 let patience = until.map_or(PATIENCE, |until| {
                     PATIENCE.min(Duration::from_nanos(until - from))
@@ -109,9 +109,10 @@ impl Idling {
         self.longest_ns = self.longest_ns.max(away);
     }
 
-    /// What it cost; `wake_ns` is what [`wake_ns`] found before the start.
+    /// Returns the delay; `wake_ns` is the result of [`wake_ns`] before the start.
     pub(super) fn cost(&self, wake_ns: Option<u64>) -> Cost {
-        // Whoever waits for the kernel is woken by what comes: the time away says nothing of it.
+        // A thread that waits in the kernel is woken by arriving frames: its waiting time adds no
+        // delay.
         let counts = self.away > 0 && !matches!(self.way, Way::Interrupt(_));
         Cost {
             gap_ns: counts.then(|| self.away_ns / self.away),
@@ -121,12 +122,12 @@ impl Idling {
     }
 }
 
-/// Wakes that are timed, and how long the thread sleeps before each.
+/// Number of measured wake-ups, and the sleep before each.
 const WAKES: usize = 9;
 const ASLEEP: Duration = Duration::from_millis(1);
 
-/// From when another thread writes to when this one, asleep in the kernel, runs: the median of a few.
-/// None where the kernel gives no pipe or thread.
+/// Measures the time from a write by another thread until this thread, asleep in the kernel, runs:
+/// the median of several wake-ups. Returns `None` if the kernel provides no pipe or thread.
 pub(super) fn wake_ns() -> Option<u64> {
     let (reader, mut writer) = std::io::pipe().ok()?;
     let written = AtomicU64::new(0);
@@ -175,7 +176,7 @@ mod tests {
         }
         let cost = idling.cost(None);
         assert!(cost.gap_ns >= Some(200_000) && cost.gap_max_ns >= cost.gap_ns);
-        // A frame that is due ends a sleep.
+        // The deadline of a frame ends a sleep.
         let mut idling = Idling::of(Way::Sleep(10_000_000_000));
         idling.idle(clock::now(), true, Some(clock::now() + 1_000_000));
         idling.idle(clock::now(), true, None);

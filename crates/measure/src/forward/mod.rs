@@ -1,11 +1,11 @@
-//! Forwarding: poll-mode threads that take frames from ports and hand them to others.
+//! Forwarding: poll-mode threads that receive frames from ports and send them to others.
 //!
-//! A [`Forwarder`] holds open ports. [`Forwarder::start`] deals their queues to threads as *streams*
-//! (a receive queue and the transmit queue that its frames go to) and runs one loop a thread, compiled
-//! for each [mode](modes); [`Forwarder::stop`] takes the queues back and says what was moved. What may be
-//! read meanwhile are the queues' own counters: the loop counts nothing twice.
+//! A [`Forwarder`] holds open ports. [`Forwarder::start`] assigns their queues to threads as
+//! *streams* (a receive queue and the transmit queue that its frames go to) and runs one loop per
+//! thread, compiled for each [mode](modes). [`Forwarder::stop`] takes the queues back and returns
+//! what was moved. The counters of the queues can be read meanwhile; the loop has none of its own.
 //!
-//! For generators: [`frame`] makes frames, [`stream`] is the loop's side of a pair of queues, and a
+//! For generators: [`frame`] makes frames, [`stream`] is the loop's view of a pair of queues, and a
 //! source of frames is a mode like the others.
 
 pub mod frame;
@@ -33,7 +33,7 @@ pub use engine::{Forwarder, MemoryWish, Outcome, Primed};
 pub use linerate_port::{
     BURST_FRAMES, CACHED_FRAMES, Cause, Onward, PortError, PortUrl, QueueTotals, kind::KINDS,
 };
-pub use modes::{MODES, ModeLine, ModeSpec};
+pub use modes::{MODES, ModeHelp, ModeSpec};
 pub use port::PortTotals;
 pub(crate) use port::{absences_since, xdp_facts};
 

@@ -1,4 +1,4 @@
-//! The table of modes: one file each, one line each.
+//! Table of the forwarding modes: one file and one line each.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,67 +6,66 @@ use std::str::FromStr;
 use super::mode::{
     csum, five_tuple_swap, flowgen, icmp_echo, io, link, mac, mac_swap, noisy, rx_only, tx_only,
 };
-use super::stream::{FromOptions, Mode, NoPlan};
-use super::worker::Work;
+use super::stream::{ForwardMode, FromOptions, NoPlan};
+use super::worker::ForwardTask;
 use linerate_port::Onward;
 
-/// A mode as help lists it.
+/// Description of a mode for the help.
 #[derive(Clone, Copy, Debug)]
-pub struct ModeLine {
-    /// Its name.
+pub struct ModeHelp {
     pub name: &'static str,
-    /// What it does.
+    /// Effect of the mode.
     pub about: &'static str,
-    /// Its options and what they do.
+    /// Options and their descriptions.
     pub options: &'static [(&'static str, &'static str)],
 }
 
 macro_rules! modes {
     ($($variant:ident $module:ident::$mode:ident $name:literal,)+) => {
-        /// Every mode, in the order help lists them.
-        pub const MODES: &[ModeLine] = &[$(ModeLine {
+        /// All modes, in the order of the help.
+        pub const MODES: &[ModeHelp] = &[$(ModeHelp {
             name: $name,
-            about: <$module::$mode as Mode>::ABOUT,
-            options: <<$module::$mode as Mode>::Plan as FromOptions>::HELP,
+            about: <$module::$mode as ForwardMode>::ABOUT,
+            options: <<$module::$mode as ForwardMode>::Plan as FromOptions>::HELP,
         }),+];
 
         /// A mode with its options.
         #[derive(Clone, Debug, PartialEq)]
         #[allow(missing_docs, reason = "each variant is a line of the table")]
-        pub enum ModeSpec { $($variant(<$module::$mode as Mode>::Plan)),+ }
+        pub enum ModeSpec { $($variant(<$module::$mode as ForwardMode>::Plan)),+ }
 
         impl ModeSpec {
-            /// Its name.
+            /// Returns the name of the mode.
             #[must_use]
             pub const fn name(&self) -> &'static str {
                 match self { $(Self::$variant(_) => $name),+ }
             }
 
-            /// Whether answers leave by the port that the question came in by.
+            /// Returns whether replies leave by the port that received the request.
             #[must_use]
-            pub const fn uses_own_port(&self) -> bool {
-                match self { $(Self::$variant(_) => <$module::$mode as Mode>::OWN_PORT),+ }
+            pub const fn replies_on_rx_port(&self) -> bool {
+                match self { $(Self::$variant(_) => <$module::$mode as ForwardMode>::REPLIES_ON_RX_PORT),+ }
             }
 
-            /// Whether it makes frames of its own.
+            /// Returns whether the mode generates frames.
             #[must_use]
             pub const fn makes_frames(&self) -> bool {
-                match self { $(Self::$variant(_) => <$module::$mode as Mode>::MAKES_FRAMES),+ }
+                match self { $(Self::$variant(_) => <$module::$mode as ForwardMode>::MAKES_FRAMES),+ }
             }
 
             fn options(&self) -> String {
                 match self { $(Self::$variant(plan) => plan.to_string()),+ }
             }
 
-            fn read(name: &str, options: &str) -> Option<Result<Self, String>> {
+            fn parse(name: &str, options: &str) -> Option<Result<Self, String>> {
                 match name {
                     $($name => Some(FromOptions::from_options(options).map(Self::$variant)),)+
                     _ => None,
                 }
             }
 
-            /// Runs a thread's work in this mode.
-            pub(super) fn run(&self, work: Work) -> super::worker::Done {
+            /// Runs the work of a thread in this mode.
+            pub(super) fn run(&self, work: ForwardTask) -> super::worker::ForwardTaskResult {
                 match self { $(Self::$variant(plan) => work.run::<$module::$mode>(plan)),+ }
             }
         }
@@ -88,7 +87,7 @@ modes! {
 }
 
 impl ModeSpec {
-    /// Where a loop in this mode takes what a port receives.
+    /// Returns the destination of the frames that a loop in this mode receives.
     #[must_use]
     pub fn onward(&self) -> Onward {
         match self {
@@ -98,7 +97,8 @@ impl ModeSpec {
         }
     }
 
-    /// Whether what is received leaves at once: the time in between is what forwarding costs.
+    /// Returns whether received frames leave at once, so that the time in between is the cost of
+    /// forwarding.
     #[must_use]
     pub fn goes_through(&self) -> bool {
         match self {
@@ -108,7 +108,8 @@ impl ModeSpec {
         }
     }
 
-    /// Frames that it may hold back for each stream, where that was asked for.
+    /// Returns the maximum number of frames that the mode holds back per stream, if the user set
+    /// one.
     #[must_use]
     pub fn frames_held(&self) -> u32 {
         match self {
@@ -140,9 +141,9 @@ impl FromStr for ModeSpec {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, options) = text.split_once(':').unwrap_or((text, ""));
-        Self::read(name, options).unwrap_or_else(|| {
+        Self::parse(name, options).unwrap_or_else(|| {
             let names: Vec<_> = MODES.iter().map(|mode| mode.name).collect();
-            Err(format!("`{name}` is no mode: {}", names.join(", ")))
+            Err(format!("`{name}` is not a mode: use {}", names.join(", ")))
         })
     }
 }

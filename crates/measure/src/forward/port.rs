@@ -1,4 +1,4 @@
-//! A port of the forwarder: its queues while nobody polls them, and its counters always.
+//! Port of the forwarder: its counters, and its queues while no thread polls them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,17 +13,17 @@ use linerate_port::{
 
 use super::frame::Mac;
 
-/// What a port has moved and lost since it was opened.
+/// Frames that a port has moved and dropped since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortTotals {
-    /// Received, all queues.
+    /// Receive counters, all queues.
     pub receive: QueueTotals,
-    /// Sent, all queues.
+    /// Transmit counters, all queues.
     pub transmit: QueueTotals,
 }
 
 impl PortTotals {
-    /// What was added since an earlier reading.
+    /// Returns the difference to an earlier reading.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {
@@ -32,7 +32,7 @@ impl PortTotals {
         }
     }
 
-    /// Both together.
+    /// Returns the sum of two readings.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -42,7 +42,7 @@ impl PortTotals {
     }
 }
 
-/// Queue totals as the record has them.
+/// Converts queue totals to the form of the record.
 pub(super) fn figures(totals: QueueTotals) -> QueueFigures {
     let drops = Cause::ALL
         .iter()
@@ -58,7 +58,7 @@ pub(super) fn figures(totals: QueueTotals) -> QueueFigures {
     }
 }
 
-/// How an AF_XDP socket is bound, as the record has it.
+/// Converts the binding of an AF_XDP socket to the form of the record.
 pub(crate) fn xdp_facts(binding: &XdpBinding) -> XdpFacts {
     XdpFacts {
         mode: if binding.native { "native" } else { "generic" }.to_owned(),
@@ -71,7 +71,7 @@ pub(crate) fn xdp_facts(binding: &XdpBinding) -> XdpFacts {
     }
 }
 
-/// Times without a process at the other end of a queue, of those that a run has which began then.
+/// Returns the times without a peer at a queue that overlap a run which began at `began`.
 pub(crate) fn absences_since(receive: &AnyReceive, began: Instant) -> Vec<PeerAbsence> {
     let since = |time: Instant| {
         let since = time.saturating_duration_since(began);
@@ -87,7 +87,7 @@ pub(crate) fn absences_since(receive: &AnyReceive, began: Instant) -> Vec<PeerAb
         .collect()
 }
 
-/// One queue pair.
+/// Queue pair of a port.
 pub(super) struct Queue {
     pub(super) receive: Option<AnyReceive>,
     pub(super) transmit: Option<AnyTransmit>,
@@ -104,22 +104,22 @@ impl Queue {
     }
 }
 
-/// A port.
+/// Port of the forwarder.
 pub(super) struct Port {
     pub(super) number: u32,
     pub(super) url: PortUrl,
     pub(super) queues: Vec<Queue>,
     pub(super) capabilities: Capabilities,
-    /// What earlier openings moved.
+    /// Totals of earlier openings.
     before: PortTotals,
-    /// What `clear` hides, and the same of each queue.
+    /// Totals at the last `clear`, of the port and of each queue.
     cleared: PortTotals,
     cleared_queues: Vec<PortTotals>,
-    /// Whether its number is free for another.
+    /// True if the port is detached and its number is free.
     pub(super) is_detached: bool,
-    /// Whether its interface is to receive frames for any address, where it may be asked to.
+    /// Requested promiscuous mode of the interface, where it can be set.
     promiscuous: bool,
-    /// When the last run began, and whether there was a carrier then.
+    /// Start of the last run, and the carrier at that time.
     began: Instant,
     carrier: Option<bool>,
 }
@@ -155,13 +155,13 @@ impl Port {
         })
     }
 
-    /// A run begins.
+    /// Records the start of a run.
     pub(super) fn begin(&mut self) {
         self.began = Instant::now();
         self.carrier = self.capabilities.has_carrier();
     }
 
-    /// Times within the run without a process at the other end, of the queue that had the most.
+    /// Returns the times without a peer in the run, of the queue that had the most.
     fn absences(&self) -> Vec<PeerAbsence> {
         let queues = self
             .queues
@@ -171,34 +171,33 @@ impl Port {
         queues.max_by_key(Vec::len).unwrap_or_default()
     }
 
-    /// Closes its queues.
     pub(super) fn stop(&mut self) {
         self.before = self.totals();
         self.queues.clear();
         self.cleared_queues.clear();
-        // Or its interface would stay as a port wants it that nobody has any more.
+        // Otherwise the setting would outlive the port.
         self.capabilities.promiscuous = None;
     }
 
-    /// Whether it is open.
+    /// Returns whether the port is open.
     pub(super) fn is_started(&self) -> bool {
         !self.queues.is_empty()
     }
 
-    /// Opens its queues again.
+    /// Reopens the queues.
     pub(super) fn start(&mut self, memory: &Memory) -> Result<(), PortError> {
         let again = Self::open(self.number, &self.url, memory)?;
         self.queues = again.queues;
         self.capabilities = again.capabilities;
         if let Some(promiscuous) = &self.capabilities.promiscuous {
-            // An interface that is gone says so where frames are asked of it.
+            // An interface that is gone reports the error when it is polled.
             let _ = promiscuous.set(self.promiscuous);
         }
         Ok(())
     }
 
-    /// Has its interface receive frames for any address, or for its own; none where it has no interface that
-    /// could leave frames out.
+    /// Sets promiscuous mode of the interface; `None` if the port has no interface with such a
+    /// mode.
     pub(super) fn set_promiscuous(&mut self, on: bool) -> Option<std::io::Result<()>> {
         let switch = self.capabilities.promiscuous.as_ref()?;
         let done = switch.set(on);
@@ -208,7 +207,7 @@ impl Port {
         Some(done)
     }
 
-    /// What each of its queues moved since the port was cleared or opened.
+    /// Returns the totals of each queue since the port was cleared or opened.
     pub(super) fn queues_shown(&self) -> Vec<PortTotals> {
         let queues = self.queues.iter().enumerate();
         queues
@@ -219,14 +218,14 @@ impl Port {
             .collect()
     }
 
-    /// Its own address, or one made from its number.
+    /// Returns the Ethernet address of the port, or one derived from its number.
     pub(super) fn address(&self) -> Mac {
         self.capabilities
             .address
             .map_or(Mac::of_port(self.number), Mac)
     }
 
-    /// All that it ever moved.
+    /// Returns the totals over all openings.
     pub(super) fn totals(&self) -> PortTotals {
         let mut totals = self.before;
         for queue in &self.queues {
@@ -236,7 +235,7 @@ impl Port {
         totals
     }
 
-    /// What it moved since it was cleared.
+    /// Returns the totals since the last clear.
     pub(super) fn shown(&self) -> PortTotals {
         self.totals().since(self.cleared)
     }
@@ -246,12 +245,12 @@ impl Port {
         self.cleared_queues = self.queues.iter().map(Queue::totals).collect();
     }
 
-    /// Takes over what only the kernel counts, while nobody polls.
+    /// Reads the counters that only the kernel keeps, while no thread polls the queues.
     pub(super) fn refresh(&mut self) -> Result<(), PortError> {
         let mut first = Ok(());
         for queue in &mut self.queues {
             if let (Some(receive), Some(transmit)) = (&mut queue.receive, &mut queue.transmit) {
-                // Whatever one says, the others are asked too.
+                // After an error the other queues are still refreshed.
                 first = first.and(receive.refresh());
                 first = first.and(transmit.refresh());
             }
@@ -259,8 +258,8 @@ impl Port {
         first
     }
 
-    /// Throws away what waits in its receive queues until nothing has come for `quiet`; returns how many
-    /// frames that were. A port that never falls silent is left after [`FLUSH_LIMIT`].
+    /// Drops the frames in the receive queues until none has arrived for `quiet`; returns their
+    /// number. Ends after [`FLUSH_LIMIT_NS`] on a port that never stops receiving.
     pub(super) fn flush(&mut self, pool: &mut Pool, quiet: Duration) -> u64 {
         if self.capabilities.replays {
             return 0;
@@ -298,7 +297,7 @@ impl Port {
         flushed
     }
 
-    /// The port as the record has it, with what it moved since `base`.
+    /// Returns the port in the form of the record, with its totals since `base`.
     pub(super) fn record(&self, base: PortTotals) -> ForwardPort {
         let moved = self.totals().since(base);
         ForwardPort {
@@ -335,10 +334,11 @@ impl Port {
     }
 }
 
-/// Empty polls in a row after which a queue counts as empty.
+/// Number of empty polls in a row after which a queue counts as empty.
 const EMPTY_POLLS: u32 = 8;
-/// Longest time for one queue: ports that make frames themselves never fall silent.
+/// Maximum time for one queue: ports that generate frames never become silent.
 const FLUSH_LIMIT_NS: u64 = 50_000_000;
-/// Polls after which that holds: more than any ring has bursts. Time alone also goes by while another thread has
-/// the processor, and what was left then would circulate on.
+/// Number of polls before the time limit applies: more than any ring has bursts. While another
+/// thread has the processor, time passes without polls, and frames left in the ring would circulate
+/// in the run.
 const FLUSH_POLLS: u32 = 1024;

@@ -1,9 +1,9 @@
-//! Which processors threads are pinned to, where nobody says it: the last ones that are free. The first
-//! one takes most machines' interrupts.
+//! Choice of processors for pinned threads, if the user gives none: the last free ones, because the
+//! first handles the interrupts on most hosts.
 //!
-//! Two forwarders that both took the last one would wait for each other, a time slice for each burst.
-//! So each looks how busy processors are, and locks those that it takes for the others to see: a lock
-//! on a directory of the kernel's own, which leaves nothing behind.
+//! Two forwarders on the same processor would wait a time slice for each other with each burst. So
+//! each forwarder samples the load of the processors, and locks the chosen ones against other
+//! forwarders. The lock is on a sysfs directory of the processor, which leaves no trace.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,25 +11,25 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 
-/// How long processors are watched: a few ticks of the kernel's accounting.
+/// Time over which the load is sampled: a few ticks of the kernel's accounting.
 const WATCHED: Duration = Duration::from_millis(50);
-/// A processor that works for more of that time belongs to somebody.
+/// Load from which on a processor counts as busy.
 const BUSY: f64 = 0.5;
 
-/// Processors that were chosen.
+/// Processors chosen for the threads.
 #[derive(Debug, Default)]
 pub(super) struct Chosen {
-    /// For so many threads.
+    /// Number of threads for which they were chosen.
     pub(super) threads: usize,
-    /// One for each; empty where there are fewer of them than threads: pinning would only choose which
-    /// of the threads wait.
+    /// One per thread; empty if there are fewer than threads: pinning would then only decide which
+    /// of the threads waits.
     pub(super) cpus: Vec<u32>,
-    /// What keeps others off.
+    /// Locks against other forwarders.
     _locks: Vec<File>,
 }
 
 impl Chosen {
-    /// Chooses among those that this process may use.
+    /// Chooses among the processors that this process may use.
     pub(super) fn among(usable: &[u32], threads: usize) -> Self {
         if usable.len() < threads {
             return Self {
@@ -37,7 +37,7 @@ impl Chosen {
                 ..Self::default()
             };
         }
-        // Without a choice there is nothing to look at.
+        // Without a choice the load is irrelevant.
         let busy = match usable.len() == threads {
             true => BTreeMap::new(),
             false => busy(),
@@ -60,8 +60,8 @@ impl Chosen {
     }
 }
 
-/// The last ones that are neither busy nor taken; where these are too few, of the rest those that are
-/// not taken, and then any. In ascending order.
+/// Chooses the last processors that are neither busy nor locked. If there are too few, busy ones
+/// follow, and then locked ones. Returns them in ascending order.
 fn choose(
     usable: &[u32],
     threads: usize,
@@ -88,7 +88,7 @@ fn choose(
 enum Lock {
     Ours(File),
     Taken,
-    /// This kernel shows no such directory.
+    /// The kernel provides no such directory.
     Unknown,
 }
 
@@ -103,7 +103,8 @@ fn locked(cpu: u32) -> Lock {
     }
 }
 
-/// Share of the last moment for which each processor worked; empty where the kernel does not tell.
+/// Returns the fraction of the last moment that each processor was busy; empty if the kernel does
+/// not report it.
 fn busy() -> BTreeMap<u32, f64> {
     let read = || std::fs::read_to_string("/proc/stat").map(|text| times(&text));
     let Ok(before) = read() else {
@@ -122,13 +123,13 @@ fn busy() -> BTreeMap<u32, f64> {
     after.iter().filter_map(share).collect()
 }
 
-/// Ticks of each processor in `/proc/stat`: all, and those without work.
+/// Parses the ticks of each processor in `/proc/stat`: total and idle.
 fn times(text: &str) -> BTreeMap<u32, (u64, u64)> {
     let line = |line: &str| {
         let mut words = line.split_ascii_whitespace();
         let cpu = words.next()?.strip_prefix("cpu")?.parse().ok()?;
         let ticks: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
-        // user, nice, system, idle, iowait, irq, softirq, steal; guests are in user.
+        // user, nice, system, idle, iowait, irq, softirq, steal; guest time is included in user.
         let idle = ticks.get(3)? + ticks.get(4).copied().unwrap_or(0);
         Some((cpu, (ticks.iter().take(8).sum(), idle)))
     };
@@ -145,11 +146,11 @@ mod tests {
         let busy = |list: &[(u32, f64)]| list.iter().copied().collect::<BTreeMap<_, _>>();
         let none = busy(&[]);
         assert_eq!(choose(&[0, 1, 2, 3], 2, &none, &mut { all }), [2, 3]);
-        // One that works is left alone, and so is one that somebody took.
+        // A busy processor and a locked one are not chosen.
         let works = busy(&[(3, 0.99), (2, 0.1)]);
         assert_eq!(choose(&[0, 1, 2, 3], 2, &works, &mut { all }), [1, 2]);
         assert_eq!(choose(&[0, 1], 1, &none, &mut |cpu| cpu != 1), [0]);
-        // Where all are taken the last one has to do.
+        // If all are locked, the last one is chosen.
         assert_eq!(choose(&[0, 1], 1, &none, &mut |_| false), [1]);
         let works = busy(&[(0, 1.0), (1, 1.0)]);
         assert_eq!(choose(&[0, 1], 1, &works, &mut { all }), [1]);
@@ -164,7 +165,7 @@ mod tests {
         }
         let one = Chosen::among(&cpus, 1);
         let other = Chosen::among(&cpus, 1);
-        // Other tests may hold the rest of them.
+        // Other tests may hold the other processors.
         assert!(one.cpus != other.cpus || matches!(locked(one.cpus[0]), Lock::Taken));
     }
 

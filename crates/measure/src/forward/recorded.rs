@@ -1,8 +1,8 @@
-//! What is recorded of a stream on demand: sizes of bursts, cycles of polls that gave frames, and how long frames
-//! are in the forwarder.
+//! Optional figures of a stream: burst sizes, cycles of polls that returned frames, and the
+//! residence time of frames in the forwarder.
 //!
-//! The thread that forwards writes, with plain stores, and anybody reads while it runs; one figure may be a poll
-//! ahead of another.
+//! The forwarding thread writes with plain stores while other threads read. A reader may see one
+//! figure a poll ahead of another.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
@@ -17,22 +17,22 @@ fn add(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Relaxed) + more, Relaxed);
 }
 
-/// The record of a stream. Aligned as counters of queues are, so that no two share a line.
+/// Recorder of a stream. Aligned like the counters of queues, so that no two share a cache line.
 #[repr(align(128))]
 #[derive(Debug)]
 pub(super) struct Recorded {
     counts_bursts: bool,
     counts_cycles: bool,
-    /// Two more looks at the clock a poll.
+    /// Costs two more clock reads per poll.
     times_frames: bool,
-    /// Polls by what they gave, none included.
+    /// Number of polls by the number of frames returned, 0 included.
     bursts: [AtomicU64; BURST_FRAMES + 1],
     cycles: AtomicU64,
     handled: AtomicU64,
     times: Times,
-    /// The same since somebody had it counted from zero; nobody pays for it before.
+    /// Times since the last clear; written only after a clear.
     recent: Times,
-    /// Whether anybody had, and whether it is still to begin: one of [`NEVER`], [`ASKED`] and [`BEGUN`].
+    /// State of the last clear: [`NEVER`], [`ASKED`] or [`BEGUN`].
     cleared: AtomicU8,
 }
 
@@ -40,7 +40,7 @@ const NEVER: u8 = 0;
 const ASKED: u8 = 1;
 const BEGUN: u8 = 2;
 
-/// What it showed at some moment.
+/// Values of the counters at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sample {
     bursts: [u64; BURST_FRAMES + 1],
@@ -49,7 +49,7 @@ pub(super) struct Sample {
 }
 
 impl Recorded {
-    /// A record of what settings ask for; none where they ask for nothing.
+    /// Creates a recorder for the figures that the settings require; `None` if they require none.
     pub(super) fn wanted(settings: &Settings) -> Option<Self> {
         let recorded = Self {
             counts_bursts: settings.record_bursts,
@@ -66,13 +66,13 @@ impl Recorded {
         any.then_some(recorded)
     }
 
-    /// Whether the time that frames spend in the forwarder is wanted.
+    /// Returns whether residence times are recorded.
     #[inline]
     pub(super) fn times_frames(&self) -> bool {
         self.times_frames
     }
 
-    /// Takes how long frames of a poll were inside.
+    /// Records the residence time of the frames of a poll.
     #[inline]
     pub(super) fn stayed(&self, ns: u64) {
         self.times.take(ns);
@@ -83,14 +83,14 @@ impl Recorded {
 
     #[inline(never)]
     fn stayed_since(&self, ns: u64) {
-        // Its owner begins anew, or one would clear what the other writes.
+        // The writing thread resets: otherwise two threads would write the same counters.
         if self.cleared.swap(BEGUN, Relaxed) == ASKED {
             self.recent.reset();
         }
         self.recent.take(ns);
     }
 
-    /// Takes what a poll gave, how many frames were handled, and in how many cycles.
+    /// Records the frames received and handled by a poll, and its cycles.
     #[inline]
     pub(super) fn polled(&self, received: u64, handled: usize, cycles: u64) {
         let size = usize::try_from(received).map_or(BURST_FRAMES, |size| size.min(BURST_FRAMES));
@@ -101,7 +101,7 @@ impl Recorded {
         }
     }
 
-    /// What it shows now.
+    /// Returns the present values.
     pub(super) fn sample(&self) -> Sample {
         Sample {
             bursts: self.bursts.each_ref().map(|count| count.load(Relaxed)),
@@ -110,7 +110,7 @@ impl Recorded {
         }
     }
 
-    /// Writes what was recorded into a stream's figures.
+    /// Writes the figures since the start into the figures of a stream.
     pub(super) fn all_into(&self, stream: &mut ForwardStream) {
         self.write(&self.sample(), stream);
         if self.times_frames {
@@ -118,17 +118,17 @@ impl Recorded {
         }
     }
 
-    /// The same for what was added since an earlier sample.
+    /// Writes the figures since an earlier sample.
     pub(super) fn later_into(&self, earlier: &Sample, stream: &mut ForwardStream) {
         self.write(&self.sample().since(earlier), stream);
         if self.times_frames {
-            // Until a frame comes nothing was begun anew.
+            // Until a frame arrives, the times are not reset.
             let found = self.recent.found();
             stream.residence = found.filter(|_| self.cleared.load(Relaxed) == BEGUN);
         }
     }
 
-    /// Times are kept from zero on as well, beside those of the whole run: extremes cannot be parted later.
+    /// Starts separate times from now on, because minimum and maximum cannot be split later.
     pub(super) fn clear(&self) {
         self.cleared.store(ASKED, Relaxed);
     }
@@ -156,7 +156,8 @@ impl Sample {
     }
 }
 
-/// Times of polls that found frames: from before the poll until the transmit queue has them.
+/// Residence times of polls that returned frames: from before the poll until the transmit queue has
+/// the frames.
 #[derive(Debug, Default)]
 struct Times {
     polls: AtomicU64,
@@ -164,12 +165,12 @@ struct Times {
     min_ns: AtomicU64,
     max_ns: AtomicU64,
     last_ns: AtomicU64,
-    /// Sixteen times the jitter, as RFC 3550 (appendix A.8) keeps it.
+    /// Jitter times 16, as computed in RFC 3550 (appendix A.8).
     jitter_16: AtomicU64,
 }
 
 impl Times {
-    /// Takes the time of a poll.
+    /// Records the time of a poll.
     fn take(&self, ns: u64) {
         let min = match self.polls.load(Relaxed) {
             0 => ns,
@@ -189,7 +190,7 @@ impl Times {
         add(&self.polls, 1);
     }
 
-    /// Nothing was taken.
+    /// Resets all counters.
     fn reset(&self) {
         let all = [
             &self.polls,
@@ -202,7 +203,7 @@ impl Times {
         all.into_iter().for_each(|count| count.store(0, Relaxed));
     }
 
-    /// As the record has it; none where no poll found a frame.
+    /// Returns the times in the form of the record; `None` if no poll returned a frame.
     fn found(&self) -> Option<Residence> {
         let polls = self.polls.load(Relaxed);
         Some(Residence {
@@ -231,17 +232,17 @@ mod tests {
             (found.polls, found.min_ns, found.mean_ns, found.max_ns),
             (3, 100, 200, 300)
         );
-        // 200 apart for ever: the jitter comes to that.
+        // A constant difference of 200: the jitter converges to it.
         let times = Times::default();
         (0..1000).for_each(|at| times.take(100 + at % 2 * 200));
         assert!(times.found().unwrap().jitter_ns.abs_diff(200) <= 1);
-        // Never apart: none.
+        // No difference: no jitter.
         let times = Times::default();
         (0..9).for_each(|_| times.take(7));
         assert_eq!(times.found().unwrap().jitter_ns, 0);
     }
 
-    /// Extremes of before a `clear` are those of the run alone.
+    /// Minimum and maximum before a `clear` belong to the figures of the run only.
     #[test]
     fn times_begin_anew_with_a_clear() {
         let recorded = Recorded::wanted(&Settings {
@@ -291,7 +292,7 @@ mod tests {
             let counted = |stream: &ForwardStream| stream.bursts.iter().sum::<u64>();
             let want = if bursts { (3, 1) } else { (0, 0) };
             assert_eq!((counted(&all), counted(&later)), want);
-            // Polls that gave nothing cost no frame anything.
+            // Polls without frames add no cycles.
             let want = (cycles.then_some(30.0), cycles.then_some(10.0));
             assert_eq!((all.cycles_per_packet, later.cycles_per_packet), want);
             assert_eq!(all.residence, None);

@@ -1,4 +1,4 @@
-//! A run of the forwarder for some time, and its record.
+//! Timed run of the forwarder, and its record.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -19,14 +19,14 @@ use super::port::PortTotals;
 use super::settings::Settings;
 use crate::MeasureError;
 
-/// What all ports moved within a stretch of a run.
+/// Totals of all ports over one interval of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// From here on, counted from the start of the run.
+    /// Start, relative to the start of the run.
     pub start_ns: u64,
-    /// To here.
+    /// End, relative to the start of the run.
     pub end_ns: u64,
-    /// By port.
+    /// Totals by port.
     pub ports: Vec<PortTotals>,
 }
 
@@ -36,19 +36,19 @@ impl Reading {
         all.fold(QueueTotals::default(), QueueTotals::plus)
     }
 
-    /// Received at all ports.
+    /// Returns the sum of the frames received at all ports.
     #[must_use]
     pub fn received(&self) -> QueueTotals {
         self.sum(|port| port.receive)
     }
 
-    /// Sent from all ports.
+    /// Returns the sum of the frames sent from all ports.
     #[must_use]
     pub fn sent(&self) -> QueueTotals {
         self.sum(|port| port.transmit)
     }
 
-    /// The stretch as the record has it.
+    /// Returns the interval in the form of the record.
     #[must_use]
     pub fn interval(&self, number: u64) -> Interval {
         let (received, sent) = (self.received(), self.sent());
@@ -77,75 +77,74 @@ impl Reading {
     }
 }
 
-/// How long a run lasts and how often it is looked at.
+/// Durations of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// Its length; none: until somebody stops it.
+    /// Duration of the run; `None`: until it is stopped.
     pub duration: Option<Duration>,
-    /// Length of an interval.
     pub interval: Duration,
-    /// Nothing must have come for so long for receive queues to count as empty before the start.
+    /// Time without arrivals after which receive queues count as empty before the start.
     pub quiet: Duration,
 }
 
-/// What a run tells while it lasts.
+/// Event of a run in progress.
 #[derive(Debug)]
 pub enum Told<'a> {
-    /// Threads forward: who carries what.
+    /// The threads forward; lists the routes of the streams.
     Started(&'a [StreamPlace]),
-    /// First frames are in circulation: how many.
+    /// The first frames are in circulation.
     Primed(Primed),
-    /// An interval is over.
+    /// An interval has ended.
     Interval(&'a Reading),
 }
 
-/// What a run gave.
+/// Result of a run.
 #[derive(Debug)]
 pub struct Ran {
-    /// When threads began to forward.
+    /// Time at which the threads started to forward.
     pub started: Timestamp,
-    /// How streams were dealt to threads, those that died included.
+    /// Assignment of streams to threads, including threads that panicked.
     pub places: Vec<StreamPlace>,
-    /// All figures.
     pub figures: ForwardFigures,
-    /// The series.
+    /// Totals by interval.
     pub readings: Vec<Reading>,
-    /// Whether somebody stopped it before its time.
+    /// True if the run was stopped early.
     pub interrupted: bool,
-    /// Why a port stopped working, if one did.
+    /// Error that stopped a port.
     pub trouble: Option<PortError>,
-    /// That ports, memory and threads sit on several NUMA nodes.
+    /// Caveat about ports, memory and threads on different NUMA nodes.
     pub numa: Option<Doubt>,
 }
 
 impl Ran {
-    /// The least that a thread had of its processor.
+    /// Returns the smallest fraction of its processor that a thread received.
     #[must_use]
     pub fn least_share(&self) -> f64 {
         let shares = self.figures.cores.iter().map(|core| core.cpu_share);
         shares.fold(1.0, f64::min)
     }
 
-    /// Whether something else ran on the processors of threads that never sleep.
+    /// Returns whether other work ran on the processors of spinning threads.
     #[must_use]
     pub fn is_disturbed(&self, settings: &Settings) -> bool {
         settings.idle == Idle::Spin && self.least_share() < WHOLE_CORE
     }
 }
 
-/// How often a run looks whether its ports are read to their end.
+/// Interval at which a run checks whether its ports have been read to their end.
 const LOOK: Duration = Duration::from_millis(100);
-/// The same until it is known how many frames circulate, which a few milliseconds show.
+/// That interval until the number of circulating frames is known, which takes a few milliseconds.
 const PRIMING: Duration = Duration::from_millis(5);
 
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Forwards until the time is over, `stop` is set, all ports are read to their end, or one fails.
+/// Forwards until the time has passed, `stop` is set, all ports have been read to their end, or a
+/// port fails.
 ///
 /// # Errors
-/// Why it could not start.
+/// Error that prevents the start.
 pub fn run(
     forwarder: &mut Forwarder,
     settings: &Settings,
@@ -159,7 +158,7 @@ pub fn run(
     let end = times.duration.map(|time| began.saturating_add(nanos(time)));
     let step = nanos(times.interval).max(1);
     let mut readings: Vec<Reading> = Vec::new();
-    // Threads may have moved much since they began.
+    // Threads may have moved many frames since they started.
     let (mut before, mut from) = (forwarder.totals_at_start(), began);
     let mut last_before = before.clone();
     let mut next = began + step;
@@ -175,7 +174,7 @@ pub fn run(
         let is_stopped = stop.load(Relaxed) || forwarder.has_ended() || forwarder.is_troubled();
         let mut outcome = None;
         if is_over || is_stopped {
-            // Before the last look, or what threads still move would be in no interval.
+            // Stop before the last reading: frames moved after it would belong to no interval.
             outcome = forwarder.stop();
         }
         if now >= next || is_over || is_stopped {
@@ -188,7 +187,7 @@ pub fn run(
                 end_ns: at - began,
                 ports: ports.map(|(now, before)| now.since(*before)).collect(),
             };
-            // Too short a rest says nothing by itself: it belongs to the interval before.
+            // A very short rest gives no useful rates: it is added to the interval before it.
             let is_rest = reading.end_ns - reading.start_ns < step / 10;
             match readings.last_mut().filter(|_| is_rest) {
                 None => {
@@ -210,7 +209,7 @@ pub fn run(
         }
         if is_over || is_stopped {
             let Some(outcome) = outcome else {
-                unreachable!("it was started above, and nobody else stops it");
+                unreachable!("it was started above, and only this function stops it");
             };
             return Ok(Ran {
                 started,
@@ -228,7 +227,7 @@ pub fn run(
     }
 }
 
-/// The record of a run.
+/// Makes the record of a run.
 #[must_use]
 pub fn record(urls: &[PortUrl], settings: &Settings, times: &Times, ran: Ran) -> Record {
     let plan = plan(urls, settings, times, &ran.places);
@@ -249,14 +248,14 @@ pub fn record(urls: &[PortUrl], settings: &Settings, times: &Times, ran: Ran) ->
     }
 }
 
-/// The processor of each thread, where it was kept on one.
+/// Returns the processor of each thread, if it is pinned.
 fn cores_of(places: &[StreamPlace]) -> Vec<Option<u32>> {
     let cores: BTreeMap<u32, Option<u32>> =
         places.iter().map(|place| (place.core, place.cpu)).collect();
     cores.into_values().collect()
 }
 
-/// The plan of a run whose streams are dealt to threads like this.
+/// Returns the plan of a run with these stream routes.
 #[must_use]
 pub fn plan(urls: &[PortUrl], settings: &Settings, times: &Times, places: &[StreamPlace]) -> Plan {
     let names: Vec<String> = urls.iter().map(ToString::to_string).collect();
@@ -293,7 +292,7 @@ fn summary(settings: &Settings, figures: &ForwardFigures) -> Summary {
     let ports = || figures.ports.iter();
     let received: u64 = ports().map(|port| port.receive.packets).sum();
     let sent: u64 = ports().map(|port| port.transmit.packets).sum();
-    // A sink sends nothing: what it received is what it handled.
+    // `rxonly` sends nothing: it handles what it receives.
     let handled = match settings.mode.name() {
         "rxonly" => received,
         _ => sent.saturating_sub(figures.primed),
@@ -316,8 +315,8 @@ fn summary(settings: &Settings, figures: &ForwardFigures) -> Summary {
     }
 }
 
-/// What an emulated link lost is what it was asked for: it has a place of its own. What ports dropped they tell
-/// by cause.
+/// Returns the losses of emulated links, which are intended and have a loss point of their own.
+/// Ports record their drops by cause.
 fn losses(figures: &ForwardFigures) -> Vec<Loss> {
     let packets = figures.lost_by_links();
     let on_links = (packets > 0).then(|| Loss {
@@ -331,19 +330,20 @@ fn losses(figures: &ForwardFigures) -> Vec<Loss> {
     on_links.into_iter().collect()
 }
 
-/// That nobody ever came to the other end of a port.
+/// Makes the caveat about a port whose peer has never connected.
 pub(crate) fn no_peer(port: &str) -> Doubt {
     Doubt::new(
         "no-peer",
-        format!("nobody came to the other end of {port}: {NO_PEER_NEXT}"),
+        format!("no peer connected to the other end of {port}: {NO_PEER_NEXT}"),
     )
 }
 
-/// What then helps.
+/// Remedy for a port without a peer.
 pub(crate) const NO_PEER_NEXT: &str =
     "start the other process with the same name, one of the two with role=server";
 
-/// That the process at the other end of a port went away: the figures are of the whole time all the same.
+/// Makes the caveat about a peer that left during a run. The figures of such a run cover its full
+/// time.
 pub(crate) fn peer_left(port: &str, absences: &[PeerAbsence], duration_ns: u64) -> Option<Doubt> {
     let first = absences.first()?;
     let time = |ns: u64| format_nanos(ns as f64);
@@ -355,18 +355,18 @@ pub(crate) fn peer_left(port: &str, absences: &[PeerAbsence], duration_ns: u64) 
         .sum();
     let times = match absences.len() {
         1 => String::new(),
-        times => format!(", {times} times in all"),
+        times => format!(" ({times} times in total)"),
     };
     let came = match (first.until_ns, absences.last()?.until_ns) {
-        (_, None) => "nobody has come since".to_owned(),
-        (Some(first), _) => format!("somebody was there again at {}", time(first)),
-        (None, Some(_)) => "somebody came later".to_owned(),
+        (_, None) => "no peer has reconnected".to_owned(),
+        (Some(first), _) => format!("a peer reconnected at {}", time(first)),
+        (None, Some(_)) => "a peer connected later".to_owned(),
     };
     Some(Doubt::new(
         "peer-left",
         format!(
-            "the process at the other end of {port} left {} after the start{times}, and {came}: figures are of \
-             the whole {}, {} of which nobody was there",
+            "the peer of {port} disconnected {} after the start{times}, and {came}: figures cover the full {}, \
+             including {} without a peer",
             time(first.from_ns),
             time(duration_ns),
             time(gone)
@@ -374,7 +374,7 @@ pub(crate) fn peer_left(port: &str, absences: &[PeerAbsence], duration_ns: u64) 
     ))
 }
 
-/// Less of its core than this, and a spinning thread shared it with somebody.
+/// Fraction of its core below which a spinning thread shared the core with other work.
 pub(crate) const WHOLE_CORE: f64 = 0.95;
 
 fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
@@ -392,7 +392,7 @@ fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
         doubts.push(Doubt::new(
             "core-disturbed",
             format!(
-                "a forwarding thread had its core for {:.0} % of the time only: something else ran \
+                "a forwarding thread had its core for {:.0} % of the time only: other work ran \
                  there",
                 least * 100.0
             ),
@@ -402,7 +402,7 @@ fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
         .figures
         .ports
         .iter()
-        // Of a port that was refused its trouble is told.
+        // The error of a rejected port is reported instead.
         .filter(|port| port.joined == Some(false) && ran.trouble.is_none())
     {
         doubts.push(no_peer(&port.name));
@@ -439,7 +439,7 @@ mod tests {
         port.transmit.dropped = 3;
         let mut figures = ForwardFigures {
             ports: vec![port],
-            // Other modes count other things.
+            // Counts of other modes are no losses.
             streams: vec![stream(&[("bad-ip-checksum", 9)])],
             ..ForwardFigures::default()
         };
@@ -474,25 +474,25 @@ mod tests {
             (
                 &[(800, None)][..],
                 [
-                    "left 800 ms after the start, and nobody has come since",
-                    "1.70 s of which",
+                    "disconnected 800 ms after the start, and no peer has reconnected",
+                    "1.70 s without a peer",
                 ],
             ),
             (
                 &[(800, Some(900))],
-                ["somebody was there again at 900 ms", "100 ms of which"],
+                ["a peer reconnected at 900 ms", "100 ms without a peer"],
             ),
             (
                 &[(800, Some(900)), (1000, None)],
                 [
-                    "2 times in all, and nobody has come since",
-                    "1.60 s of which",
+                    "(2 times in total), and no peer has reconnected",
+                    "1.60 s without a peer",
                 ],
             ),
-            // Gone before the run, and back after it was over.
+            // Disconnected before the run, and reconnected after it.
             (
                 &[(0, Some(9000))],
-                ["left 0 ns after the start", "2.50 s of which"],
+                ["disconnected 0 ns after the start", "2.50 s without a peer"],
             ),
         ] {
             let why = said(absences).unwrap();

@@ -1,25 +1,26 @@
-//! How many packets must be in flight for the highest rate: decided without ports.
+//! Search for the number of packets in flight that gives the highest rate. Decides without ports.
 
 use linerate_metric::forward::{Saturation, SaturationPoint};
 use linerate_metric::statistics::median;
 
-/// Largest step: 32768 packets of each stream are more than any ring here holds.
+/// Largest number of bursts per stream: 32768 packets exceed any ring here.
 const LARGEST: u64 = 1024;
-/// A step that is not this much faster than all before it does not rise.
+/// Ratio to the best rate so far above which a step counts as faster.
 const RISE: f64 = 1.03;
-/// Steps in a row that do not rise before the walk ends: one may have been disturbed.
+/// Number of steps in a row that are not faster, after which the sweep ends: a single one may have
+/// been disturbed.
 const FLAT_STEPS: usize = 2;
-/// Share of the highest rate from which on a step lies on the plateau.
+/// Fraction of the highest rate from which on a step belongs to the plateau.
 const PLATEAU: f64 = 0.95;
 
-/// The walk over 1, 2, 4, … bursts, for one number of threads.
+/// Sweep over 1, 2, 4, … bursts for one number of threads.
 #[derive(Clone, Debug, Default)]
 pub struct Walk {
     points: Vec<SaturationPoint>,
 }
 
 impl Walk {
-    /// The next step; none when the walk is over.
+    /// Returns the next number of bursts; `None` at the end of the sweep.
     #[must_use]
     pub fn next_step(&self) -> Option<u64> {
         let Some(last) = self.points.last() else {
@@ -31,19 +32,20 @@ impl Walk {
         }
     }
 
-    /// Takes what a step gave.
+    /// Records the result of a step.
     pub fn take(&mut self, point: SaturationPoint) {
         self.points.push(point);
     }
 
-    /// Why the walk is over; none while it is not.
+    /// Returns the reason why the sweep has ended; `None` before its end.
     fn end(&self) -> Option<&'static str> {
         let [.., last] = &self.points[..] else {
             return None;
         };
-        // Packets that found no room are not in flight: more of them cannot be.
+        // Packets that a full ring rejects are not in flight: their number has reached its maximum.
         let before = self.points.len().checked_sub(2).map(|at| &self.points[at]);
-        // Far fewer than before are no full ring: another process had no turn while they were put in.
+        // A much lower number is no full ring: another process did not run while the packets were
+        // sent.
         let is_as_full = |before: &SaturationPoint| {
             last.in_flight <= before.in_flight && last.in_flight * 4 >= before.in_flight * 3
         };
@@ -56,11 +58,11 @@ impl Walk {
         (last.tx_first >= LARGEST).then_some("limit")
     }
 
-    /// Steps at the end that are not faster than the fastest before them.
+    /// Returns the number of steps at the end that are not faster than the best step before them.
     fn flat_steps(&self) -> usize {
         let mut best: f64 = 0.0;
         let mut flat = 0;
-        // A step that something else disturbed is slower for that: it says nothing of a plateau.
+        // A disturbed step is slower for that reason and no sign of a plateau.
         for point in self.points.iter().filter(|point| !point.disturbed) {
             if point.packets_per_second > best * RISE {
                 flat = 0;
@@ -72,7 +74,7 @@ impl Walk {
         flat
     }
 
-    /// What the walk found.
+    /// Returns the result of the sweep.
     #[must_use]
     pub fn conclude(self, cores: u32) -> Saturation {
         let stopped_by = self.end().unwrap_or("interrupted").to_owned();
@@ -101,7 +103,7 @@ impl Walk {
 mod tests {
     use super::*;
 
-    /// Walks against a device whose rate is known.
+    /// Runs a sweep with a device of known rate.
     fn walk(rate: impl Fn(u64) -> f64, room: u64) -> Saturation {
         let mut walk = Walk::default();
         while let Some(tx_first) = walk.next_step() {
@@ -118,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_rate_that_rises_to_a_plateau() {
-        // 100 us there and back, 10 M/s at most: full with 1000 packets in flight.
+        // Round trip 100 us, at most 10 M/s: full with 1000 packets in flight.
         let found = walk(|in_flight| (in_flight as f64 / 100e-6).min(10e6), u64::MAX);
         assert_eq!(found.stopped_by, "plateau");
         assert_eq!(found.plateau_in_flight, Some(1024));
@@ -149,7 +151,7 @@ mod tests {
         );
     }
 
-    /// A step that had 8 % of its core is no sign that the rate rises no more.
+    /// A step with 8 % of its core does not mean that the rate no longer rises.
     #[test]
     fn disturbed_steps_name_no_plateau() {
         let mut walk = Walk::default();
@@ -171,12 +173,12 @@ mod tests {
         }
         let found = walk.conclude(1);
         assert_eq!(disturbed, 2);
-        // The walk went on over them, to the real plateau.
+        // The sweep continued to the real plateau.
         assert_eq!(found.points.last().map(|point| point.tx_first), Some(256));
         assert_eq!((found.plateau_pps, found.plateau_in_flight), (None, None));
     }
 
-    /// One step that found no room, because nobody at the other end took frames, ends no walk.
+    /// A single step that found a full ring, because the peer did not run, does not end the sweep.
     #[test]
     fn a_far_end_without_a_turn_is_no_full_ring() {
         let mut walk = Walk::default();

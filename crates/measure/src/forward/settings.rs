@@ -1,4 +1,4 @@
-//! What a start of the forwarder is told.
+//! Settings of a start of the forwarder.
 
 use std::str::FromStr;
 
@@ -8,54 +8,53 @@ use linerate_port::BURST_FRAMES;
 use super::frame::{FrameSpec, Mac};
 use super::modes::ModeSpec;
 
-/// Settings of a start; what the shell's `set` changes.
+/// Settings of a start, as the shell's `set` command changes them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// What happens to frames.
     pub mode: ModeSpec,
-    /// Threads, at most as many as there are streams.
+    /// Number of threads; at most one per stream is started.
     pub cores: u32,
-    /// Processors for the threads, in their order; empty: the last ones that this process may use.
+    /// Processors of the threads, in their order; empty: the last ones that this process may use.
     pub cpus: Vec<u32>,
-    /// Whether threads stay on one processor each.
+    /// True if each thread is pinned to one processor.
     pub pinned: bool,
-    /// Where streams send.
+    /// Assignment of transmit ports to receive ports.
     pub topology: PortTopology,
-    /// Ports that take part; empty: all.
+    /// Numbers of the ports that take part; empty: all.
     pub ports: Vec<u32>,
-    /// Frames moved by one poll, 1 to 32.
+    /// Maximum frames moved by one poll, 1 to 32.
     pub burst: usize,
     /// Bursts that each stream sends before it forwards.
     pub tx_first: u64,
-    /// Frames that are made here.
+    /// Contents of generated frames.
     pub frame: FrameSpec,
-    /// Flows that `txonly` sends (by source address), 1 or more.
+    /// Flows that `txonly` sends (by source address), at least 1.
     pub transmit_flows: u32,
     /// Flows that `flowgen` sends (by destination address).
     pub generated_flows: u32,
-    /// Copies of each frame that `flowgen` sends behind it, before the next flow's turn.
+    /// Copies of each frame that `flowgen` sends after it, before the next flow.
     pub flow_clones: u32,
-    /// Addresses behind ports, where they were named.
+    /// Ethernet addresses of the peers behind ports, where given.
     pub peers: Vec<Peer>,
-    /// What is tried for frames that the far ring has no room for; none: they are dropped.
+    /// Retries for frames that a full transmit ring rejects; `None`: they are dropped.
     pub retry: Option<Retry>,
-    /// Transmit queues that are held to a bit rate.
+    /// Transmit queues with a limited bit rate.
     pub rates: Vec<QueueRate>,
-    /// What a thread does when there is nothing to do.
+    /// Behaviour of a thread without work.
     pub idle: Idle,
-    /// Whether receive queues are emptied before the start.
+    /// True if receive queues are emptied before the start.
     pub flush: bool,
-    /// Whether the sizes of bursts are counted.
+    /// True if burst sizes are counted.
     pub record_bursts: bool,
-    /// Whether cycles of polls that gave frames are counted.
+    /// True if the cycles of polls that returned frames are counted.
     pub record_cycles: bool,
-    /// Whether the time that frames spend in the forwarder is measured.
+    /// True if the residence time of frames in the forwarder is measured.
     pub record_residence: bool,
-    /// Whether ports' bit rates are looked at each second.
+    /// True if the bit rates of ports are sampled each second.
     pub record_bit_rates: bool,
-    /// Which frames are described one by one.
+    /// Frames that are described one by one.
     pub verbose: Verbose,
-    /// Seed of everything drawn.
+    /// Seed of all random values.
     pub seed: u64,
 }
 
@@ -90,20 +89,21 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The address behind a port: as it was named, or made from the port's number.
+    /// Returns the Ethernet address of the peer behind a port: as configured, or derived from the
+    /// port number.
     #[must_use]
     pub fn peer(&self, port: u32) -> Mac {
         let named = self.peers.iter().rev().find(|peer| peer.port == port);
         named.map_or(Mac::of_port(port), |peer| peer.address)
     }
 
-    /// Frames that each stream sends before it forwards.
+    /// Returns the number of frames that each stream sends before it forwards.
     #[must_use]
     pub fn first_frames(&self) -> u64 {
         self.tx_first.saturating_mul(self.burst as u64)
     }
 
-    /// The bit rate that a transmit queue is held to: the one that was said last; none where it is not.
+    /// Returns the bit rate limit of a transmit queue, as set last; `None` without a limit.
     #[must_use]
     pub fn rate(&self, port: u32, queue: u32) -> Option<u64> {
         let said = self.rates.iter().rev();
@@ -112,12 +112,10 @@ impl Settings {
     }
 }
 
-/// The address behind a port: `PORT,ADDRESS`.
+/// Ethernet address of the peer behind a port, written `PORT,ADDRESS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// The port.
     pub port: u32,
-    /// The address.
     pub address: Mac,
 }
 
@@ -127,10 +125,10 @@ impl FromStr for Peer {
     fn from_str(text: &str) -> Result<Self, String> {
         let (port, address) = text
             .split_once(',')
-            .ok_or_else(|| format!("`{text}` is no PORT,ADDRESS: write 0,02:00:00:00:00:01"))?;
+            .ok_or_else(|| format!("`{text}` is not PORT,ADDRESS: use 0,02:00:00:00:00:01"))?;
         let port = port
             .parse()
-            .map_err(|_| format!("`{port}` is no number of a port"))?;
+            .map_err(|_| format!("`{port}` is not a port number"))?;
         Ok(Self {
             port,
             address: address.parse()?,
@@ -138,41 +136,39 @@ impl FromStr for Peer {
     }
 }
 
-/// A transmit queue that is held to a bit rate.
+/// Bit rate limit of a transmit queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueRate {
-    /// The port.
     pub port: u32,
-    /// Its queue.
     pub queue: u32,
-    /// Bits per second, of frames as they are counted: from the Ethernet header on, without check sequence.
+    /// Bits per second of frames as counted: from the Ethernet header on, without FCS.
     pub l2_bps: u64,
 }
 
-/// Which frames are described one by one, by the levels of testpmd's `set verbose`.
+/// Frames that are described one by one, by the levels of testpmd's `set verbose`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verbose(pub u16);
 
 impl Verbose {
-    /// Frames that are received: 1, or more than 2.
+    /// Returns whether received frames are described: level 1, or above 2.
     #[must_use]
     pub const fn received(self) -> bool {
         self.0 == 1 || self.0 > 2
     }
 
-    /// Frames that are sent: 2 or more.
+    /// Returns whether sent frames are described: level 2 or above.
     #[must_use]
     pub const fn sent(self) -> bool {
         self.0 >= 2
     }
 }
 
-/// What is tried for frames that the far ring has no room for.
+/// Retries for frames that a full transmit ring rejects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
-    /// Times.
+    /// Number of retries.
     pub times: u32,
-    /// Microseconds before each.
+    /// Microseconds before each retry.
     pub delay_us: u32,
 }
 

@@ -1,4 +1,4 @@
-//! A stream: a receive queue, the transmit queue that its frames go to, and the burst between them.
+//! Stream: a receive queue, the transmit queue that its frames go to, and the burst between them.
 
 use std::collections::BTreeMap;
 
@@ -8,46 +8,44 @@ use linerate_port::{Burst, Memory, Pool, Receive, Transmit};
 use super::frame::Mac;
 use super::settings::Retry;
 
-/// What a mode may know of its stream before it starts.
+/// Properties of a stream that its mode receives before the start.
 #[derive(Clone, Debug)]
 pub struct Facts {
     /// Number of the stream, from 0.
     pub number: u32,
-    /// Port and queue that frames come from.
+    /// Receive port and queue.
     pub from: [u32; 2],
-    /// Port and queue that they go to.
+    /// Transmit port and queue.
     pub to: [u32; 2],
-    /// Address of the port that it sends from.
+    /// Ethernet address of the transmit port.
     pub address: Mac,
-    /// Address behind that port.
+    /// Ethernet address of the peer behind that port.
     pub peer: Mac,
-    /// Bytes of the largest frame that may be sent.
+    /// Length of the longest frame that may be sent.
     pub frame_bytes: u16,
-    /// Descriptors of the ring that it sends into, as obtained or as it would have by default.
+    /// Descriptors of the transmit ring, as obtained or by default.
     pub descriptors: u32,
-    /// Frames of the memory for each stream: what a mode may hold back, with some to spare.
+    /// Maximum number of frames that a mode may hold back in this stream.
     pub share: u32,
-    /// Whether frames that go on go nowhere, and no file says how many there will be: nobody waits for its end.
+    /// True if the transmit port discards frames and no capture bounds their number: a run does not
+    /// wait for its end.
     pub is_aimless: bool,
 }
 
-/// One stream, owned by one thread.
+/// Stream of one thread.
 pub struct Stream<R, T> {
-    /// Where frames come from.
     pub receive: R,
-    /// Where they go.
     pub transmit: T,
-    /// Frames in the loop's hands.
+    /// Frames between the two queues.
     pub burst: Burst,
-    /// What modes know of it.
     pub facts: Facts,
-    /// Frames that the mode took out for good.
+    /// Number of frames that the mode consumed.
     pub taken: u64,
     retry: Option<Retry>,
 }
 
 impl<R: Receive, T: Transmit> Stream<R, T> {
-    /// A stream with nothing in hand.
+    /// Creates a stream without frames.
     pub fn new(receive: R, transmit: T, burst: usize, retry: Option<Retry>, facts: Facts) -> Self {
         Self {
             receive,
@@ -59,7 +57,7 @@ impl<R: Receive, T: Transmit> Stream<R, T> {
         }
     }
 
-    /// The same with its queues as another type.
+    /// Converts the queues to other types.
     pub fn map<R2, T2>(self, queues: impl FnOnce(&Facts, R, T) -> (R2, T2)) -> Stream<R2, T2> {
         let (receive, transmit) = queues(&self.facts, self.receive, self.transmit);
         Stream {
@@ -72,20 +70,20 @@ impl<R: Receive, T: Transmit> Stream<R, T> {
         }
     }
 
-    /// Moves what has arrived on, unread, where the two queues have a way of their own for that.
+    /// Forwards the received frames unread, if the two queues have a direct path for that.
     #[inline(always)]
     pub fn pass(&mut self) -> Option<usize> {
         let most = self.burst.room();
         self.receive.pass(&mut self.transmit, most)
     }
 
-    /// Takes what has arrived into the burst; returns how many frames.
+    /// Receives frames into the burst; returns their number.
     #[inline(always)]
     pub fn receive(&mut self, pool: &mut Pool) -> usize {
         self.receive.receive(pool, &mut self.burst)
     }
 
-    /// Sends the burst; what the far ring has no room for is tried again, then dropped and counted.
+    /// Sends the burst. Frames that a full ring rejects are retried, then dropped and counted.
     #[inline(always)]
     pub fn transmit(&mut self, pool: &mut Pool) {
         self.transmit.transmit(pool, &mut self.burst);
@@ -114,19 +112,19 @@ impl<R: Receive, T: Transmit> Stream<R, T> {
         self.transmit.refuse(pool, &mut self.burst);
     }
 
-    /// Changes the bytes of every frame in hand.
+    /// Changes the bytes of each frame of the burst.
     #[inline(always)]
     pub fn change(&mut self, memory: &Memory, change: impl FnMut(&mut [u8])) {
         self.burst.change(memory, change);
     }
 
-    /// Frees the burst: its frames end here.
+    /// Frees the burst and counts its frames as consumed.
     #[inline]
     pub fn take(&mut self, pool: &mut Pool) {
         self.taken += pool.free_all(&mut self.burst) as u64;
     }
 
-    /// Fills the burst with fresh frames of `bytes`; returns how many there are to fill.
+    /// Fills the burst with new frames of `bytes`; returns their number.
     #[inline]
     pub fn fill(&mut self, pool: &mut Pool, bytes: u16) -> usize {
         let held = self.burst.len();
@@ -138,25 +136,25 @@ impl<R: Receive, T: Transmit> Stream<R, T> {
     }
 }
 
-/// The count of frames that a mode held when the run ended: they came, and never left.
+/// Name of the count of frames that a mode held at the end of the run: received but never sent.
 pub const HELD_AT_THE_STOP: &str = "held-at-the-stop";
 
-/// What a mode does with a stream.
-pub trait Mode: Send + Sized {
-    /// Its options, read from what stands behind its name.
+/// Forwarding mode: the treatment of the frames of a stream.
+pub trait ForwardMode: Send + Sized {
+    /// Options of the mode, parsed from the text after its name.
     type Plan: Clone + std::fmt::Debug + PartialEq + std::fmt::Display + FromOptions + Send + Sync;
-    /// What it does, in a line.
+    /// Description in one line.
     const ABOUT: &'static str;
-    /// Whether answers leave by the port that the question came in by.
-    const OWN_PORT: bool = false;
+    /// True if replies leave by the port that received the request.
+    const REPLIES_ON_RX_PORT: bool = false;
 
-    /// Whether it makes frames of its own.
+    /// True if the mode generates frames.
     const MAKES_FRAMES: bool = false;
 
-    /// The mode for one stream.
+    /// Creates the mode for one stream.
     fn new(plan: &Self::Plan, facts: &Facts, setting: &super::settings::Settings) -> Self;
 
-    /// One poll; returns how many frames it handled (0: nothing to do).
+    /// Performs one poll; returns the number of frames handled (0: no work).
     fn step<R: Receive, T: Transmit>(
         &mut self,
         stream: &mut Stream<R, T>,
@@ -164,40 +162,40 @@ pub trait Mode: Send + Sized {
         memory: &Memory,
     ) -> usize;
 
-    /// Gives back what it holds, when the run ends.
+    /// Frees the held frames at the end of the run.
     fn end(&mut self, pool: &mut Pool) {
         let _ = pool;
     }
 
-    /// Whether it holds frames whose time has yet to come.
+    /// Returns whether the mode holds frames with a deadline in the future.
     fn holds(&self) -> bool {
         false
     }
 
-    /// When the first of these frames is due; none where it is not known.
+    /// Returns the first deadline of the held frames; `None` if unknown.
     fn due(&self) -> Option<u64> {
         None
     }
 
-    /// What it counted, by name.
+    /// Returns the counts of the mode by name.
     fn counts(&self) -> BTreeMap<String, u64> {
         BTreeMap::new()
     }
 }
 
-/// Options of a mode, as they stand behind its name and a colon.
+/// Options of a mode, parsed from the text after its name and a colon.
 pub trait FromOptions: Sized {
-    /// The options and what they do, for help; empty: none.
+    /// Options and their descriptions for the help.
     const HELP: &'static [(&'static str, &'static str)];
 
-    /// Reads `key=value,…`.
+    /// Parses `key=value,…`.
     ///
     /// # Errors
-    /// What is wrong, with an example.
+    /// Text of the error, with an example.
     fn from_options(text: &str) -> Result<Self, String>;
 }
 
-/// A mode without options.
+/// Options of a mode that has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NoPlan;
 
@@ -213,15 +211,15 @@ impl FromOptions for NoPlan {
     fn from_options(text: &str) -> Result<Self, String> {
         match text {
             "" => Ok(Self),
-            _ => Err(format!("this mode has no options, but `{text}` is given")),
+            _ => Err(format!("this mode has no options, but `{text}` was given")),
         }
     }
 }
 
-/// Splits `key=value,…` and hands each pair to `set`.
+/// Splits `key=value,…` and passes each pair to `set`.
 ///
 /// # Errors
-/// What `set` says, or that a part has no value.
+/// The error of `set`, or a part without a value.
 pub(crate) fn each_option(
     text: &str,
     mut set: impl FnMut(&str, &str) -> Result<(), String>,
@@ -230,7 +228,7 @@ pub(crate) fn each_option(
     for part in text.split(',').filter(|part| !part.is_empty()) {
         let (key, value) = part
             .split_once('=')
-            .ok_or_else(|| format!("`{part}` has no value: write {part}=VALUE"))?;
+            .ok_or_else(|| format!("`{part}` has no value: use {part}=VALUE"))?;
         let key = key.trim();
         if known.contains(&key) {
             return Err(format!("`{key}` is given twice: leave one out"));

@@ -1,4 +1,4 @@
-//! The forwarder over rings, with real threads.
+//! Tests of the forwarder over rings, with real threads.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::mode::io::Io;
 use super::settings::Settings;
-use super::stream::{Facts, Mode, NoPlan, Stream};
+use super::stream::{Facts, ForwardMode, NoPlan, Stream};
 use super::{Forwarder, MemoryWish, Times, Told, record, run};
 use crate::MeasureError;
 use crate::forward::frame::Mac;
@@ -25,7 +25,7 @@ fn forwarder(texts: &[&str]) -> Forwarder {
 fn settings(mode: &str) -> Settings {
     Settings {
         mode: mode.parse().unwrap(),
-        // As many threads as the test asks for, wherever they run.
+        // Yield: there may be more threads than processors.
         idle: Idle::Yield,
         ..Settings::default()
     }
@@ -33,7 +33,7 @@ fn settings(mode: &str) -> Settings {
 
 fn forward(forwarder: &mut Forwarder, settings: &Settings) -> super::Outcome {
     forwarder.start(settings, Duration::ZERO).unwrap();
-    // On a crowded machine first frames take their time.
+    // On a busy host the first frames take long.
     while forwarder.primed().is_none() {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -41,16 +41,16 @@ fn forward(forwarder: &mut Forwarder, settings: &Settings) -> super::Outcome {
     forwarder.stop().unwrap()
 }
 
-/// A port that stops working ends a run at once, however long its intervals are.
+/// A port error ends a run at once, also with long intervals.
 #[test]
 fn trouble_waits_for_no_interval() {
     let file = std::env::temp_dir().join(format!("linerate-damaged-{}", std::process::id()));
     let mut bytes = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    // Frames of 65,535 bytes at most, Ethernet; one of 60 bytes of which none is there.
+    // Snapshot length 65,535 bytes, Ethernet; one record of 60 bytes whose data is missing.
     bytes.extend([0xff, 0xff, 0, 0, 1, 0, 0, 0]);
     bytes.extend([0, 0, 0, 0, 0, 0, 0, 0, 60, 0, 0, 0, 60, 0, 0, 0]);
     std::fs::write(&file, bytes).unwrap();
-    // Beside it frames come without end.
+    // The other port delivers frames without end.
     let names = [&format!("pcap:rx={}", file.display()), "null:"];
     let mut forwarder = forwarder(&names);
     let times = Times {
@@ -63,7 +63,7 @@ fn trouble_waits_for_no_interval() {
     std::fs::remove_file(&file).unwrap();
     let lasted = ran.figures.duration_ns;
     assert!(lasted < 30_000_000_000, "{lasted} ns");
-    // The record has it with the remedy of its own.
+    // The record contains the error with its remedy.
     let record = record(&urls(&names), &settings, &times, ran);
     let doubts = record.validity.iter();
     let mut doubts = doubts.filter(|doubt| doubt.doubt == "port-stopped");
@@ -98,7 +98,7 @@ fn frames_circulate_and_none_is_lost() {
             let found = forward(&mut forwarder, &wish).figures;
             let streams = found.streams.len() as u64;
             assert_eq!(found.primed, 3 * 32 * streams, "{ports:?}");
-            // What is left over in rings is exactly what was put into circulation before.
+            // Frames left in the rings are exactly those put into circulation before.
             assert_eq!(found.flushed, if round == 0 { 0 } else { found.primed });
             let sum = |read: fn(&linerate_metric::forward::ForwardPort) -> u64| {
                 found.ports.iter().map(read).sum::<u64>()
@@ -141,10 +141,10 @@ fn streams_go_where_the_topology_says() {
         ]
     );
     assert_eq!(places[0].peer, "02:00:00:00:00:01");
-    // Answers leave by the port of the question.
+    // Replies leave by the port of the request.
     let places = forwarder.places(&settings("icmpecho")).unwrap();
     assert!(places.iter().all(|place| place.rx_port == place.tx_port));
-    // More threads than streams are not started.
+    // At most one thread per stream is started.
     let many = Settings {
         cores: 99,
         ..settings("io")
@@ -229,7 +229,7 @@ fn every_mode_starts_and_stops_with_all_frames_free() {
         };
         let before = forward(&mut forwarder, &wish).figures;
         assert!(before.streams.len() == 2, "{}", line.name);
-        // Whatever a mode held is free again, or the second run would find fewer frames.
+        // Frames held by a mode are free again, or the second run would have fewer frames.
         let again = forward(&mut forwarder, &wish).figures;
         assert_eq!(before.primed, again.primed, "{}", line.name);
     }
@@ -264,8 +264,8 @@ fn counters_are_cleared_for_ports_and_streams() {
     assert!(forwarder.totals()[0].receive.frames > 0);
 }
 
-/// Sends and polls in any order and number: what comes out is what went in, once and in order, or was
-/// counted as dropped at a full ring.
+/// Sends and polls in any order and number: the frames that come out are those that went in, once
+/// and in order, except those counted as dropped at a full ring.
 fn passes(capacity: usize, steps: &[(u8, usize)]) -> Result<(), TestCaseError> {
     let names = [
         format!("ring:in,end=a,rxd={capacity}"),
@@ -364,7 +364,7 @@ fn a_queue_is_held_to_its_rate() {
         queue: 0,
         l2_bps,
     };
-    // 100 Mbit/s of 100 bytes: 125 000 frames in a second, of many millions that could be.
+    // 100 Mbit/s of 100 bytes: 125 000 frames per second, of many millions possible.
     let wish = Settings {
         rates: vec![rate(100_000_000)],
         ..settings("txonly")
@@ -372,7 +372,8 @@ fn a_queue_is_held_to_its_rate() {
     let found = forward(&mut forwarder, &wish).figures;
     let bits = found.ports[0].transmit.bytes as f64 * 8.0;
     let rate_found = bits * 1e9 / found.duration_ns as f64;
-    // No more than was asked for but for the catch-up and a burst; less where the thread was kept waiting.
+    // At most the limit plus catch-up and one burst; less if the thread had to wait for a
+    // processor.
     let (seconds, burst) = (found.duration_ns as f64 / 1e9, 32.0 * 800.0);
     let most = 100e6 * (1.0 + 0.002 / seconds) + burst / seconds;
     assert!(
@@ -393,8 +394,8 @@ fn a_queue_is_held_to_its_rate() {
     );
 }
 
-/// As much as a queue may have sent since a moment at this rate, in bits: with what it may make up for and the
-/// frame that crosses the end.
+/// Returns the maximum bits that a queue may have sent since a time at this rate, with the catch-up
+/// and the frame that crosses the end.
 fn most_bits(since: std::time::Instant, l2_bps: u64, frame_bytes: u64) -> f64 {
     (since.elapsed().as_secs_f64() + 0.001) * l2_bps as f64 + frame_bytes as f64 * 8.0
 }
@@ -415,7 +416,7 @@ fn frames_wait_for_their_time_at_a_queue_that_is_held() {
     let began = std::time::Instant::now();
     let found = forward(&mut forwarder, &wish).figures;
     let port = &found.ports[1];
-    // A frame of 64 bytes every half a millisecond, in bursts of 32: nearly all of them have to wait.
+    // One frame of 64 bytes per 0.5 ms, in bursts of 32: nearly all of them must wait.
     let sent = port.transmit.bytes as f64 * 8.0;
     assert!(
         sent > 0.0 && sent <= most_bits(began, l2_bps, 64),
@@ -433,7 +434,7 @@ fn frames_wait_for_their_time_at_a_queue_that_is_held() {
     );
 }
 
-/// First frames that find no room leave no allowance behind: what circulates then keeps to the rate.
+/// First frames rejected by a full ring are not paced: the circulating frames keep the rate.
 #[test]
 fn first_frames_that_find_no_room_leave_the_rate_as_it_is() {
     let mut forwarder = forwarder(&["ring:0"]);
@@ -451,9 +452,9 @@ fn first_frames_that_find_no_room_leave_the_rate_as_it_is() {
     let found = forward(&mut forwarder, &wish).figures;
     let sent = found.ports[0].transmit.bytes as f64 * 8.0;
     assert!(sent <= most_bits(began, l2_bps, 64), "{sent}");
-    // As many as the ring at the gate has descriptors for, and those that left meanwhile.
+    // As many as the ring of the rate limit has descriptors, plus those that left meanwhile.
     assert!((1024..1100).contains(&found.primed), "{}", found.primed);
-    // Those of the burst that found it full, and of what came round to it since.
+    // The frames rejected in priming, and frames that arrived at the full ring since.
     assert!(found.ports[0].transmit.dropped > 0);
 }
 
@@ -467,7 +468,7 @@ fn frames_are_described_as_they_pass() {
             ..settings("io")
         };
         forwarder.start(&wish, Duration::ZERO).unwrap();
-        // More bursts than may wait to be shown, however crowded the machine is.
+        // More bursts than the description channel holds, also on a busy host.
         while forwarder.totals()[0].receive.frames < 100 * 32 {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -483,8 +484,8 @@ fn frames_are_described_as_they_pass() {
             sent,
             "{said}"
         );
-        // Nobody waits for who reads: the rest is counted.
-        assert!(said.contains("packets passed faster"), "{said}");
+        // The forwarding thread does not wait for the reader: skipped descriptions are counted.
+        assert!(said.contains("packets skipped"), "{said}");
         assert!(found.figures.primed == 32 && found.figures.ports[0].receive.packets > 32);
     }
 }
@@ -578,7 +579,7 @@ fn who_clears_sees_zeros_and_the_record_all() {
     assert_eq!(forwarder.figures().ports[0].receive.packets, 0);
 }
 
-/// Sizes of bursts, cycles and times are there while frames are forwarded, and from zero after a clear.
+/// Burst sizes, cycles and residence times are available during a run, and restart after a clear.
 #[test]
 fn what_is_recorded_is_known_meanwhile() {
     let mut forwarder = forwarder(&["ring:0"]);
@@ -598,7 +599,7 @@ fn what_is_recorded_is_known_meanwhile() {
     let before = forwarder.streams().remove(0);
     assert!(before.cycles_per_packet > Some(0.0) && before.residence.is_some());
     forwarder.clear_streams();
-    // Times, too, are those of frames that came since.
+    // The times are those of frames since the clear.
     while forwarder.streams()[0].residence.is_none() {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -622,7 +623,7 @@ fn ports_come_and_go_and_keep_their_numbers() {
         ..settings("io")
     };
     let url = |text: &str| text.parse::<PortUrl>().unwrap();
-    // Larger than the memory has room for: the others are opened again over another.
+    // Larger than the memory allows: the other ports are reopened over a larger one.
     assert_eq!(forwarder.attach(&url("ring:2,mtu=9000")).unwrap(), 2);
     assert_eq!(forwarder.take_reopened(), [0, 1]);
     assert!(forwarder.take_reopened().is_empty());
@@ -634,17 +635,17 @@ fn ports_come_and_go_and_keep_their_numbers() {
     assert_eq!(numbers, [1, 2]);
     assert!(found.ports.iter().all(|port| port.receive.packets > 0));
     assert!(forwarder.detach(0).is_err() && forwarder.detach(9).is_err());
-    // The free number is the next one's.
+    // The next port gets the free number.
     assert_eq!(forwarder.attach(&url("null:")).unwrap(), 0);
     assert_eq!(forwarder.urls()[0].to_string(), "null:");
     forwarder.detach(0).unwrap();
     forwarder.detach(1).unwrap();
     let refused = forwarder.detach(2).unwrap_err();
     assert!(refused.problem().to_string().contains("last one"));
-    // A port that cannot be opened leaves all as it was.
+    // A port that cannot be opened changes nothing.
     assert!(forwarder.attach(&url("packet:none-such")).is_err());
     assert_eq!(forwarder.numbers(), [2]);
-    // But where it took a larger memory first: that is told all the same.
+    // If the memory grew first, the reopened ports are reported all the same.
     forwarder.take_reopened();
     assert!(
         forwarder
@@ -676,14 +677,14 @@ fn a_list_of_ports_says_who_is_paired() {
     }
 }
 
-/// A file that is sent to a port which never ends: what that one gives would go nowhere, and nobody waits for it.
-/// With a file for it, somebody does.
+/// A capture is sent to a port whose received frames are discarded: the run ends with the capture.
+/// If a second capture records them, the run does not end.
 #[test]
 fn a_file_at_its_end_ends_a_run_whose_answers_go_nowhere() {
     const FRAMES: u64 = 100;
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
-    // What is sent into the ring comes back out of it.
+    // Frames sent into the ring come back out of it.
     let made = format!("pcap:tx={}", path("in.pcapng"));
     let mut forwarder_of = forwarder(&[&made]);
     forward(
@@ -726,13 +727,13 @@ fn a_file_at_its_end_ends_a_run_whose_answers_go_nowhere() {
     }
 }
 
-/// Where the memory has to be larger, open ports are opened again, and one of them may not come back: it is
-/// named and can be started later, and the others are as they were.
+/// When the memory grows, open ports are reopened. A port that fails is named and can be started
+/// later; the others are not affected.
 #[test]
 fn a_port_that_does_not_come_back_is_named_and_can_be_started() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("frames.pcap");
-    // A capture without a frame: its header.
+    // The header of a capture without frames.
     let header = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 1];
     let header: Vec<u8> = header.iter().flat_map(|word| word.to_le_bytes()).collect();
     std::fs::write(&file, &header).unwrap();
@@ -753,7 +754,7 @@ fn a_port_that_does_not_come_back_is_named_and_can_be_started() {
         ..settings("io")
     };
     assert_eq!(forward(&mut forwarder, &wish).figures.primed, 64);
-    // It is tried again, and says why it cannot be; the others are started all the same.
+    // It is retried and reports its error again; the other ports are started.
     forwarder.stop_port(Some(2)).unwrap();
     let refused = forwarder.start_port(None).unwrap_err();
     assert!(refused.problem().situation.contains("stopped"), "{refused}");
@@ -799,7 +800,7 @@ fn closed_ports_are_configured() {
             .iter()
             .all(|queue| queue.receive.frames == 0)
     );
-    // Rings let nothing out: there is nothing to switch.
+    // Rings have no promiscuous mode.
     assert!(!forwarder.set_promiscuous(0, false).unwrap());
 }
 

@@ -1,4 +1,4 @@
-//! The loop: one thread, its streams, one mode.
+//! Polling loop: one thread with its streams, in one mode.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::Release};
@@ -16,20 +16,20 @@ use super::idling::{self, Cost, Idling, Way};
 use super::mode::tx_only::TxOnly;
 use super::recorded::Recorded;
 use super::settings::Settings;
-use super::stream::{Facts, Mode, NoPlan, Stream};
+use super::stream::{Facts, ForwardMode, NoPlan, Stream};
 
-/// What a thread is told while it runs, and what it tells.
+/// Requests to a running thread, and its reports.
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct Control {
-    /// [`STOP`] and [`REFRESH`]; 0: go on.
+    /// Bits [`STOP`] and [`REFRESH`]; 0: no request.
     word: AtomicU32,
-    /// No frame will come any more, or only such as nobody waits for.
+    /// True if no frame will arrive any more, or only frames that are discarded.
     pub(super) ended: AtomicBool,
-    /// Frames that its streams put into circulation, once `is_primed`.
+    /// Number of frames that its streams put into circulation, valid once `is_primed`.
     pub(super) primed: AtomicU64,
     pub(super) is_primed: AtomicBool,
-    /// Why a port stopped working.
+    /// Error that stopped a port.
     pub(super) trouble: Mutex<Option<PortError>>,
 }
 
@@ -37,35 +37,36 @@ const STOP: u32 = 1;
 const REFRESH: u32 = 2;
 
 impl Control {
-    /// Ends the loop after its round.
+    /// Requests the end of the loop.
     pub(super) fn stop(&self) {
         self.word.fetch_or(STOP, Relaxed);
     }
 
-    /// Asks the loop to take over what only the kernel counts.
+    /// Requests a reading of the counters that only the kernel keeps.
     pub(super) fn ask_refresh(&self) {
         self.word.fetch_or(REFRESH, Relaxed);
     }
 
-    /// Whether it has done so.
+    /// Returns whether the requested reading is complete.
     pub(super) fn is_fresh(&self) -> bool {
         self.word.load(Relaxed) & REFRESH == 0
     }
 
-    /// Says that a port stopped working, unless that was said already.
+    /// Records a port error, unless one is recorded already.
     pub(super) fn report(&self, error: PortError) {
         let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         trouble.get_or_insert(error);
     }
 }
 
-/// A thread's place among the others: it meets them before first frames are sent and before forwarding, and where
-/// a fault of ours ends it, it tells so and lets nobody wait for it.
+/// Participation of a thread in the start barrier: all threads wait there before the first frames
+/// are sent and again before forwarding. If a thread panics, the guard reports it and takes its
+/// remaining waits.
 pub(super) struct Presence {
     control: Arc<Control>,
     start: Arc<Barrier>,
     meetings: u32,
-    /// What it polls.
+    /// Names of the ports that it polls.
     ports: String,
 }
 
@@ -101,29 +102,29 @@ impl Drop for Presence {
     }
 }
 
-/// A stream that a thread gets.
+/// Stream assigned to a thread.
 pub(super) struct Assigned {
-    /// Its number among all.
+    /// Number of the stream among all streams.
     pub(super) number: usize,
     pub(super) stream: Stream<AnyReceive, AnyTransmit>,
-    /// Where the thread records what was asked for.
+    /// Recorder of the figures that the settings require.
     pub(super) recorded: Option<Arc<Recorded>>,
 }
 
-/// What a thread gets.
-pub(super) struct Work {
+/// Work assigned to a thread.
+pub(super) struct ForwardTask {
     pub(super) streams: Vec<Assigned>,
     pub(super) control: Arc<Control>,
     pub(super) settings: Arc<Settings>,
     pub(super) memory: Memory,
     pub(super) cpu: Option<u32>,
-    /// Who hears of frames one by one.
+    /// Sender for descriptions of frames.
     pub(super) teller: Option<Teller>,
-    /// Where threads meet.
+    /// Participation in the start barrier.
     pub(super) presence: Presence,
 }
 
-/// What became of a stream.
+/// Result of a stream.
 pub(super) struct StreamDone {
     pub(super) number: usize,
     pub(super) receive: AnyReceive,
@@ -132,8 +133,8 @@ pub(super) struct StreamDone {
     pub(super) counts: BTreeMap<String, u64>,
 }
 
-/// What became of a thread.
-pub(super) struct Done {
+/// Result of a thread.
+pub(super) struct ForwardTaskResult {
     pub(super) streams: Vec<StreamDone>,
     pub(super) rounds: u64,
     pub(super) idle_rounds: u64,
@@ -142,7 +143,7 @@ pub(super) struct Done {
     pub(super) wall_ns: u64,
 }
 
-/// A stream in its mode, with what is recorded of it.
+/// Stream with its mode and recorder.
 struct Lane<R, T, M> {
     number: usize,
     stream: Stream<R, T>,
@@ -151,9 +152,9 @@ struct Lane<R, T, M> {
     recorded: Option<Arc<Recorded>>,
 }
 
-impl Work {
-    /// Runs until it is told to stop.
-    pub(super) fn run<M: Mode>(self, plan: &M::Plan) -> Done {
+impl ForwardTask {
+    /// Runs until a stop is requested.
+    pub(super) fn run<M: ForwardMode>(self, plan: &M::Plan) -> ForwardTaskResult {
         let in_memory = |Assigned { stream, .. }: &Assigned| {
             matches!(
                 (&stream.receive, &stream.transmit),
@@ -177,10 +178,11 @@ impl Work {
         if !self.streams.iter().all(in_memory) {
             return self.run_as::<M, _, _>(plan, |_, receive, transmit| (receive, transmit));
         }
-        // Rings cost a few nanoseconds a burst: a loop of their own, without a look at the kind.
+        // A loop of its own for rings: at a few nanoseconds per burst, a match on the port kind
+        // would be visible.
         self.run_as::<M, _, _>(plan, |_, receive, transmit| match (receive, transmit) {
             (AnyReceive::Ring(receive), AnyTransmit::Ring(transmit)) => (receive, transmit),
-            _ => unreachable!("the kinds were looked at above"),
+            _ => unreachable!("the port kinds were checked above"),
         })
     }
 
@@ -188,16 +190,18 @@ impl Work {
         self,
         plan: &M::Plan,
         queues: impl Fn(&Facts, AnyReceive, AnyTransmit) -> (R, T),
-    ) -> Done
+    ) -> ForwardTaskResult
     where
-        M: Mode,
+        M: ForwardMode,
         R: Receive + Into<AnyReceive>,
         T: Outlet,
     {
-        // Made first, it ends last: whatever else of this thread a fault leaves is gone by then.
+        // Created first, so that it is dropped last: after a panic all other objects of this thread
+        // are gone by then.
         let mut presence = self.presence;
         if let Some(cpu) = self.cpu {
-            // Looked at before: a processor that went away meanwhile leaves the thread where it is.
+            // The processor was checked before: if it has gone offline meanwhile, the thread is not
+            // pinned.
             let _ = cpu::pin(&[cpu]);
         }
         let settings = &*self.settings;
@@ -250,7 +254,7 @@ impl Work {
         let wall_ns = clock::now().saturating_sub(began);
         refresh(&mut lanes, &self.control);
         let streams = lanes.into_iter().map(|lane| lane.end(&mut pool));
-        Done {
+        ForwardTaskResult {
             streams: streams.collect(),
             rounds,
             idle_rounds,
@@ -261,18 +265,18 @@ impl Work {
     }
 }
 
-/// How long the first burst waits for a far end that takes it: another process that was just started, a
-/// link that comes up.
+/// Time to wait for a peer that accepts the first burst: a process that was just started, or a link
+/// that comes up.
 const FIRST_PATIENCE_NS: u64 = 3_000_000_000;
 
-/// How soon a ring that was full is tried again by a thread that sleeps or waits for what comes in: less than a ring
-/// of a few hundred descriptors takes to run dry.
+/// Time after which a thread that sleeps or waits for arrivals retries a full ring: less than a
+/// ring of a few hundred descriptors takes to run dry.
 const RETRY_NS: u64 = 200_000;
 
-/// How long a ring that is full before forwarding began is tried again.
+/// Time for which a full ring is retried before forwarding starts.
 const ROOM_PATIENCE_NS: u64 = 2_000_000;
 
-/// Rounds without a frame after which it is asked whether any will come.
+/// Number of rounds without a frame after which the loop checks for the end of all streams.
 const QUIET_ROUNDS: u64 = 1024;
 
 struct Loop<'a, R, T, M> {
@@ -285,7 +289,7 @@ struct Loop<'a, R, T, M> {
     idle_rounds: u64,
 }
 
-impl<R: Receive, T: Outlet, M: Mode> Loop<'_, R, T, M> {
+impl<R: Receive, T: Outlet, M: ForwardMode> Loop<'_, R, T, M> {
     #[inline(always)]
     fn turn(&mut self, step: impl Fn(&mut Lane<R, T, M>, &mut Pool, &Memory) -> usize) {
         let mut rounds = 0;
@@ -294,7 +298,7 @@ impl<R: Receive, T: Outlet, M: Mode> Loop<'_, R, T, M> {
             for lane in &mut *self.lanes {
                 handled += step(lane, self.pool, self.memory);
                 if T::HOLDS {
-                    // Whether it had anything to send or not: what waits has a time of its own.
+                    // Also without new frames: waiting frames have their own deadlines.
                     lane.stream.transmit.leave(self.pool);
                 }
             }
@@ -309,7 +313,7 @@ impl<R: Receive, T: Outlet, M: Mode> Loop<'_, R, T, M> {
         self.rounds = rounds;
     }
 
-    /// Idles; says whether no frame will come any more.
+    /// Idles; returns whether no frame will arrive any more.
     fn idle(&mut self) -> bool {
         self.idle_rounds += 1;
         for lane in &mut *self.lanes {
@@ -329,15 +333,16 @@ impl<R: Receive, T: Outlet, M: Mode> Loop<'_, R, T, M> {
         let now = clock::now();
         let mut held = self.lanes.iter().filter(|lane| lane.holds()).peekable();
         let holds = held.peek().is_some();
-        // Of several lanes that hold frames, each must know when: else nobody sleeps.
+        // With several streams that hold frames, all deadlines must be known before the thread may
+        // sleep.
         let due = held.try_fold(u64::MAX, |least, lane| Some(least.min(lane.due(now)?)));
         let due = due.filter(|_| holds);
         self.idling.idle(now, holds, due);
         false
     }
 
-    /// Tells when nothing is left but streams that lead nowhere: the others, of this thread and the rest, may
-    /// still have something to do, and until then these go on.
+    /// Reports the end when only streams that discard frames are left. These continue until the
+    /// streams of all threads have ended.
     fn look_for_the_end(&self) {
         let is_over = |lane: &Lane<R, T, M>| lane.stream.facts.is_aimless || lane.is_done();
         if !self.lanes.is_empty() && self.lanes.iter().all(is_over) {
@@ -350,7 +355,7 @@ impl<R: Receive, T: Outlet, M: Mode> Loop<'_, R, T, M> {
         let word = self.control.word.load(Relaxed);
         if word & REFRESH != 0 {
             refresh(self.lanes, self.control);
-            // Frames may come without end that nobody waits for.
+            // Discarded frames may arrive without end.
             self.look_for_the_end();
             self.control.word.fetch_and(!REFRESH, Relaxed);
         }
@@ -358,7 +363,7 @@ impl<R: Receive, T: Outlet, M: Mode> Loop<'_, R, T, M> {
     }
 }
 
-/// Takes over what only the kernel counts.
+/// Reads the counters that only the kernel keeps.
 #[cold]
 fn refresh<R: Receive, T: Transmit, M>(lanes: &mut [Lane<R, T, M>], control: &Control) {
     for lane in lanes {
@@ -372,7 +377,7 @@ fn refresh<R: Receive, T: Transmit, M>(lanes: &mut [Lane<R, T, M>], control: &Co
     }
 }
 
-impl<R: Receive, T: Outlet, M: Mode> Lane<R, T, M> {
+impl<R: Receive, T: Outlet, M: ForwardMode> Lane<R, T, M> {
     /// Sends the first bursts.
     fn prime(&mut self, settings: &Settings, pool: &mut Pool, memory: &Memory, control: &Control) {
         if settings.tx_first == 0 {
@@ -389,8 +394,8 @@ impl<R: Receive, T: Outlet, M: Mode> Lane<R, T, M> {
             if self.stream.transmit.transmit(pool, &mut self.stream.burst) == 0
                 && !self.has_room(pool)
             {
-                // Nobody forwards yet, and so no room will come: bursts beyond a full ring would only
-                // be made to be dropped.
+                // The thread does not forward yet, so the ring stays full: further bursts would
+                // only be dropped.
                 self.stream.transmit.refuse(pool, &mut self.stream.burst);
                 break;
             }
@@ -399,12 +404,12 @@ impl<R: Receive, T: Outlet, M: Mode> Lane<R, T, M> {
                 break;
             }
         }
-        // Those that wait for their time at a gate are in flight as well.
+        // Frames that wait for a rate limit are in flight as well.
         self.primed = (made as u64).saturating_sub(dropped(self) - before);
     }
 
-    /// Whether it holds frames whose time has yet to come, or has some to send that found no room or no memory:
-    /// nothing that comes in tells when there is some.
+    /// Returns whether the stream holds frames with a deadline in the future, or has frames to send
+    /// for which the ring or the memory had no space. No arriving frame reports when that changes.
     fn holds(&self) -> bool {
         self.mode.holds() || self.stream.transmit.due().is_some() || self.is_eager()
     }
@@ -413,14 +418,14 @@ impl<R: Receive, T: Outlet, M: Mode> Lane<R, T, M> {
         M::MAKES_FRAMES || !self.stream.burst.is_empty()
     }
 
-    /// Whether nothing comes to it and nothing leaves it any more.
+    /// Returns whether no frame arrives at the stream or leaves it any more.
     fn is_done(&self) -> bool {
         let (receive, transmit) = (&self.stream.receive, &self.stream.transmit);
         let awaits_gate = transmit.due().is_some() && !transmit.is_stuck();
         receive.ended() && !self.mode.holds() && !awaits_gate
     }
 
-    /// When the first of these frames is due; none where it is not known.
+    /// Returns the first deadline of these frames; `None` if unknown.
     fn due(&self, now: u64) -> Option<u64> {
         let again = self.is_eager().then(|| now + RETRY_NS);
         let dues = [self.stream.transmit.due(), again];
@@ -431,10 +436,11 @@ impl<R: Receive, T: Outlet, M: Mode> Lane<R, T, M> {
         }
     }
 
-    /// Whether a full ring takes frames within a moment: the kernel or another process empties it.
+    /// Returns whether a full ring accepts frames within a short time, as the kernel or another
+    /// process empties it.
     fn has_room(&mut self, pool: &mut Pool) -> bool {
         if self.stream.transmit.due().is_some() {
-            // It is held to a rate, and full: room comes as slowly as that says.
+            // The queue has a rate limit and is full: space appears at that rate only.
             return false;
         }
         let until = clock::now() + ROOM_PATIENCE_NS;
@@ -448,7 +454,7 @@ impl<R: Receive, T: Outlet, M: Mode> Lane<R, T, M> {
         false
     }
 
-    /// Sends the first burst, to a far end that may still be coming.
+    /// Sends the first burst; waits for a peer that may still be starting.
     fn await_room(&mut self, pool: &mut Pool, control: &Control) {
         let until = clock::now() + FIRST_PATIENCE_NS;
         let is_told = || control.word.load(Relaxed) & STOP != 0;
@@ -510,7 +516,7 @@ mod tests {
     use super::*;
     use crate::forward::frame::Mac;
 
-    fn lane<M: Mode<Plan = NoPlan>>(memory: &Memory) -> Lane<AnyReceive, AnyTransmit, M> {
+    fn lane<M: ForwardMode<Plan = NoPlan>>(memory: &Memory) -> Lane<AnyReceive, AnyTransmit, M> {
         let url: PortUrl = "ring:0,rxd=64".parse().unwrap();
         let port = open(&url, memory).unwrap().remove(0);
         let facts = Facts {
@@ -534,8 +540,8 @@ mod tests {
         }
     }
 
-    /// A source has something to send, and nothing comes in that would say when its ring has room, or when the memory
-    /// has frames again: a thread that waits for what comes in looks again by itself.
+    /// A source has frames to send, but no arriving frame reports that its ring or the memory has
+    /// space again: a thread that waits for arrivals must retry by itself.
     #[test]
     fn what_a_full_ring_refused_is_tried_again_soon() {
         let again = Some(1000 + RETRY_NS);
@@ -553,7 +559,7 @@ mod tests {
         assert_eq!(dry.due(1000), again);
         taken.into_iter().for_each(|frame| pool.free(frame));
 
-        // Whoever hands on what comes has nothing to do until something does.
+        // A mode that only forwards has no work until a frame arrives.
         let mut idle = lane::<super::super::mode::io::Io>(&memory);
         assert_eq!(idle.mode.step(&mut idle.stream, &mut pool, &memory), 0);
         assert!(!idle.holds());

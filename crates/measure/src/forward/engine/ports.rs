@@ -1,4 +1,4 @@
-//! The forwarder's ports between runs: what they moved, and how they come and go.
+//! Ports of the forwarder between runs: counters, configuration, attaching and detaching.
 
 use linerate_host::sys::clock;
 use linerate_metric::forward::{ForwardFigures, ForwardPort, ForwardStream, StreamPlace};
@@ -20,7 +20,7 @@ fn refused(
     }
 }
 
-/// Refuses what left ports closed.
+/// Returns an error if ports could not be reopened.
 fn stay_stopped(closed: &[(u32, PortError)]) -> Result<(), MeasureError> {
     let Some((first, error)) = closed.first() else {
         return Ok(());
@@ -37,57 +37,57 @@ fn stay_stopped(closed: &[(u32, PortError)]) -> Result<(), MeasureError> {
     Err(refused(
         ports,
         &format!(
-            "stopped, because opening again failed: {}: {}",
+            "stopped, because reopening failed: {}: {}",
             problem.object, problem.situation
         ),
-        format!("{}, then say `{again}`", problem.next_step),
+        format!("{}, then use `{again}`", problem.next_step),
     ))
 }
 
-/// How often threads are asked which port stopped working, however long intervals are: as often as a
-/// generator's.
+/// Interval at which threads are requested to report port errors, independent of the display
+/// interval; equal to that of the generator.
 const ASK_NS: u64 = 250_000_000;
 
-/// Whether a port is meant; none is all of them.
+/// Returns whether a port is selected; `None` selects all.
 fn is_meant(wanted: Option<u32>, port: &Port) -> bool {
     !port.is_detached && wanted.is_none_or(|wanted| wanted == port.number)
 }
 
 impl Forwarder {
-    /// What each port has moved since it was cleared.
+    /// Returns the totals of each port since it was cleared.
     #[must_use]
     pub fn shown(&self) -> Vec<PortTotals> {
         self.ports.iter().map(Port::shown).collect()
     }
 
-    /// What each port has moved since it was first opened.
+    /// Returns the totals of each port since it was first opened.
     #[must_use]
     pub fn totals(&self) -> Vec<PortTotals> {
         self.ports.iter().map(Port::totals).collect()
     }
 
-    /// The same before the threads that run moved anything.
+    /// Returns the totals at the start of the running threads.
     #[must_use]
     pub fn totals_at_start(&self) -> Vec<PortTotals> {
         let running = self.running.as_ref();
         running.map_or_else(|| self.totals(), |running| running.ports.clone())
     }
 
-    /// The ports that there are, as they were named or configured since.
+    /// Returns the URLs of the attached ports, with later configuration.
     #[must_use]
     pub fn urls(&self) -> Vec<PortUrl> {
         let ports = self.ports.iter().filter(|port| !port.is_detached);
         ports.map(|port| port.url.clone()).collect()
     }
 
-    /// Numbers of the ports that there are.
+    /// Returns the numbers of the attached ports.
     #[must_use]
     pub fn numbers(&self) -> Vec<u32> {
         let ports = self.ports.iter().filter(|port| !port.is_detached);
         ports.map(|port| port.number).collect()
     }
 
-    /// The ports as the record has them, with all that they moved since they were cleared.
+    /// Returns the ports in the form of the record, with their totals since they were cleared.
     #[must_use]
     pub fn port_facts(&self) -> Vec<ForwardPort> {
         let running = self.running.as_ref();
@@ -107,14 +107,14 @@ impl Forwarder {
             .collect()
     }
 
-    /// What each queue of a port moved since the port was cleared or opened.
+    /// Returns the totals of each queue of a port since the port was cleared or opened.
     #[must_use]
     pub fn queues_shown(&self, port: u32) -> Vec<PortTotals> {
         let port = self.ports.get(port as usize);
         port.map_or_else(Vec::new, Port::queues_shown)
     }
 
-    /// The ports as the record has them, with what they moved since these totals.
+    /// Returns the ports in the form of the record, with their totals since `before`.
     pub(super) fn records(
         &self,
         before: &[PortTotals],
@@ -130,7 +130,7 @@ impl Forwarder {
             .collect()
     }
 
-    /// What streams have moved since the start or since they were cleared, while they run.
+    /// Returns the figures of running streams since the start or the last clear.
     #[must_use]
     pub fn streams(&self) -> Vec<ForwardStream> {
         let Some(running) = &self.running else {
@@ -140,7 +140,8 @@ impl Forwarder {
         streams.map(|(place, base)| base.shown(place)).collect()
     }
 
-    /// What ports and streams have moved since the start or since they were cleared; zeros while nothing runs.
+    /// Returns the figures of ports and streams since the start or the last clear; zeros while no
+    /// threads run.
     #[must_use]
     pub fn figures(&self) -> ForwardFigures {
         let (now, running) = (self.totals(), self.running.as_ref());
@@ -152,7 +153,8 @@ impl Forwarder {
         }
     }
 
-    /// How many frames were put into circulation, once that is known; none while nothing runs.
+    /// Returns the number of frames put into circulation once it is known; `None` while no threads
+    /// run.
     #[must_use]
     pub fn primed(&self) -> Option<Primed> {
         let running = self.running.as_ref()?;
@@ -169,7 +171,7 @@ impl Forwarder {
         })
     }
 
-    /// Descriptions of frames that passed since it was asked last, where settings ask for them.
+    /// Returns the descriptions of frames since the last call, if the settings require them.
     #[must_use]
     pub fn described(&self) -> Vec<String> {
         let told = self
@@ -179,8 +181,8 @@ impl Forwarder {
         told.map_or_else(Vec::new, |told| told.read())
     }
 
-    /// Has threads tell by and by which port stopped working, and looks at bit rates where settings ask for
-    /// them; for whoever waits while threads run, more than once a second.
+    /// Performs background work of a run: requests port errors from the threads and samples bit
+    /// rates. The caller must call it more than once per second while threads run.
     pub fn look(&mut self) {
         let now = clock::now();
         if let Some(running) = self.running.as_mut().filter(|it| now >= it.ask_at_ns) {
@@ -204,8 +206,8 @@ impl Forwarder {
         }
     }
 
-    /// Takes over what the kernel counted before a run: else its first reading would book that to the run. Gives
-    /// the first trouble of ports that carry streams.
+    /// Reads the kernel's counters before a run, so that earlier drops are not counted in it.
+    /// Returns the first error of a port with streams.
     pub(super) fn settle(&mut self, places: &[StreamPlace]) -> Option<PortError> {
         let mut trouble = None;
         for port in &mut self.ports {
@@ -217,7 +219,7 @@ impl Forwarder {
         trouble
     }
 
-    /// Hides what one port, or all of them, moved so far, with what only the kernel counted of it.
+    /// Clears the displayed counters of one port or of all, those of the kernel included.
     pub fn clear(&mut self, port: Option<u32>) {
         self.refresh();
         for own in &mut self.ports {
@@ -227,7 +229,8 @@ impl Forwarder {
         }
     }
 
-    /// Counts what ports and streams move from now on, while they run; the record keeps all of it.
+    /// Clears the displayed counters of running ports and streams; the record keeps the full
+    /// values.
     pub fn clear_streams(&mut self) {
         self.refresh();
         let totals = self.totals();
@@ -237,7 +240,7 @@ impl Forwarder {
         }
     }
 
-    /// Whether a port is open.
+    /// Returns whether a port is open.
     #[must_use]
     pub fn is_started(&self, port: u32) -> bool {
         self.ports.get(port as usize).is_some_and(Port::is_started)
@@ -246,7 +249,7 @@ impl Forwarder {
     /// Closes one port, or all.
     ///
     /// # Errors
-    /// That they are polled at the moment.
+    /// [`MeasureError`] while threads forward.
     pub fn stop_port(&mut self, port: Option<u32>) -> Result<(), MeasureError> {
         self.not_running()?;
         for own in &mut self.ports {
@@ -257,10 +260,10 @@ impl Forwarder {
         Ok(())
     }
 
-    /// Opens one port, or all, again. Where one cannot be opened the others are all the same, and it stays closed.
+    /// Reopens one port, or all closed ones. A port that fails stays closed; the others are opened.
     ///
     /// # Errors
-    /// That they are polled at the moment, or why a port cannot be opened.
+    /// [`MeasureError`] while threads forward, or if a port cannot be opened.
     pub fn start_port(&mut self, port: Option<u32>) -> Result<(), MeasureError> {
         self.not_running()?;
         self.make_room(&self.urls())?;
@@ -272,7 +275,7 @@ impl Forwarder {
         stay_stopped(&self.open_again(&closed))
     }
 
-    /// Opens closed ports; gives those that stay closed, and why.
+    /// Reopens closed ports; returns the failed ones with their errors.
     fn open_again(&mut self, which: &[usize]) -> Vec<(u32, PortError)> {
         let Self { ports, memory, .. } = self;
         let tried = which.iter().map(|&at| {
@@ -283,10 +286,11 @@ impl Forwarder {
         failed.collect()
     }
 
-    /// Gives closed ports another value of a key of their URL; none means all. Says how many ports that were.
+    /// Sets a key in the URL of closed ports; `None` selects all. Returns the number of changed
+    /// ports.
     ///
     /// # Errors
-    /// That a port is open, or that it cannot have this value: then no port is changed.
+    /// [`MeasureError`] if a port is open or the value is invalid: then no port is changed.
     pub fn configure(
         &mut self,
         port: Option<u32>,
@@ -298,8 +302,8 @@ impl Forwarder {
         if let Some(open) = meant.clone().find(|own| own.is_started()) {
             return Err(refused(
                 format!("port {}", open.number),
-                "it is open, and has its rings already",
-                "say `port stop all` first, and `port start all` then",
+                "it is open, and its rings are allocated",
+                "use `port stop all` first, and `port start all` afterwards",
             ));
         }
         let changed: Result<Vec<PortUrl>, PortError> =
@@ -313,10 +317,10 @@ impl Forwarder {
         Ok(count)
     }
 
-    /// Opens one more port, under the lowest number that is free; gives its number.
+    /// Opens another port under the lowest free number; returns the number.
     ///
     /// # Errors
-    /// That ports are polled at the moment, or why it cannot be opened.
+    /// [`MeasureError`] while threads forward, or if the port cannot be opened.
     pub fn attach(&mut self, url: &PortUrl) -> Result<u32, MeasureError> {
         self.not_running()?;
         let mut urls = self.urls();
@@ -333,24 +337,24 @@ impl Forwarder {
         Ok(number)
     }
 
-    /// Ports that were opened again since it was asked last, because the memory had to be larger: files are begun
-    /// anew, and processes at other ends saw them go and come. To be asked after a failure as well, since the memory
-    /// comes first.
+    /// Returns the ports that were reopened since the last call, because the memory had to grow.
+    /// Reopening restarts capture files, and peers see the port disconnect and reconnect. Also
+    /// valid after an error, because the memory grows first.
     pub fn take_reopened(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.reopened)
     }
 
-    /// Closes a port for good; other ports keep their numbers.
+    /// Closes and removes a port; other ports keep their numbers.
     ///
     /// # Errors
-    /// That ports are polled at the moment, that there is no such port, or that it is the last.
+    /// [`MeasureError`] while threads forward, if there is no such port, or if it is the last one.
     pub fn detach(&mut self, port: u32) -> Result<(), MeasureError> {
         self.not_running()?;
         if self.numbers() == [port] {
             return Err(refused(
                 format!("port {port}"),
                 "it is the last one",
-                "attach another first, or say `quit`",
+                "attach another first, or use `quit`",
             ));
         }
         let mut ports = self.ports.iter_mut();
@@ -358,7 +362,7 @@ impl Forwarder {
             return Err(refused(
                 format!("port {port}"),
                 "there is no such port",
-                "`show port summary all` lists them",
+                "list the ports with `show port summary all`",
             ));
         };
         own.stop();
@@ -366,11 +370,11 @@ impl Forwarder {
         Ok(())
     }
 
-    /// Has the interface of a port receive frames for any address, or for its own alone; false where the port
-    /// has no interface that could leave frames out.
+    /// Sets promiscuous mode of a port's interface; returns false if the port has no interface with
+    /// such a mode.
     ///
     /// # Errors
-    /// What the kernel says, or that the port is closed.
+    /// [`MeasureError`] if the port is closed or the kernel rejects the change.
     pub fn set_promiscuous(&mut self, port: u32, on: bool) -> Result<bool, MeasureError> {
         let Some(own) = self
             .ports
@@ -380,7 +384,7 @@ impl Forwarder {
             return Err(refused(
                 format!("port {port}"),
                 "it is closed",
-                format!("say `port start {port}` first"),
+                format!("use `port start {port}` first"),
             ));
         };
         match own.set_promiscuous(on) {
@@ -395,8 +399,7 @@ impl Forwarder {
         }
     }
 
-    /// Sees to it that the memory is large enough for these ports: where it is not, another takes its place,
-    /// and ports that are open are opened again.
+    /// Replaces the memory if it is too small for these ports, and reopens the open ports.
     fn make_room(&mut self, urls: &[PortUrl]) -> Result<(), MeasureError> {
         let plan = planned(urls, &self.wish)?;
         let has = &self.memory;
@@ -425,36 +428,36 @@ impl Forwarder {
             self.reopened = back(&self.ports);
             return Ok(());
         };
-        // As it was before, as far as that can be.
+        // Restore the earlier memory as far as possible.
         close(&mut self.ports);
         self.memory = before;
         let failed_again = self.open_again(&open);
         self.reopened = back(&self.ports);
         stay_stopped(&failed_again)?;
-        // The error says it of all.
+        // The error text covers all reopened ports.
         self.reopened.clear();
         let problem = error.problem();
         Err(refused(
             format!("port {number}"),
             &format!(
-                "it cannot be opened in a memory that has room for all: {}: {}; all ports are open again (files begin anew)",
+                "it cannot be opened with memory for all ports: {}: {}; all ports are open again (capture files were restarted)",
                 problem.object, problem.situation
             ),
             problem.next_step,
         ))
     }
 
-    /// Whether ports may be changed.
+    /// Checks that ports may be changed.
     ///
     /// # Errors
-    /// They are polled at the moment.
+    /// [`MeasureError`] while threads forward.
     pub fn not_running(&self) -> Result<(), MeasureError> {
         match self.is_running() {
             false => Ok(()),
             true => Err(refused(
                 "ports",
-                "they are polled at the moment",
-                "say `stop` first",
+                "they are being polled",
+                "use `stop` first",
             )),
         }
     }

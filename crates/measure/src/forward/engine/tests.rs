@@ -1,4 +1,4 @@
-//! Threads that end by a fault of ours.
+//! Threads that end by a panic.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -8,7 +8,8 @@ use linerate_port::{Burst, PortError, Transmit};
 
 use crate::forward::{Forwarder, MemoryWish, Settings, Times, record, run};
 
-/// Two rings, in the first of which lies a frame that nobody may touch: it reaches beyond its slot.
+/// Two rings, the first of which contains a frame longer than its slot: its bytes cannot be
+/// accessed.
 fn poisoned() -> Forwarder {
     let urls = ["ring:0", "ring:1"].map(|url| url.parse().unwrap());
     let mut forwarder = Forwarder::open(&urls, MemoryWish::default()).unwrap();
@@ -31,13 +32,13 @@ fn settings(cores: u32) -> Settings {
         cores,
         tx_first: 1,
         idle: Idle::Yield,
-        // What lies in the ring stays there.
+        // The frame must stay in the ring.
         flush: false,
         ..Settings::default()
     }
 }
 
-/// The run ends at once, with what was moved and the reason; the ports can be opened again.
+/// The run ends at once, with the figures so far and the error; the ports can be reopened.
 #[test]
 fn a_thread_that_dies_ends_the_run() {
     for cores in [1, 2] {
@@ -59,14 +60,14 @@ fn a_thread_that_dies_ends_the_run() {
         assert_eq!(ran.figures.cores.len(), cores as usize - 1);
         assert!(ran.figures.ports[0].receive.packets > 0);
         let record = record(&forwarder.urls(), &settings, &times, ran);
-        // As many threads as there were, not as have lived.
+        // Number of threads started, not of those that survived.
         let plan = record.plan.forward.as_ref().unwrap();
         assert_eq!((plan.cores, record.plan.streams), (cores, 2));
         let mut doubts = record.validity.iter();
         let doubt = doubts.find(|doubt| doubt.doubt == "port-stopped").unwrap();
         assert!(doubt.why.contains("fault of this program"), "{}", doubt.why);
 
-        // Its queues are gone, and come with new ports.
+        // The queues of the thread are gone until the ports are reopened.
         assert!(forwarder.start(&settings, Duration::ZERO).is_err());
         forwarder.start_port(None).unwrap();
         forwarder.start(&settings, Duration::ZERO).unwrap();
@@ -76,7 +77,8 @@ fn a_thread_that_dies_ends_the_run() {
     }
 }
 
-/// A thread that cannot be had is named, nobody waits for it, and the ports have all their queues.
+/// A thread that cannot be spawned is named, no other thread waits for it, and the ports keep their
+/// queues.
 #[test]
 fn a_thread_that_cannot_be_started_keeps_nobody_waiting() {
     let urls = ["ring:0", "ring:1"].map(|url| url.parse().unwrap());
@@ -105,7 +107,7 @@ fn a_thread_that_cannot_be_started_keeps_nobody_waiting() {
     assert_eq!(outcome.figures.cores.len(), 2);
 }
 
-/// One that dies before all have met does not keep the others waiting.
+/// A thread that panics before the barrier does not block the others.
 #[test]
 fn nobody_waits_for_a_thread_that_is_gone() {
     use std::sync::{Arc, Barrier};

@@ -1,12 +1,12 @@
-//! A frame in one line, as testpmd has it.
+//! Description of a frame in one line, in the format of testpmd.
 
 use std::fmt::Write;
 
 use crate::forward::frame::{ETHERNET, Mac, ipv4_header};
 
-/// Bytes of an IPv6 header (RFC 8200).
+/// Length of an IPv6 header (RFC 8200).
 const IPV6: usize = 40;
-/// Bytes of a VLAN tag (IEEE 802.1Q).
+/// Length of a VLAN tag (IEEE 802.1Q).
 const TAG: usize = 4;
 
 fn mac(bytes: &[u8]) -> Mac {
@@ -15,7 +15,7 @@ fn mac(bytes: &[u8]) -> Mac {
     Mac(address)
 }
 
-/// The transport header's name and length, by the protocol's number (IANA).
+/// Returns the name and length of the transport header, by protocol number (IANA).
 fn transport(protocol: u8, rest: &[u8]) -> Option<(&'static str, usize)> {
     match protocol {
         6 => Some(("TCP", usize::from(rest.get(12)? >> 4) * 4)),
@@ -26,8 +26,8 @@ fn transport(protocol: u8, rest: &[u8]) -> Option<(&'static str, usize)> {
     }
 }
 
-/// `  src=… - dst=… - type=0x0800 - length=64 - nb_segs=1 - sw ptype: L2_ETHER L3_IPV4 L4_UDP - l2_len=14 -
-/// l3_len=20 - l4_len=8 - Receive queue=0x0`.
+/// Describes a frame: ` src=… - dst=… - type=0x0800 - length=64 - nb_segs=1 - sw ptype: L2_ETHER
+/// L3_IPV4 L4_UDP - l2_len=14 - l3_len=20 - l4_len=8 - Receive queue=0x0`.
 pub(super) fn frame(bytes: &[u8], way: &str, queue: u32) -> String {
     if bytes.len() < ETHERNET {
         return format!("  length={} - too short for a frame", bytes.len());
@@ -51,7 +51,7 @@ pub(super) fn frame(bytes: &[u8], way: &str, queue: u32) -> String {
     }
     let _ = write!(lengths, " - l2_len={l2}");
     let network = match inner {
-        // Behind a tag it is looked at as if it had none.
+        // With a VLAN tag, `ipv4_header` finds the header behind the tag.
         0x0800 => ipv4_header(bytes)
             .map(|header| header.len())
             .or_else(|| bytes.get(l2).map(|first| usize::from(first & 0xf) * 4))
@@ -91,7 +91,7 @@ mod tests {
             "  src=02:00:00:00:00:00 - dst=02:00:00:00:00:01 - type=0x0800 - length=64 - nb_segs=1 - sw ptype: \
              L2_ETHER L3_IPV4 L4_UDP - l2_len=14 - l3_len=20 - l4_len=8 - Receive queue=0xa"
         );
-        // A tag in front of the same packet.
+        // A VLAN tag before the same packet.
         bytes.splice(12..12, [0x81, 0, 0, 5]);
         let tagged = frame(&bytes, "Send", 0);
         assert!(
@@ -101,7 +101,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever bytes a frame has, it is described.
+        /// A frame of any bytes is described.
         #[test]
         fn no_frame_is_too_odd(
             bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..80),

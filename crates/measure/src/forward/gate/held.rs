@@ -1,31 +1,31 @@
-//! A transmit queue that is held to a bit rate: frames wait in a ring in front of it, and leave when their time
-//! has come.
+//! Bit rate limit of a transmit queue: frames wait in a ring before the queue until their time has
+//! come.
 //!
-//! As with a NIC's rate limiter: what is handed over lies in the transmit ring, as many frames as that has
-//! descriptors, and what finds the ring full is not taken.
+//! The limit works like the rate limiter of a NIC. The ring holds as many frames as the queue has
+//! descriptors, and a full ring accepts no more.
 
 use std::collections::VecDeque;
 
 use linerate_host::sys::clock::Nanos;
 use linerate_port::{Burst, Frame, Pool, Transmit};
 
-/// Time that a queue which had nothing to send may make up for.
+/// Idle time of a queue that it may make up for.
 const CATCH_UP_NS: Nanos = 1_000_000;
 
-/// How soon a queue that refused frames is asked again: longer than what a thread waits for awake, and shorter than
-/// a ring takes to run dry.
+/// Time after which a queue that rejected frames is tried again: longer than what a thread waits
+/// for by spinning, and shorter than a ring takes to run dry.
 const RETRY_NS: Nanos = 200_000;
 
-/// How long a queue refuses all frames until nobody is thought to take them at its far end.
+/// Time of continuous rejections after which the peer of a queue counts as gone.
 const STUCK_NS: Nanos = 500_000_000;
 
-/// When the next frame may leave, so that a queue keeps to a bit rate: each is paid for before the next.
+/// Pacer for a bit rate: each frame delays the next one by its own transmission time.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
     l2_bps: u64,
     free_ns: Nanos,
-    /// What whole nanoseconds leave unpaid, in parts of a nanosecond of which `l2_bps` make one: at high rates a
-    /// frame takes few of them.
+    /// Remainder below a nanosecond, in units of 1/`l2_bps` ns: at high rates a frame takes few
+    /// nanoseconds.
     rest: u64,
 }
 
@@ -51,19 +51,19 @@ impl Pace {
     }
 }
 
-/// The ring in front of a queue that is held to a rate. All of its memory is taken when it is made.
+/// Ring before a rate-limited queue. All its memory is allocated on creation.
 pub(super) struct Held {
     pace: Pace,
     ring: VecDeque<Frame>,
     descriptors: usize,
-    /// Frames whose time has come, and that the queue had no room for yet.
+    /// Frames whose time has come and that the queue has not accepted yet.
     due: Burst,
-    /// Since when, and when last, it took none of them.
+    /// First and last time of continuous rejections.
     refused: Option<(Nanos, Nanos)>,
 }
 
 impl Held {
-    /// A ring of so many descriptors, emptied at this rate.
+    /// Creates a ring of `descriptors`, drained at `l2_bps`.
     pub(super) fn new(l2_bps: u64, descriptors: u32) -> Self {
         let descriptors = descriptors.max(1) as usize;
         Self {
@@ -79,7 +79,7 @@ impl Held {
         self.ring.len() + self.due.len()
     }
 
-    /// Takes frames from the front of a burst until the ring is full; returns how many.
+    /// Accepts frames from the front of a burst until the ring is full; returns their number.
     pub(super) fn take(&mut self, burst: &mut Burst) -> usize {
         let mut room = self.descriptors - self.waiting();
         burst.take_front(|frame| {
@@ -92,7 +92,7 @@ impl Held {
         })
     }
 
-    /// Hands the queue those frames whose time has come.
+    /// Sends the frames whose time has come.
     pub(super) fn leave(&mut self, now: Nanos, queue: &mut impl Transmit, pool: &mut Pool) {
         loop {
             while !self.due.is_full()
@@ -101,7 +101,7 @@ impl Held {
             {
                 self.pace.leaves(now, frame.len().into());
                 let pushed = self.due.push(frame);
-                debug_assert!(pushed.is_ok(), "the room was asked for");
+                debug_assert!(pushed.is_ok(), "the burst is not full");
             }
             if self.due.is_empty() {
                 return;
@@ -118,7 +118,7 @@ impl Held {
         }
     }
 
-    /// When the next frame may leave; none where none waits.
+    /// Returns the deadline of the next waiting frame; `None` if no frame waits.
     pub(super) fn due(&self) -> Option<Nanos> {
         match (self.due.is_empty(), self.ring.is_empty()) {
             (true, true) => None,
@@ -127,13 +127,13 @@ impl Held {
         }
     }
 
-    /// Whether the queue has taken nothing for so long that nobody seems to be at its far end.
+    /// Returns whether the queue has accepted nothing for so long that its peer seems gone.
     pub(super) fn is_stuck(&self) -> bool {
         let refused = self.refused;
         refused.is_some_and(|(since, latest)| latest.saturating_sub(since) >= STUCK_NS)
     }
 
-    /// Gives up on what waits; returns how many frames that were.
+    /// Frees the waiting frames; returns their number.
     pub(super) fn end(&mut self, pool: &mut Pool) -> u64 {
         let waiting = self.waiting();
         self.refused = None;
@@ -151,10 +151,10 @@ mod tests {
     use linerate_port::kind::{AnyReceive, AnyTransmit};
     use linerate_port::{Memory, PortUrl, Receive, memory_plan, open};
 
-    /// A second, in nanoseconds.
+    /// Nanoseconds in a second.
     const SECOND: Nanos = 1_000_000_000;
 
-    /// All that is allowed leaves, asked for every microsecond: also where a frame takes less than a nanosecond.
+    /// All allowed frames leave when polled each microsecond, also if a frame takes less than 1 ns.
     #[test]
     fn a_queue_keeps_to_its_rate() {
         for (rate, bytes, span) in [
@@ -173,19 +173,19 @@ mod tests {
                     sent += bytes;
                     assert!(sent < rate * 10, "{rate}: no limit at all");
                 }
-                // Far from the next turn there is nothing to ask.
+                // No frame may leave before the next deadline.
                 now = pace.free_ns.min(end).max(now + 1000);
             }
-            // What the start makes up for is beside the span.
+            // The catch-up at the start adds to the time span.
             let want = rate as f64 / 8.0 * (span + CATCH_UP_NS) as f64 / SECOND as f64;
             let off = (sent as f64 - want).abs();
-            // The frame, and the microsecond, that the end cuts.
+            // Tolerance: the frame and the microsecond cut off at the end.
             let room = want * 0.001 + 2.0 * bytes as f64;
             assert!(off <= room, "{rate}: {sent} instead of {want}");
         }
     }
 
-    /// A queue, what comes out of it, and frames for it.
+    /// Queue under test with its receiving end and a frame pool.
     struct Bench {
         memory: Memory,
         pool: Pool,
@@ -206,7 +206,7 @@ mod tests {
             }
         }
 
-        /// Offers so many frames of 64 bytes, each with its number; returns how many were taken.
+        /// Offers `count` frames of 64 bytes with their numbers; returns how many were accepted.
         fn offer(&mut self, held: &mut Held, from: u8, count: usize) -> usize {
             let mut burst = Burst::new();
             for number in (from..).take(count) {
@@ -220,7 +220,7 @@ mod tests {
             taken
         }
 
-        /// Numbers of the frames that have left.
+        /// Returns the numbers of the frames that have left.
         fn left(&mut self) -> Vec<u8> {
             let mut burst = Burst::new();
             let mut numbers = Vec::new();
@@ -233,21 +233,21 @@ mod tests {
         }
     }
 
-    /// Frames wait for their time instead of being refused, as many as the ring has descriptors for; they leave
-    /// one by one, in order, and make room.
+    /// Frames wait for their time instead of being rejected, as many as the ring has descriptors.
+    /// They leave one by one, in order.
     #[test]
     fn frames_wait_in_the_ring() {
         let mut bench = Bench::new(64);
-        // A frame of 64 bytes takes a second.
+        // A frame of 64 bytes takes 1 s.
         let mut held = Held::new(512, 8);
         assert_eq!(held.due(), None);
         let began = 10 * SECOND;
         assert_eq!(bench.offer(&mut held, 0, 5), 5);
         held.leave(began, &mut bench.transmit, &mut bench.pool);
         assert_eq!(bench.left(), [0]);
-        // Nothing was to be sent before: a millisecond of that is made up for.
+        // The queue was idle before, so 1 ms is made up for.
         assert_eq!(held.due(), Some(began + SECOND - CATCH_UP_NS));
-        // Four wait, and there is room for four more.
+        // Four frames wait, and four more fit.
         assert_eq!(bench.offer(&mut held, 5, 32), 4);
         assert_eq!(bench.offer(&mut held, 99, 1), 0);
         for (number, second) in (1..=8).zip(1..) {
@@ -260,8 +260,8 @@ mod tests {
         assert_eq!((held.due(), held.end(&mut bench.pool)), (None, 0));
     }
 
-    /// A queue behind that takes nothing is asked again now and then, and after a while nothing is expected of it
-    /// any more; until it takes some.
+    /// A queue that accepts nothing is retried now and then. After a while it counts as stuck,
+    /// until it accepts frames again.
     #[test]
     fn a_queue_that_nobody_empties_is_found_out() {
         let mut bench = Bench::new(4);
@@ -273,7 +273,7 @@ mod tests {
             held.leave(at, &mut bench.transmit, &mut bench.pool);
             at
         };
-        // Its ring is full, and all others are due.
+        // The queue's own ring is full, and all other frames are due.
         for _ in 0..100 {
             leave(&mut bench, &mut held, 1_000_000);
         }
@@ -290,14 +290,14 @@ mod tests {
         assert_eq!((held.due(), held.is_stuck()), (None, false));
     }
 
-    /// A queue behind that takes nothing holds frames up: they stay in order, and none is lost or paid for twice.
+    /// A full queue delays frames: they stay in order, and none is lost or paced twice.
     #[test]
     fn a_full_queue_behind_holds_them_up() {
         let mut bench = Bench::new(4);
         let mut held = Held::new(512_000, 100);
         assert_eq!(bench.offer(&mut held, 0, 32), 32);
         let mut left = Vec::new();
-        // A millisecond for each; the ring behind is emptied every 25 only.
+        // One frame per millisecond; the queue is emptied every 25 ms only.
         for millisecond in 0..100 {
             let now = SECOND + millisecond * 1_000_000;
             held.leave(now, &mut bench.transmit, &mut bench.pool);
@@ -306,11 +306,11 @@ mod tests {
             }
         }
         assert!(left.is_sorted() && left.first() == Some(&0), "{left:?}");
-        // And some whose time has not come.
+        // Further frames whose time has not come.
         assert_eq!(bench.offer(&mut held, 32, 20), 20);
         let waiting = held.end(&mut bench.pool);
         assert_eq!(left.len() as u64 + waiting, 52);
-        // None of those that waited is missing from the memory.
+        // All frames are back in the memory.
         assert_eq!(bench.left().len(), 0);
         let frames = std::iter::from_fn(|| bench.pool.allocate()).collect::<Vec<_>>();
         assert_eq!(frames.len() as u64, u64::from(bench.memory.frames()));

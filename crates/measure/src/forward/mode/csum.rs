@@ -1,4 +1,4 @@
-//! `csum`: as `mac`, and IP, TCP and UDP checksums are right; wrong ones are counted.
+//! `csum`: like `mac`, and corrects IP, TCP and UDP checksums; wrong ones are counted.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use linerate_port::{Memory, Pool, Receive, Transmit, checksum};
 use super::mac::addresses;
 use crate::forward::frame::{ipv4_checksum_holds, write_ipv4_checksum};
 use crate::forward::settings::Settings;
-use crate::forward::stream::{Facts, Mode, NoPlan, Stream};
+use crate::forward::stream::{Facts, ForwardMode, NoPlan, Stream};
 
-/// Sums.
+/// Corrects checksums.
 pub struct Csum {
     addresses: [u8; 12],
     bad_ip: u64,
     bad_transport: u64,
 }
 
-/// What summing found.
+/// Wrong checksums found in a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) bad_ip: bool,
@@ -26,7 +26,8 @@ pub(super) struct Found {
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// Writes the checksums of a frame, behind VLAN tags and of both versions of IP, and says which were wrong.
+/// Corrects the checksums of a frame of either IP version, behind VLAN tags; returns which were
+/// wrong.
 pub(super) fn complete(frame: &mut [u8]) -> Found {
     let bad_ip = ipv4_checksum_holds(frame) == Some(false);
     if bad_ip {
@@ -34,7 +35,7 @@ pub(super) fn complete(frame: &mut [u8]) -> Found {
     }
     let segment = checksum::verify(frame).filter(|found| [TCP, UDP].contains(&found.protocol));
     let bad_transport = segment.is_some_and(|found| !found.segment_holds);
-    // One that holds is what another sum would be.
+    // A right checksum would be computed again to the same value.
     if bad_transport || segment.is_some_and(|found| found.is_unsummed) {
         checksum::complete(frame);
     }
@@ -44,9 +45,9 @@ pub(super) fn complete(frame: &mut [u8]) -> Found {
     }
 }
 
-impl Mode for Csum {
+impl ForwardMode for Csum {
     type Plan = NoPlan;
-    const ABOUT: &'static str = "as mac, and IP, TCP and UDP checksums are summed anew in software";
+    const ABOUT: &'static str = "like mac, and recomputes IP, TCP and UDP checksums in software";
 
     fn new(_: &NoPlan, facts: &Facts, _: &Settings) -> Self {
         Self {

@@ -1,20 +1,20 @@
-//! `5tswap`: Ethernet addresses, IP addresses and ports change places, so that a datagram goes back to
-//! who sent it. Sums of the same words are the same: no checksum changes.
+//! `5tswap`: swaps Ethernet addresses, IP addresses and ports, so that a datagram returns to its
+//! sender. Checksums stay valid, because the same words are summed.
 
 use linerate_port::{Memory, Pool, Receive, Transmit};
 
 use super::mac_swap;
 use crate::forward::frame::{IPV4, carried};
 use crate::forward::settings::Settings;
-use crate::forward::stream::{Facts, Mode, NoPlan, Stream};
+use crate::forward::stream::{Facts, ForwardMode, NoPlan, Stream};
 
-/// Swaps all that names an end.
+/// Swaps addresses and ports.
 pub struct FiveTupleSwap;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// Swaps two fields of `width` bytes that lie side by side from `at` on; frames too short stay.
+/// Swaps two adjacent fields of `WIDTH` bytes from `at` on; too short frames are not changed.
 #[inline(always)]
 fn swap_at<const WIDTH: usize>(bytes: &mut [u8], at: usize) {
     let Some(both) = bytes.get_mut(at..at + 2 * WIDTH) else {
@@ -24,7 +24,7 @@ fn swap_at<const WIDTH: usize>(bytes: &mut [u8], at: usize) {
     one.swap_with_slice(other);
 }
 
-/// Swaps the addresses and ports of a frame, as far as it has them.
+/// Swaps the addresses and ports that a frame has.
 #[inline]
 pub(super) fn swap(frame: &mut [u8]) {
     mac_swap::swap(frame);
@@ -38,7 +38,7 @@ pub(super) fn swap(frame: &mut [u8]) {
                 return;
             };
             let length = usize::from(header[0] & 0xf) * 4;
-            // Only the first fragment has ports, and a header that is too short for itself says not where.
+            // Only the first fragment has ports, and an invalid header length does not locate them.
             if header[6] & 0x1f != 0 || header[7] != 0 || length < IPV4 {
                 return;
             }
@@ -58,9 +58,9 @@ pub(super) fn swap(frame: &mut [u8]) {
     }
 }
 
-impl Mode for FiveTupleSwap {
+impl ForwardMode for FiveTupleSwap {
     type Plan = NoPlan;
-    const ABOUT: &'static str = "Ethernet and IP addresses and ports change places";
+    const ABOUT: &'static str = "swaps Ethernet addresses, IP addresses and ports";
 
     fn new(_: &NoPlan, _: &Facts, _: &Settings) -> Self {
         Self

@@ -1,24 +1,24 @@
-//! `flowgen`: many flows leave, whatever arrives ends here.
+//! `flowgen`: generates frames of many flows and frees received frames.
 
 use linerate_port::{Memory, Pool, Receive, Transmit};
 
 use crate::forward::frame::{Flows, Which};
 use crate::forward::settings::Settings;
-use crate::forward::stream::{Facts, Mode, NoPlan, Stream};
+use crate::forward::stream::{Facts, ForwardMode, NoPlan, Stream};
 
-/// A source of flows and a sink.
+/// Source of flows and sink of frames.
 pub struct FlowGen {
     flows: Flows,
     next: u32,
-    /// Copies of the flow whose turn it is that have yet to leave, and how many each flow has.
+    /// Copies of the present flow's frame still to send, and copies per frame.
     left: u32,
     clones: u32,
 }
 
-impl Mode for FlowGen {
+impl ForwardMode for FlowGen {
     type Plan = NoPlan;
     const MAKES_FRAMES: bool = true;
-    const ABOUT: &'static str = "a source of --flowgen-flows flows (by destination address), --flowgen-clones copies of each frame behind it, and a sink";
+    const ABOUT: &'static str = "source of --flowgen-flows flows (by destination address) with --flowgen-clones copies of each frame, and sink";
 
     fn new(_: &NoPlan, facts: &Facts, setting: &Settings) -> Self {
         let mut spec = setting.frame.clone();

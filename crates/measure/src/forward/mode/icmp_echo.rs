@@ -1,4 +1,4 @@
-//! `icmpecho`: ARP requests and pings are answered, whoever they are for.
+//! `icmpecho`: replies to ARP requests and ICMP echo requests, for any destination address.
 
 use std::ops::Range;
 
@@ -7,9 +7,9 @@ use linerate_port::{Memory, Pool, Receive, Transmit, checksum};
 use super::mac_swap;
 use crate::forward::frame::{Mac, carried, ipv4_header};
 use crate::forward::settings::Settings;
-use crate::forward::stream::{Facts, Mode, NoPlan, Stream};
+use crate::forward::stream::{Facts, ForwardMode, NoPlan, Stream};
 
-/// Answers on the port that the question came in by.
+/// Sends replies on the port that received the request.
 pub struct IcmpEcho {
     address: Mac,
 }
@@ -22,7 +22,7 @@ const ICMP: u8 = 1;
 /// RFC 792.
 const ECHO_REQUEST: u8 = 8;
 
-/// Turns a question into its answer; false when the frame is none. VLAN tags stay as they are.
+/// Turns a request into its reply; returns false if the frame is no request. VLAN tags are kept.
 pub(super) fn answer(frame: &mut [u8], own: Mac) -> bool {
     answer_arp(frame, own) || answer_ping(frame)
 }
@@ -66,8 +66,8 @@ fn answer_ping(frame: &mut [u8]) -> bool {
     }
     mac_swap::swap(frame);
     let packet = &mut frame[at..];
-    // A question to a group is answered from the group's address, as no host may: but nothing here has
-    // an address of its own.
+    // The reply to a multicast request has the group as source address, which hosts must not use.
+    // The mode has no IP address of its own.
     let (source, destination) = packet[12..20].split_at_mut(4);
     source.swap_with_slice(destination);
     let icmp = &mut packet[header..total];
@@ -78,10 +78,10 @@ fn answer_ping(frame: &mut [u8]) -> bool {
     true
 }
 
-impl Mode for IcmpEcho {
+impl ForwardMode for IcmpEcho {
     type Plan = NoPlan;
-    const ABOUT: &'static str = "answers ARP and ping on the port they came in by, frees the rest";
-    const OWN_PORT: bool = true;
+    const ABOUT: &'static str = "replies to ARP and ping on the receiving port, drops the rest";
+    const REPLIES_ON_RX_PORT: bool = true;
 
     fn new(_: &NoPlan, facts: &Facts, _: &Settings) -> Self {
         Self {

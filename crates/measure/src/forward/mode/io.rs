@@ -1,16 +1,16 @@
-//! `io`: frames pass unread.
+//! `io`: forwards frames unread.
 
 use linerate_port::{Memory, Pool, Receive, Transmit};
 
 use crate::forward::settings::Settings;
-use crate::forward::stream::{Facts, Mode, NoPlan, Stream};
+use crate::forward::stream::{Facts, ForwardMode, NoPlan, Stream};
 
-/// Hands frames on.
+/// Forwards frames.
 pub struct Io;
 
-impl Mode for Io {
+impl ForwardMode for Io {
     type Plan = NoPlan;
-    const ABOUT: &'static str = "frames pass unread: the fastest";
+    const ABOUT: &'static str = "forwards frames unread: the fastest mode";
 
     fn new(_: &NoPlan, _: &Facts, _: &Settings) -> Self {
         Self

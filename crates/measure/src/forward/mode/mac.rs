@@ -1,18 +1,18 @@
-//! `mac`: each frame is addressed anew, as a router does.
+//! `mac`: sets the Ethernet addresses of each frame, as a router does.
 
 use linerate_port::{Memory, Pool, Receive, Transmit};
 
 use crate::forward::frame::Mac;
 use crate::forward::settings::Settings;
-use crate::forward::stream::{Facts, Mode, NoPlan, Stream};
+use crate::forward::stream::{Facts, ForwardMode, NoPlan, Stream};
 
-/// Writes Ethernet addresses.
+/// Sets Ethernet addresses.
 pub struct MacForward {
-    /// Destination and source, as a frame begins.
+    /// Destination and source, in the order of the Ethernet header.
     addresses: [u8; 12],
 }
 
-/// The first twelve bytes of a frame between two addresses.
+/// Returns the first twelve bytes of a frame between two addresses.
 pub(super) fn addresses(from: Mac, to: Mac) -> [u8; 12] {
     let mut both = [0; 12];
     both[..6].copy_from_slice(&to.0);
@@ -20,9 +20,10 @@ pub(super) fn addresses(from: Mac, to: Mac) -> [u8; 12] {
     both
 }
 
-impl Mode for MacForward {
+impl ForwardMode for MacForward {
     type Plan = NoPlan;
-    const ABOUT: &'static str = "source becomes the sending port's address, destination its peer's";
+    const ABOUT: &'static str =
+        "sets source to the sending port's address, destination to its peer's";
 
     fn new(_: &NoPlan, facts: &Facts, _: &Settings) -> Self {
         Self {

@@ -1,19 +1,19 @@
-//! `macswap`: source and destination address change places.
+//! `macswap`: swaps source and destination Ethernet address.
 
 use linerate_port::{Memory, Pool, Receive, Transmit};
 
 use crate::forward::settings::Settings;
-use crate::forward::stream::{Facts, Mode, NoPlan, Stream};
+use crate::forward::stream::{Facts, ForwardMode, NoPlan, Stream};
 
 /// Swaps Ethernet addresses.
 pub struct MacSwap;
 
-/// Swaps the addresses of a frame.
+/// Swaps the Ethernet addresses of a frame.
 #[inline(always)]
 pub(super) fn swap(frame: &mut [u8]) {
     if let Some(head) = frame.first_chunk_mut::<12>() {
-        // Bytes 0 to 7 and 8 to 11 as two numbers, so that the swap is four shifts and no byte is moved
-        // alone: 6 to 11 come first, then 0 to 5.
+        // Bytes 0 to 7 and 8 to 11 as two numbers: the swap takes four shifts, and no byte is moved
+        // alone. Bytes 6 to 11 come first, then 0 to 5.
         let (first, rest) = head.split_at_mut(8);
         let low = u64::from_le_bytes(*first.first_chunk().expect("8 bytes"));
         let high = u32::from_le_bytes(*rest.first_chunk().expect("4 bytes"));
@@ -23,9 +23,9 @@ pub(super) fn swap(frame: &mut [u8]) {
     }
 }
 
-impl Mode for MacSwap {
+impl ForwardMode for MacSwap {
     type Plan = NoPlan;
-    const ABOUT: &'static str = "source and destination Ethernet address change places";
+    const ABOUT: &'static str = "swaps source and destination Ethernet address";
 
     fn new(_: &NoPlan, _: &Facts, _: &Settings) -> Self {
         Self

@@ -1,4 +1,4 @@
-//! The modes: what happens to frames between a receive and a transmit queue.
+//! Forwarding modes: treatment of frames between a receive and a transmit queue.
 
 pub mod csum;
 pub mod five_tuple_swap;

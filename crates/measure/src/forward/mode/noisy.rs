@@ -1,5 +1,5 @@
-//! `noisy`: forwards like a network function that has work to do: frames wait, and each costs accesses
-//! to a table in memory.
+//! `noisy`: forwards like a network function with a workload: frames are delayed, and each causes
+//! accesses to a table in memory.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -9,18 +9,20 @@ use linerate_metric::units::{ByteSize, parse_duration, written_duration};
 use linerate_port::{Frame, Memory, Pool, Receive, Transmit};
 
 use crate::forward::settings::Settings;
-use crate::forward::stream::{Facts, FromOptions, HELD_AT_THE_STOP, Mode, Stream, each_option};
+use crate::forward::stream::{
+    Facts, ForwardMode, FromOptions, HELD_AT_THE_STOP, Stream, each_option,
+};
 
-/// What each frame costs.
+/// Cost of each frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoisyPlan {
-    /// How long it waits.
+    /// Delay of each frame.
     pub delay_ns: u64,
-    /// Bytes of the table.
+    /// Size of the table.
     pub memory_bytes: u64,
-    /// Words read from random places of it.
+    /// Number of words read at random positions of the table per frame.
     pub reads: u32,
-    /// Words written to random places of it.
+    /// Number of words written at random positions of the table per frame.
     pub writes: u32,
 }
 
@@ -35,18 +37,21 @@ impl Default for NoisyPlan {
     }
 }
 
-/// Largest table: what a test machine has to spare.
+/// Largest table, limited by the memory of typical test hosts.
 const LARGEST_TABLE: u64 = 4 << 30;
 
 impl FromOptions for NoisyPlan {
     const HELP: &'static [(&'static str, &'static str)] = &[
-        ("delay=TIME", "how long each frame waits (0)"),
-        ("memory=SIZE", "bytes of the table (16M)"),
+        ("delay=TIME", "delay of each frame (0)"),
+        ("memory=SIZE", "size of the table (16M)"),
         (
             "reads=N",
-            "words read from random places of it for each frame (4)",
+            "words read at random positions of the table per frame (4)",
         ),
-        ("writes=N", "words written to random places of it (0)"),
+        (
+            "writes=N",
+            "words written at random positions per frame (0)",
+        ),
     ];
 
     fn from_options(text: &str) -> Result<Self, String> {
@@ -72,7 +77,7 @@ impl FromOptions for NoisyPlan {
                 "writes" => plan.writes = number()?,
                 _ => {
                     return Err(format!(
-                        "noisy does not know `{key}`: delay, memory, reads or writes"
+                        "noisy has no option `{key}`: use delay, memory, reads or writes"
                     ));
                 }
             }
@@ -95,16 +100,16 @@ impl fmt::Display for NoisyPlan {
     }
 }
 
-/// Work for each frame.
+/// Delays frames and accesses memory for each.
 pub struct Noisy {
     plan: NoisyPlan,
     table: Vec<u64>,
     random: fastrand::Rng,
     waiting: VecDeque<(u64, Frame)>,
     room: usize,
-    /// Frames that waited when the run ended.
+    /// Number of frames that waited when the run ended.
     unsent: u64,
-    /// What was read, so that reading cannot be left out.
+    /// Sum of the words read, which keeps the reads from being optimised away.
     seen: u64,
 }
 
@@ -122,9 +127,9 @@ impl Noisy {
     }
 }
 
-impl Mode for Noisy {
+impl ForwardMode for Noisy {
     type Plan = NoisyPlan;
-    const ABOUT: &'static str = "as io, but each frame waits and costs accesses to memory";
+    const ABOUT: &'static str = "like io, but delays each frame and accesses memory for it";
 
     fn new(plan: &NoisyPlan, facts: &Facts, setting: &Settings) -> Self {
         let words = usize::try_from(plan.memory_bytes / 8).unwrap_or(1).max(1);
@@ -132,7 +137,7 @@ impl Mode for Noisy {
             fastrand::Rng::with_seed(setting.seed.wrapping_add(u64::from(facts.number)));
         Self {
             plan: plan.clone(),
-            // Written once, so that every page is there before the first frame.
+            // Written once, so that all pages are mapped before the first frame.
             table: (0..words).map(|_| random.u64(..)).collect(),
             random,
             waiting: VecDeque::with_capacity(facts.share as usize),
@@ -174,7 +179,7 @@ impl Mode for Noisy {
         while !stream.burst.is_full() && self.waiting.front().is_some_and(|(due, _)| *due <= now) {
             if let Some((_, frame)) = self.waiting.pop_front() {
                 let pushed = stream.burst.push(frame);
-                debug_assert!(pushed.is_ok(), "the room was asked for");
+                debug_assert!(pushed.is_ok(), "the burst is not full");
             }
         }
         if !stream.burst.is_empty() {

@@ -1,16 +1,16 @@
-//! `rxonly`: frames end here.
+//! `rxonly`: receives frames and frees them.
 
 use linerate_port::{Memory, Pool, Receive, Transmit};
 
 use crate::forward::settings::Settings;
-use crate::forward::stream::{Facts, Mode, NoPlan, Stream};
+use crate::forward::stream::{Facts, ForwardMode, NoPlan, Stream};
 
-/// A sink.
+/// Sink of frames.
 pub struct RxOnly;
 
-impl Mode for RxOnly {
+impl ForwardMode for RxOnly {
     type Plan = NoPlan;
-    const ABOUT: &'static str = "a sink: frames are received, counted and freed";
+    const ABOUT: &'static str = "sink: receives, counts and frees frames";
 
     fn new(_: &NoPlan, _: &Facts, _: &Settings) -> Self {
         Self

@@ -1,16 +1,16 @@
-//! Each mode over rings, against frames written out by hand.
+//! Tests of each mode over rings, with frames written by hand.
 
 use linerate_port::{AnyPort, Burst, Memory, MemoryPlan, Pool, PortUrl, Receive, Transmit, open};
 
 use super::*;
 use crate::forward::frame::{Flows, FrameSpec, Mac, Which, ipv4_checksum_holds};
 use crate::forward::settings::Settings;
-use crate::forward::stream::{Facts, HELD_AT_THE_STOP, Mode, NoPlan, Stream};
+use crate::forward::stream::{Facts, ForwardMode, HELD_AT_THE_STOP, NoPlan, Stream};
 
 const OWN: Mac = Mac([2, 0, 0, 0, 0, 9]);
 const PEER: Mac = Mac([2, 0, 0, 0, 0, 7]);
 
-/// A mode between the near ends of two cables, and this test at their far ends.
+/// A mode between the ends of two ring cables, with the test at their other ends.
 struct Ground<M> {
     memory: Memory,
     pool: Pool,
@@ -20,7 +20,7 @@ struct Ground<M> {
     sink: AnyPort,
 }
 
-impl<M: Mode> Ground<M> {
+impl<M: ForwardMode> Ground<M> {
     fn new(plan: &M::Plan, settings: &Settings) -> Self {
         let memory = Memory::new(MemoryPlan::default()).unwrap();
         let port = |url: &str| {
@@ -50,7 +50,7 @@ impl<M: Mode> Ground<M> {
         }
     }
 
-    /// Sends frames through; what comes out.
+    /// Sends frames through the mode; returns the frames that come out.
     fn pass(&mut self, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let mut burst = Burst::new();
         for bytes in frames {
@@ -81,7 +81,7 @@ impl<M: Mode> Ground<M> {
         frames
     }
 
-    /// Every frame is free again.
+    /// Asserts that all frames are free again.
     fn none_lost(mut self) {
         self.mode.end(&mut self.pool);
         let free = std::iter::from_fn(|| self.pool.allocate()).count();
@@ -89,7 +89,7 @@ impl<M: Mode> Ground<M> {
     }
 }
 
-fn passed<M: Mode<Plan = NoPlan>>(frame: &[u8]) -> Vec<Vec<u8>> {
+fn passed<M: ForwardMode<Plan = NoPlan>>(frame: &[u8]) -> Vec<Vec<u8>> {
     let mut ground = Ground::<M>::new(&NoPlan, &Settings::default());
     let out = ground.pass(&[frame.to_vec()]);
     ground.none_lost();
@@ -104,7 +104,7 @@ fn bytes(hex: &str) -> Vec<u8> {
         .collect()
 }
 
-/// A ping as a Linux host sends it (sequence 1, 8 bytes), and its answer; sums by RFC 1071.
+/// A ping of a Linux host (sequence 1, 8 bytes) and its reply; checksums by RFC 1071.
 const PING: &str = "020000000001 020000000002 0800
     45000024 1c460000 400149f7 0a4d0001 0a4d0002
     0800d9ba 12340001 0001020304050607";
@@ -112,13 +112,13 @@ const PONG: &str = "020000000002 020000000001 0800
     45000024 1c460000 400149f7 0a4d0002 0a4d0001
     0000e1ba 12340001 0001020304050607";
 
-/// Who has 10.77.0.2, tell 10.77.0.1 (RFC 826).
+/// ARP request for 10.77.0.2 from 10.77.0.1 (RFC 826).
 const ARP: &str = "ffffffffffff 020000000002 0806
     0001 0800 06 04 0001 020000000002 0a4d0001 000000000000 0a4d0002";
 const ARP_ANSWER: &str = "020000000002 020000000009 0806
     0001 0800 06 04 0002 020000000009 0a4d0002 020000000002 0a4d0001";
 
-/// The frame with VLAN tags behind its addresses.
+/// Inserts VLAN tags after the addresses of a frame.
 fn tagged(frame: &[u8], tags: &[[u8; 4]]) -> Vec<u8> {
     let (addresses, rest) = frame.split_at(12);
     [addresses, &tags.concat(), rest].concat()
@@ -163,7 +163,7 @@ fn mac_writes_both_addresses() {
     };
     assert_eq!((&out[..6], &out[6..12]), (&PEER.0[..], &OWN.0[..]));
     assert_eq!(out[12..], frame[12..]);
-    // Too short for addresses: it passes as it is.
+    // Too short for addresses: forwarded unchanged.
     assert_eq!(passed::<mac::MacForward>(&[1; 11]), [vec![1; 11]]);
 }
 
@@ -198,16 +198,16 @@ fn a_five_tuple_swap_is_its_own_inverse_and_keeps_checksums() {
     );
     let swapped = passed::<five_tuple_swap::FiveTupleSwap>(&bytes(UDP_V6));
     assert_eq!(swapped, [bytes(UDP_V6_SWAPPED)]);
-    // Behind any tags.
+    // Behind VLAN tags.
     let tags = [[0x88, 0xa8, 0, 5], [0x81, 0, 0, 6]];
     let swapped = passed::<five_tuple_swap::FiveTupleSwap>(&tagged(&frame, &tags));
     assert_eq!(swapped, [tagged(&out, &tags)]);
-    // Ports are looked for in no header that says that it is shorter than any.
+    // No ports are swapped behind a header with an invalid length.
     let mut short = frame.clone();
     short[14] = 0x40;
     let swapped = passed::<five_tuple_swap::FiveTupleSwap>(&short).remove(0);
     assert_eq!((swapped[14], &swapped[34..38]), (0x40, &frame[34..38]));
-    // Cut off anywhere, nothing breaks.
+    // Truncated at any length, no frame causes a panic.
     for end in 0..frame.len() {
         let _ = passed::<five_tuple_swap::FiveTupleSwap>(&frame[..end]);
         let _ = passed::<five_tuple_swap::FiveTupleSwap>(&bytes(UDP_V6)[..end]);
@@ -239,7 +239,7 @@ fn txonly_and_flowgen_send_right_frames() {
     assert_eq!(sources[..7], [1, 2, 3, 1, 2, 3, 1]);
     ground.none_lost();
 
-    // From slots that others have used, and from its own again: the content is zeros in all of them.
+    // With reused slots of other frames and of its own: the content is zeros in all of them.
     let mut ground = Ground::<tx_only::TxOnly>::new(&NoPlan, &settings);
     let mut used = Burst::new();
     while let Some(mut frame) = ground.pool.allocate() {
@@ -257,7 +257,7 @@ fn txonly_and_flowgen_send_right_frames() {
         assert_eq!(frames[0][29], first);
         assert!(frames.iter().all(|frame| frame[42..] == [0; 58]));
     }
-    // A burst before all others (`--tx-first`) trusts no slot.
+    // The first bursts (`--tx-first`) write all slots in full.
     ground
         .mode
         .fill(&mut ground.stream, &mut ground.pool, &ground.memory);
@@ -278,7 +278,7 @@ fn txonly_and_flowgen_send_right_frames() {
     assert_eq!(ground.stream.taken, 2);
     ground.none_lost();
 
-    // Each frame with two copies behind it, over the ends of bursts.
+    // Each frame with two copies after it, across the ends of bursts.
     let settings = Settings {
         flow_clones: 2,
         ..settings
@@ -294,7 +294,7 @@ fn txonly_and_flowgen_send_right_frames() {
     ground.none_lost();
 }
 
-/// Frames of ours: length, addresses, checksums.
+/// Checks generated frames: length, addresses, checksums.
 fn check(frames: &[Vec<u8>]) -> impl Iterator<Item = &Vec<u8>> {
     frames.iter().inspect(|frame| {
         assert_eq!(frame.len(), 100);
@@ -327,7 +327,7 @@ fn questions_are_answered_and_the_rest_is_freed() {
     let out = ground.pass(&[bytes(PING), udp(), bytes(ARP), bytes(PONG), fragment]);
     assert_eq!(out, [bytes(PONG), bytes(ARP_ANSWER)]);
     assert_eq!(ground.stream.taken, 3);
-    // Behind tags as without, and the answer has the same.
+    // VLAN tags are kept in the reply.
     for tags in [
         &[[0x81, 0, 0, 5]][..],
         &[[0x88, 0xa8, 0, 5], [0x81, 0, 0, 6]],
@@ -355,7 +355,7 @@ fn checksums_are_summed_anew_and_wrong_ones_counted() {
     let mut frames = vec![right.clone(); 5];
     frames[1][24] ^= 1;
     frames[2][41] ^= 1;
-    // Zero is no checksum in UDP: it becomes one without being wrong.
+    // Zero means no checksum in UDP: one is added, but none was wrong.
     frames[3][40..42].fill(0);
     frames[4][12] = 0x99;
     let out = ground.pass(&frames);
@@ -372,7 +372,7 @@ fn checksums_are_summed_anew_and_wrong_ones_counted() {
     ground.none_lost();
 }
 
-/// The same behind VLAN tags, and of both versions of IP.
+/// Checksums behind VLAN tags and in both IP versions.
 #[test]
 fn checksums_behind_tags_and_of_version_6_are_summed_anew() {
     // Summed by hand: addresses, 17, 12 twice, ports and content.
@@ -398,7 +398,7 @@ fn checksums_behind_tags_and_of_version_6_are_summed_anew() {
             frames[1][ip] ^= 1;
         }
         frames[2][l4] ^= 0x40;
-        // No checksum, as UDP has only over version 4.
+        // No checksum, which UDP permits over IPv4 only.
         frames[3][l4..l4 + 2].fill(0);
         for frame in ground.pass(&frames) {
             assert_eq!(frame[12..], right[12..]);
@@ -420,7 +420,7 @@ fn noisy_frames_wait_and_come_in_order() {
     let before = linerate_host::sys::clock::now();
     assert!(ground.pass(&frames).is_empty());
     assert!(ground.mode.holds());
-    // A thread that sleeps meanwhile knows until when.
+    // A sleeping thread can read the deadline.
     let due = ground.mode.due().unwrap();
     let after = linerate_host::sys::clock::now();
     assert!((before + 2_000_000..=after + 2_000_000).contains(&due));
@@ -444,7 +444,7 @@ fn a_link_delays_copies_and_garbles_in_its_own_time() {
     let out = ground.arrived();
     assert_eq!(out.len(), 2);
     let wrong_bits = |frame: &Vec<u8>| frame.iter().map(|byte| byte.count_ones()).sum::<u32>();
-    // The copy was made of what came.
+    // The duplicate was copied before the bit was flipped.
     let mut bits: Vec<_> = out.iter().map(wrong_bits).collect();
     bits.sort_unstable();
     assert_eq!(bits, [0, 1]);
@@ -465,10 +465,10 @@ fn a_link_that_loses_all_frees_all() {
     ground.none_lost();
 }
 
-/// What is still on the way when the run ends is freed, and in the account.
+/// Frames in the link or delayed at the end of the run are freed and counted.
 #[test]
 fn what_is_held_at_the_stop_is_counted() {
-    fn held<M: Mode>(options: &str) -> u64 {
+    fn held<M: ForwardMode>(options: &str) -> u64 {
         let plan = crate::forward::stream::FromOptions::from_options(options).unwrap();
         let mut ground = Ground::<M>::new(&plan, &Settings::default());
         assert!(ground.pass(&vec![udp(); 32]).is_empty());
@@ -484,7 +484,7 @@ fn what_is_held_at_the_stop_is_counted() {
     assert_eq!(held::<noisy::Noisy>("delay=1h"), 32);
 }
 
-/// A copy that there was no memory for did not come twice.
+/// A duplicate without memory for the copy is not counted as duplicated.
 #[test]
 fn copies_that_were_not_made_are_not_counted() {
     let plan =
@@ -494,7 +494,7 @@ fn copies_that_were_not_made_are_not_counted() {
     for _ in 0..10 {
         ground.pool.free(rest.pop().unwrap());
     }
-    // Eight come, and two copies of them fit.
+    // Eight frames arrive, and two copies fit.
     assert!(ground.pass(&vec![udp(); 8]).is_empty());
     let counts = ground.mode.counts();
     assert_eq!((counts["duplicated"], counts["not-duplicated"]), (2, 6));

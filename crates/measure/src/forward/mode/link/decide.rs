@@ -1,4 +1,4 @@
-//! What becomes of each frame of an emulated link: time in, fate out.
+//! Decisions of an emulated link for each frame: arrival time in, departure time out.
 
 use std::fmt;
 
@@ -8,33 +8,33 @@ use linerate_metric::units::{
 
 use crate::forward::stream::{FromOptions, each_option};
 
-/// Bytes that a frame takes on an Ethernet link beyond those that ports count: preamble 7, start 1,
-/// check sequence 4, gap 12 (IEEE 802.3).
+/// Bytes of a frame on an Ethernet link beyond those that ports count: preamble 7, SFD 1, FCS 4,
+/// gap 12 (IEEE 802.3).
 const LINE_OVERHEAD_BYTES: u64 = 24;
-/// Shortest frame on the line without its check sequence (IEEE 802.3).
+/// Minimum frame length without FCS (IEEE 802.3).
 const SHORTEST_BYTES: u64 = 60;
-/// Frames that wait for the line at most, unless asked for: a usual transmit queue of Linux
-/// (txqueuelen).
+/// Default maximum of frames in the link: the usual transmit queue length of Linux (txqueuelen).
 const LIMIT: u32 = 1000;
 
-/// A link as it was asked for.
+/// Parameters of a link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkPlan {
-    /// Bits per second of the line, preamble and gap included; none: as fast as frames come.
+    /// Bits per second of the line, preamble and gap included; `None`: unlimited.
     pub rate_bps: Option<u64>,
-    /// Time on the line.
+    /// Propagation delay.
     pub delay_ns: u64,
-    /// How far that time varies, either way, evenly spread over time; the order of frames stays ([`Wander`]).
+    /// Maximum deviation from the delay, in both directions, evenly distributed; the frame order is
+    /// kept (see [`Wander`]).
     pub jitter_ns: u64,
-    /// Share of frames lost.
+    /// Fraction of frames lost.
     pub loss: f64,
-    /// Share of frames that take no delay, and so overtake others.
+    /// Fraction of frames without delay, which overtake others.
     pub reorder: f64,
-    /// Share of frames that come twice.
+    /// Fraction of frames duplicated.
     pub duplicate: f64,
-    /// Share of frames with one bit wrong.
+    /// Fraction of frames with a flipped bit.
     pub corrupt: f64,
-    /// Frames on their way at most, those in the queue in front of the line included.
+    /// Maximum number of frames in the link, the queue before the line included.
     pub limit: u32,
 }
 
@@ -59,21 +59,21 @@ impl FromOptions for LinkPlan {
             "rate=RATE",
             "bits per second of the line, preamble and gap included (no limit)",
         ),
-        ("delay=TIME", "time on the line (0)"),
+        ("delay=TIME", "propagation delay (0)"),
         (
             "jitter=TIME",
-            "how far that varies, either way, evenly over time; frames stay in order (0)",
+            "deviation from the delay, in both directions, evenly distributed; keeps the order (0)",
         ),
-        ("loss=SHARE", "share of frames lost: 0.1%, 0.001 (0)"),
+        ("loss=SHARE", "fraction of frames lost: 0.1%, 0.001 (0)"),
         (
             "reorder=SHARE",
-            "share of frames without delay, which overtake others (0)",
+            "fraction of frames without delay, which overtake others (0)",
         ),
-        ("duplicate=SHARE", "share of frames that come twice (0)"),
-        ("corrupt=SHARE", "share of frames with one bit wrong (0)"),
+        ("duplicate=SHARE", "fraction of frames duplicated (0)"),
+        ("corrupt=SHARE", "fraction of frames with a flipped bit (0)"),
         (
             "limit=N",
-            "frames on their way at most, the queue included (1000)",
+            "maximum frames in the link, the queue included (1000)",
         ),
     ];
 
@@ -86,16 +86,14 @@ impl FromOptions for LinkPlan {
             };
             let share = || match parse_fraction(value) {
                 Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
-                Ok(_) => Err(format!(
-                    "`{key}={value}` is more than all: write 0.1%, 0.001"
-                )),
+                Ok(_) => Err(format!("`{key}={value}` is above 100%: use 0.1%, 0.001")),
                 Err(error) => Err(error.to_string()),
             };
             match key {
                 "rate" => {
                     let BitRate(rate) = value.parse().map_err(|error| format!("{error}"))?;
                     if rate == 0 {
-                        return Err("`rate=0` lets nothing pass: use loss=100%".to_owned());
+                        return Err("`rate=0` passes no frame: use loss=100%".to_owned());
                     }
                     plan.rate_bps = Some(rate);
                 }
@@ -108,11 +106,11 @@ impl FromOptions for LinkPlan {
                 "limit" => {
                     let limit = value.parse().ok().filter(|&limit| limit > 0);
                     plan.limit =
-                        limit.ok_or_else(|| format!("`limit={value}` is no number above 0"))?;
+                        limit.ok_or_else(|| format!("`limit={value}` is not a number above 0"))?;
                 }
                 _ => {
                     return Err(format!(
-                        "link does not know `{key}`: rate, delay, jitter, loss, reorder, \
+                        "link has no option `{key}`: use rate, delay, jitter, loss, reorder, \
                          duplicate, corrupt or limit"
                     ));
                 }
@@ -147,50 +145,50 @@ impl fmt::Display for LinkPlan {
     }
 }
 
-/// What becomes of one frame.
+/// Decision for one frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fate {
-    /// When it leaves the far end; none: never.
+    /// Departure time; `None` if the frame is dropped.
     pub leaves_ns: Option<u64>,
-    /// When it leaves a second time.
+    /// Departure time of a duplicate.
     pub again_ns: Option<u64>,
-    /// The bit of it that is wrong, counted from the first of its first byte.
+    /// Flipped bit, counted from the first bit of the first byte.
     pub flipped: Option<u32>,
 }
 
-/// What became of all frames.
+/// Counts of the decisions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Lost by chance.
+    /// Lost at random.
     pub lost: u64,
-    /// Lost because too many were on their way.
+    /// Dropped because the link was full.
     pub overflowed: u64,
-    /// Came twice.
     pub duplicated: u64,
-    /// Were to come twice, and there was no memory for the copy.
+    /// Selected for duplication, but no memory for the copy.
     pub not_duplicated: u64,
-    /// Had a wrong bit.
     pub corrupted: u64,
-    /// Took no delay.
+    /// Sent without delay.
     pub reordered: u64,
 }
 
-/// A time that wanders between 0 and twice the jitter, evenly spread: what jitter makes of a delay.
+/// Random walk between 0 and twice the jitter, evenly distributed: the variable part of a delay.
 ///
-/// Frames keep their order, so no frame's time may fall below that of the one before by more than what passed
-/// between them. Drawn for each frame by itself and held back where it would overtake, the time of a busy link would
-/// stay at its longest: the longest of many draws is waited for again and again. So it goes up and down half as fast
-/// as the clock does, and turns at both ends and at random in between, whether frames come or not: whatever the
-/// load, it spends as much time at each value. Frames so far apart that none can overtake have draws of their own.
+/// Frames keep their order, so the delay of a frame may fall below that of the frame before it by
+/// at most the time between them. With an independent draw per frame, held back where it would
+/// overtake, the delay of a busy link would stay at its maximum: the largest of many draws delays
+/// all frames after it.
+/// So the value moves up and down at half the speed of the clock. It turns at both bounds and at
+/// random points in between, with or without frames. At any load it spends equal time at each
+/// value. Frames too far apart to overtake get independent draws.
 #[derive(Clone, Debug)]
 struct Wander {
-    /// Twice the jitter.
+    /// Upper bound: twice the jitter.
     most_ns: u64,
     at_ns: u64,
-    /// Its value in halves of a nanosecond: one of them a nanosecond is its speed.
+    /// Value in half nanoseconds; the speed is one of them per nanosecond.
     halves: u64,
     falls: bool,
-    /// How long it goes on until it turns.
+    /// Time until the next turn.
     left_ns: u64,
 }
 
@@ -213,13 +211,14 @@ impl Wander {
         self.falls = random.bool();
     }
 
-    /// From one end to the other it takes twice `most_ns`, and it turns about as often on the way as at the ends.
+    /// Turns. From bound to bound takes twice `most_ns`, so turns in between are about as frequent
+    /// as at the bounds.
     fn turn(&mut self, random: &mut fastrand::Rng) {
         self.falls = !self.falls;
         self.left_ns = random.u64(..=self.most_ns * 4).max(1);
     }
 
-    /// The time of a frame that was sent at `now_ns`, which never goes back.
+    /// Returns the value for a frame sent at `now_ns`, which must not decrease.
     fn at(&mut self, now_ns: u64, random: &mut fastrand::Rng) -> u64 {
         if self.most_ns == 0 {
             return 0;
@@ -258,16 +257,16 @@ impl Wander {
 pub struct Emulation {
     plan: LinkPlan,
     random: fastrand::Rng,
-    /// When the line has sent all that it was given, in ns and the fraction of one.
+    /// Time at which the line becomes free, in ns and a fraction of 1 ns.
     line_free: (u64, u64),
     jitter: Wander,
-    /// When the latest frame leaves that kept its place.
+    /// Latest departure time of a frame that kept its order.
     last_ns: u64,
     counts: Counts,
 }
 
 impl Emulation {
-    /// A link that has carried nothing; the same seed and frames meet the same fates.
+    /// Creates an idle link; the same seed and frames give the same decisions.
     #[must_use]
     pub fn new(plan: LinkPlan, seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
@@ -281,13 +280,13 @@ impl Emulation {
         }
     }
 
-    /// What became of all frames so far.
+    /// Returns the counts so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// A copy that was decided on could not be made: there was no memory for it.
+    /// Records that there was no memory for the duplicate of the last frame.
     pub fn not_copied(&mut self) {
         self.counts.duplicated -= 1;
         self.counts.not_duplicated += 1;
@@ -297,8 +296,8 @@ impl Emulation {
         share > 0.0 && self.random.f64() < share
     }
 
-    /// Decides for a frame of `bytes` that comes at `now_ns` while `held` others are on their way; `full`
-    /// when there is no memory for another.
+    /// Decides for a frame of `bytes` that arrives at `now_ns` with `held` frames in the link;
+    /// `full` if there is no memory for another.
     pub fn decide(&mut self, now_ns: u64, bytes: u16, held: usize, full: bool) -> Fate {
         if self.strikes(self.plan.loss) {
             self.counts.lost += 1;
@@ -327,7 +326,7 @@ impl Emulation {
         }
     }
 
-    /// When the line has sent the frame: behind all before it, at its rate.
+    /// Returns the time at which the line has sent the frame, after all earlier frames.
     fn serialize(&mut self, now_ns: u64, bytes: u16) -> u64 {
         let Some(rate) = self.plan.rate_bps else {
             return now_ns;
@@ -337,7 +336,8 @@ impl Emulation {
             (free_ns, rest) if free_ns >= now_ns => (free_ns, rest),
             _ => (now_ns, 0),
         };
-        // The fraction of a nanosecond is kept as a number of 1/rate: no rounding adds up.
+        // The fraction of a nanosecond is kept in units of 1/rate, so that rounding errors do not
+        // add up.
         let total = u128::from(bits) * 1_000_000_000 + u128::from(rest);
         let ns = u64::try_from(total / u128::from(rate)).unwrap_or(u64::MAX);
         let rest = u64::try_from(total % u128::from(rate)).unwrap_or(0);
@@ -345,13 +345,13 @@ impl Emulation {
         self.line_free.0
     }
 
-    /// When a frame that was sent leaves the far end.
+    /// Returns the time at which a frame sent at `sent_ns` leaves the link.
     fn travel(&mut self, sent_ns: u64, reordered: bool) -> u64 {
         if reordered {
             return sent_ns;
         }
         let jitter = self.jitter.at(sent_ns, &mut self.random);
-        // Earliest at sending: no frame travels back in time.
+        // Not before it was sent.
         let leaves = sent_ns
             .saturating_add(self.plan.delay_ns)
             .saturating_add(jitter)
@@ -387,12 +387,12 @@ mod tests {
             assert_eq!(leaves(&mut gigabit), 672 * number);
             assert_eq!(leaves(&mut ten), 672 * number / 10);
         }
-        // Once the line was free for a while it begins anew.
+        // After an idle time the line starts anew.
         assert_eq!(
             gigabit.decide(10_000_000, 1514, 0, false).leaves_ns,
             Some(10_000_000 + (1514 + 24) * 8)
         );
-        // What is shorter than Ethernet allows is padded on the line.
+        // Frames below the minimum length are padded on the line.
         assert_eq!(link("rate=1G").decide(0, 20, 0, false).leaves_ns, Some(672));
     }
 
@@ -408,7 +408,7 @@ mod tests {
         let mut last = 0;
         let (mut low, mut high, mut sum) = (u64::MAX, 0, 0.0);
         for number in 0..100_000u64 {
-            // Far enough apart that the order does not bind.
+            // Far enough apart that the order has no effect.
             let now = number * 20_000;
             let leaves = link.decide(now, 60, 0, false).leaves_ns.unwrap();
             assert!(leaves >= last);
@@ -423,8 +423,8 @@ mod tests {
         assert!((mean - 50_000.0).abs() < 50.0, "{mean}");
     }
 
-    /// However close frames follow each other, the delay is evenly spread about what was asked for, and they stay in
-    /// order.
+    /// With frames at any distance the delay is evenly distributed about its configured value, and
+    /// the order is kept.
     #[test]
     fn jitter_stays_jitter_under_load() {
         for (gap, jitter) in [
@@ -437,7 +437,7 @@ mod tests {
             let mut link = link(&format!("delay=50us,jitter={jitter}ns"));
             let (mut last, mut sum, mut changed, mut before) = (0, 0.0, 0u64, 0);
             let mut tenths = [0u64; 10];
-            // Five thousand times from one end to the other, or more.
+            // At least 5,000 passes from bound to bound.
             let frames = 1_000_000;
             for number in 0..frames {
                 let now = number * gap;
@@ -460,7 +460,7 @@ mod tests {
         }
     }
 
-    /// A minute of a bad link, in no time, the same on every run.
+    /// One minute of a bad link in simulated time, the same on every run.
     #[test]
     fn shares_are_as_asked_for() {
         let run = || {
@@ -538,8 +538,8 @@ mod tests {
             prop_assert_eq!(LinkPlan::from_options(&plan.to_string()), Ok(plan));
         }
 
-        /// Whatever the link, frames never leave before the line has sent them, and those that keep
-        /// their place leave in order.
+        /// With any parameters, frames never leave before the line has sent them, and frames that
+        /// keep their order leave in order.
         #[test]
         fn nothing_travels_back_in_time(
             rate in prop::option::of(1_000u64..100_000_000_000),

@@ -1,6 +1,6 @@
-//! `link`: a link that takes time, has a rate, loses and garbles, between two ports.
+//! `link`: emulated link with delay, rate, loss and errors between two ports.
 //!
-//! What becomes of a frame is decided in [`decide`], which sees no clock and no port.
+//! [`decide`] makes the decisions, without a clock and without ports.
 
 pub mod decide;
 
@@ -11,13 +11,13 @@ use linerate_host::sys::clock;
 use linerate_port::{Frame, Memory, Pool, Receive, Transmit};
 
 use crate::forward::settings::Settings;
-use crate::forward::stream::{Facts, HELD_AT_THE_STOP, Mode, Stream};
+use crate::forward::stream::{Facts, ForwardMode, HELD_AT_THE_STOP, Stream};
 
 pub use decide::{Counts, Emulation, LinkPlan};
 
-/// A frame on its way.
+/// Frame in the link.
 struct Held {
-    /// When it leaves, and which of those that leave together is first.
+    /// Departure time, and a sequence number for frames that leave at the same time.
     at: Reverse<(u64, u64)>,
     frame: Frame,
 }
@@ -47,9 +47,9 @@ pub struct Link {
     emulation: Emulation,
     held: BinaryHeap<Held>,
     arrivals: u64,
-    /// Frames that may be on their way at most: what the memory has room for.
+    /// Maximum number of frames in the link, limited by the memory.
     room: usize,
-    /// Those that were on their way when the run ended.
+    /// Number of frames in the link when the run ended.
     unsent: u64,
 }
 
@@ -62,7 +62,7 @@ impl Link {
         });
     }
 
-    /// Decides for one frame that has come, and puts it on its way.
+    /// Decides for one received frame, and puts it into the link.
     fn send(&mut self, now: u64, mut frame: Frame, pool: &mut Pool, memory: &Memory) -> bool {
         let full = self.held.len() >= self.room;
         let fate = self
@@ -95,10 +95,10 @@ impl Link {
     }
 }
 
-impl Mode for Link {
+impl ForwardMode for Link {
     type Plan = LinkPlan;
     const ABOUT: &'static str =
-        "an emulated link: rate, delay, jitter, loss, order, copies, errors";
+        "emulated link with rate, delay, jitter, loss, reordering, duplicates and bit errors";
 
     fn new(plan: &LinkPlan, facts: &Facts, setting: &Settings) -> Self {
         let room = facts.share as usize;
@@ -107,7 +107,7 @@ impl Mode for Link {
                 plan.clone(),
                 setting.seed.wrapping_add(u64::from(facts.number)),
             ),
-            // A copy may come on top of the last frame that fits.
+            // One more for the copy of the last frame that fits.
             held: BinaryHeap::with_capacity(room + 2),
             arrivals: 0,
             room,
@@ -122,7 +122,7 @@ impl Mode for Link {
         memory: &Memory,
     ) -> usize {
         let mut handled = stream.receive(pool);
-        // Read before, it would be early by whatever pushed this thread off meanwhile, and frames would leave too soon.
+        // Read after the poll: a preemption before it would otherwise let frames leave too early.
         let now = clock::now();
         for _ in 0..handled {
             let mut first = None;
@@ -142,7 +142,7 @@ impl Mode for Link {
         while !stream.burst.is_full() && self.held.peek().is_some_and(|held| held.at.0.0 <= now) {
             if let Some(held) = self.held.pop() {
                 let pushed = stream.burst.push(held.frame);
-                debug_assert!(pushed.is_ok(), "the room was asked for");
+                debug_assert!(pushed.is_ok(), "the burst is not full");
             }
         }
         if !stream.burst.is_empty() {
