@@ -1,4 +1,4 @@
-//! Frames of a capture file, in memory, so that no file is read while they are sent.
+//! Frames of a capture file, held in memory: no file is read while they are sent.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -10,20 +10,21 @@ use linerate_port::pcap::{self, CaptureError, CaptureReader};
 
 use crate::MeasureError;
 
-/// Most bytes of a capture that are kept.
+/// Maximum bytes of frames of a capture.
 const MOST_BYTES: usize = 1 << 30;
 
-/// A capture's frames.
+/// Frames of a capture file.
 #[derive(Debug)]
 pub struct Capture {
     path: PathBuf,
-    /// Held open, so that no port that is opened later empties the file to write it.
+    /// Held open with a lock, so that a port that is opened later does not truncate the file to
+    /// write it.
     _file: File,
     bytes: Box<[u8]>,
-    /// Where each frame ends, and when it was captured, from the first one on.
+    /// End offset of each frame in `bytes`, and its time relative to the first frame.
     frames: Box<[(usize, u64)]>,
     recorded: bool,
-    /// From the first frame to the first one of the next round.
+    /// Time from the first frame to the first frame of the next round.
     span_ns: u64,
 }
 
@@ -31,8 +32,8 @@ impl Capture {
     /// Reads a file; `recorded` keeps the times between its frames.
     ///
     /// # Errors
-    /// [`MeasureError::Generator`] when it cannot be read, is none, has no frame, or frames that were captured in part; [`MeasureError::Port`] when
-    /// a port writes it.
+    /// [`MeasureError::Generator`] if it cannot be read, is no capture, has no frame, or has
+    /// truncated frames; [`MeasureError::Port`] if a port writes it.
     pub fn read(path: &Path, recorded: bool) -> Result<Self, MeasureError> {
         let refused = |situation: String| MeasureError::Generator {
             object: path.display().to_string(),
@@ -58,17 +59,19 @@ impl Capture {
                 continue;
             }
             if u16::try_from(record.bytes.len()).is_err() || record.bytes.len() < 14 {
-                return Err(refused("it has a frame that no port can send".to_owned()));
+                return Err(refused(
+                    "it has a frame shorter than 14 or longer than 65,535 bytes".to_owned(),
+                ));
             }
             bytes.extend(record.bytes);
             if bytes.len() > MOST_BYTES {
-                return Err(refused("it has more than 1 GiB of frames".to_owned()));
+                return Err(refused("its frames exceed 1 GiB".to_owned()));
             }
             let time = match (recorded, record.time_ns) {
-                (true, None) => return Err(refused("it does not say when frames came".to_owned())),
+                (true, None) => return Err(refused("it has no timestamps".to_owned())),
                 (_, time) => time.unwrap_or(0),
             };
-            // A clock that was set back while capturing must not hold frames for ever.
+            // A clock that was set back during the capture must not delay frames forever.
             let before = frames.last().map_or(0, |&(_, before)| before);
             let since = time.saturating_sub(*first.get_or_insert(time)).max(before);
             frames.push((bytes.len(), since));
@@ -77,17 +80,17 @@ impl Capture {
             return Err(MeasureError::Generator {
                 object: path.display().to_string(),
                 situation: format!(
-                    "of its {} frames {} were captured in part, and what is missing cannot be sent",
-                    format_count(all),
-                    format_count(cut)
+                    "{} of its {} frames are truncated and cannot be sent",
+                    format_count(cut),
+                    format_count(all)
                 ),
-                next_step: "capture whole frames (`tcpdump -s 0`)".to_owned(),
+                next_step: "capture complete frames (`tcpdump -s 0`)".to_owned(),
             });
         }
         let Some(&(_, last)) = frames.last() else {
             return Err(refused("it has no frames".to_owned()));
         };
-        // The next round begins after the mean gap of this one.
+        // The next round starts after the mean gap of this one.
         let gap = last / (frames.len() as u64 - 1).max(1);
         Ok(Self {
             path: path.to_owned(),
@@ -99,31 +102,30 @@ impl Capture {
         })
     }
 
-    /// The file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Frames.
+    /// Returns the number of frames.
     #[must_use]
     pub fn len(&self) -> usize {
         self.frames.len()
     }
 
-    /// Never: a capture without a frame is refused.
+    /// Returns false always: a capture without frames is rejected.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
-    /// Whether frames leave at their recorded times.
+    /// Returns whether frames leave at their recorded times.
     #[must_use]
     pub fn recorded_times(&self) -> bool {
         self.recorded
     }
 
-    /// The bytes of a frame, without check sequence.
+    /// Returns the bytes of a frame, without FCS.
     #[inline]
     #[must_use]
     pub fn frame(&self, number: usize) -> &[u8] {
@@ -133,7 +135,7 @@ impl Capture {
         &self.bytes[from..self.frames[number].0]
     }
 
-    /// When a frame of a round is due after the first one of all.
+    /// Returns the deadline of a frame in a round, relative to the first frame of the first round.
     #[must_use]
     pub fn due_ns(&self, number: usize, round: u64) -> u64 {
         round
@@ -141,7 +143,7 @@ impl Capture {
             .saturating_add(self.frames[number].1)
     }
 
-    /// Bytes of the largest frame, without check sequence.
+    /// Returns the length of the longest frame in bytes, without FCS.
     #[must_use]
     pub fn largest(&self) -> u16 {
         let sizes = (0..self.len()).map(|number| self.frame(number).len());
@@ -151,7 +153,7 @@ impl Capture {
             .unwrap_or(0)
     }
 
-    /// Mean size with check sequence.
+    /// Returns the mean length in bytes, with FCS.
     #[must_use]
     pub fn mean(&self) -> f64 {
         self.bytes.len() as f64 / self.len() as f64 + f64::from(FCS_BYTES)

@@ -1,45 +1,48 @@
-//! How the delay of frames goes on while a run sends: whether a queue on the way fills.
+//! Detection of a queue on the path that grows while a run sends.
 //!
-//! Frames that wait in a queue are not lost, and a run that ends before the queue is full loses none, at
-//! whatever rate. But each frame waits for longer than the one before it: where more comes than leaves, the
-//! delay grows by the same share of the time. A stall, of this machine or of the device, makes frames late as
-//! well, but once: it is a step and no slope. A sender that stands still lets the queue run empty meanwhile, and
-//! then makes up for it. So the time of sending is cut into stretches, and these into moments; the shortest
-//! delay of each moment is kept, and the median of those is the stretch's: what happens in less than half of its
-//! moments leaves it alone. A queue fills where that grows from each stretch to the next, and as fast as the least
-//! of these steps says: whatever else there is in the others is no slope.
+//! Frames in a queue are not lost, and a run that ends before the queue is full loses none, at any
+//! rate. But the delay of the frames grows: if more frames enter than leave, it grows by the same
+//! fraction of the time. A stall of this host or of the device also makes frames late, but as a
+//! step and not as a slope. A stalled sender lets the queue run empty, and then sends the missed
+//! frames.
+//!
+//! So the time of sending is divided into periods, and each period into slots. The minimum delay of
+//! each slot is kept, and the median of these minima stands for the period: an event in less than
+//! half of the slots has no effect.
+//! A queue grows if this median increases from every period to the next. The smallest increase is
+//! taken as the slope, because the larger ones may contain steps.
 
 use linerate_host::sys::clock::Nanos;
 
-/// Stretches of equal length that the time of sending is cut into; the last half of them is looked at.
+/// Periods of equal length in the time of sending; the second half of them is evaluated.
 const STRETCHES: usize = 8;
-/// Moments of each.
+/// Slots of each period.
 const MOMENTS: usize = 8;
 
-/// Takes delays in the order of arrival.
+/// Detects a growing queue from delays in order of arrival.
 #[derive(Clone, Debug)]
 pub struct Course {
     moment_ns: Nanos,
-    /// When the present moment is over, by the time at which frames left.
+    /// End of the present slot, in send time.
     end_ns: Nanos,
     at: usize,
-    /// The shortest delay by moment; [`NONE`] where no frame left.
+    /// Minimum delay by slot; [`NONE`] if no frame was sent in it.
     least: [Nanos; STRETCHES * MOMENTS],
 }
 
 const NONE: Nanos = Nanos::MAX;
 
-/// A queue that was still filling when sending ended.
+/// Queue that was still growing when sending ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Filling {
-    /// What the delay grew by, over the time in which it did: offered over forwarded rate, less one.
+    /// Growth of the delay per time: offered load divided by forwarding rate, minus 1.
     pub growth: f64,
-    /// How much longer frames took at the end than the fastest ones.
+    /// Delay at the end minus the minimum delay.
     pub wait_ns: Nanos,
 }
 
 impl Filling {
-    /// Share of the frames offered that did not leave the queue meanwhile.
+    /// Returns the fraction of the offered frames that remained in the queue.
     #[must_use]
     pub fn share(&self) -> f64 {
         self.growth / (1.0 + self.growth)
@@ -47,7 +50,7 @@ impl Filling {
 }
 
 impl Course {
-    /// Of a run that sends for so long.
+    /// Creates the detector for a run that sends for `duration_ns`.
     #[must_use]
     pub fn new(duration_ns: Nanos) -> Self {
         Self {
@@ -58,7 +61,7 @@ impl Course {
         }
     }
 
-    /// Takes a frame that left at `sent_ns` and was so long on its way.
+    /// Records a frame sent at `sent_ns` that was on the path for `delay_ns`.
     #[inline]
     pub fn take(&mut self, sent_ns: Nanos, delay_ns: Nanos) {
         if sent_ns >= self.end_ns {
@@ -83,8 +86,8 @@ impl Course {
         }
     }
 
-    /// The queue that was filling at the end; none where delays did not grow steadily, or too few frames
-    /// arrived to tell.
+    /// Returns the queue that was growing at the end; `None` if the delay did not grow steadily, or
+    /// if too few frames arrived.
     #[must_use]
     pub fn filling(&self) -> Option<Filling> {
         let mut late = [0; STRETCHES / 2];
@@ -102,7 +105,7 @@ impl Course {
     }
 }
 
-/// The median of the moments in which frames left; none where there was no such moment.
+/// Returns the median over the slots in which frames were sent, or `None` without such slots.
 fn median(moments: &[Nanos]) -> Option<Nanos> {
     let mut known: Vec<Nanos> = moments.iter().copied().filter(|&at| at != NONE).collect();
     known.sort_unstable();
@@ -113,8 +116,8 @@ fn median(moments: &[Nanos]) -> Option<Nanos> {
 mod tests {
     use super::*;
 
-    /// Frames at `load` through a queue that is emptied at `rate`, as seen after `base_ns`; the device stands
-    /// still within `stall`.
+    /// Sends frames at `load` through a queue that is emptied at `rate`; the device is stalled
+    /// within `stall`.
     fn course(load: f64, rate: f64, seconds: f64, stall: (f64, f64)) -> Option<Filling> {
         let mut course = Course::new((seconds * 1e9) as u64);
         let mut free = 0.0;
@@ -147,13 +150,13 @@ mod tests {
         for load in [100.0, 2_000.0, 2_340.0] {
             assert_eq!(course(load, 2_350.0, 2.0, (0.0, 0.0)), None, "{load}");
         }
-        // A stall near the capacity leaves frames late to the end: a step, whenever it comes.
+        // A stall close to capacity delays frames until the end: a step, whenever it happens.
         for tenth in 0..19 {
             let from = f64::from(tenth) / 10.0;
             let found = course(2_345.0, 2_350.0, 2.0, (from, from + 0.03));
             assert_eq!(found, None, "{from}");
         }
-        // Nothing, or too little, arrived.
+        // No frame, or too few, arrived.
         assert_eq!(Course::new(1_000).filling(), None);
         assert_eq!(course(3.0, 2.0, 1.0, (0.0, 0.0)), None);
     }
@@ -166,7 +169,7 @@ mod tests {
         }
         let found = course.filling().unwrap();
         assert!((found.growth - 0.5).abs() < 0.02, "{found:?}");
-        // As when all have the same time.
+        // Identical send times.
         let mut still = Course::new(0);
         for _ in 0..100 {
             still.take(7, 9);

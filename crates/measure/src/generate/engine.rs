@@ -1,4 +1,4 @@
-//! The threads of a run: one that sends, one that receives, or one for both.
+//! Polling threads of a run: one sends and one receives, or one does both.
 
 use std::sync::atomic::{
     AtomicBool, AtomicU64,
@@ -15,26 +15,25 @@ use linerate_port::{AnyReceive, AnyTransmit, Burst, Memory, Pool, PortError, Rec
 use super::sink::{Progress, Sink};
 use super::source::Source;
 
-/// How long frames that a full ring does not take are offered to it after the end.
+/// Time after the end during which frames that a full ring rejected are retried.
 const LAST_TRIES_NS: Nanos = 100_000_000;
-/// How often a thread asks its port for what only the kernel counts.
+/// Interval at which a thread reads the port counters that only the kernel keeps.
 const REFRESH_NS: Nanos = 250_000_000;
 
-/// What threads and coordinator tell each other.
+/// State shared by the polling threads and the coordinating thread.
 pub(super) struct Shared {
-    /// Everybody ends now.
+    /// Ends all threads.
     pub stop: AtomicBool,
-    /// When sending was over; 0 before. Who has seen it also sees `sent`.
+    /// Time at which sending ended; 0 before. A thread that reads it also sees `sent`.
     sent_at: AtomicU64,
-    /// Frames that left for good, once sending is over.
+    /// Number of frames sent, valid once sending has ended.
     sent: AtomicU64,
-    /// What arrived.
     pub progress: Progress,
-    /// Why a port stopped working.
+    /// First error that stopped a port.
     pub trouble: Mutex<Option<PortError>>,
-    /// All threads are ready.
+    /// Barrier at which all threads wait before they start.
     pub gate: Barrier,
-    /// A thread with nothing to do lets others run: there are fewer processors than threads.
+    /// True if an idle thread yields, because there are fewer processors than threads.
     pub polite: bool,
 }
 
@@ -46,19 +45,19 @@ impl Shared {
             sent: AtomicU64::new(0),
             progress: Progress::default(),
             trouble: Mutex::new(None),
-            // The coordinator waits there too.
+            // The coordinating thread waits there too.
             gate: Barrier::new(threads + 1),
             polite,
         }
     }
 
-    /// Sending is over, after so many frames.
+    /// Records the end of sending and the number of frames sent.
     pub(super) fn sending_ended(&self, frames: u64, at: Nanos) {
         self.sent.store(frames, Relaxed);
         self.sent_at.store(at.max(1), Release);
     }
 
-    /// When sending was over and how many frames had left, once it is.
+    /// Returns the time at which sending ended and the number of frames sent, once it has ended.
     pub(super) fn sent(&self) -> Option<(Nanos, u64)> {
         match self.sent_at.load(Acquire) {
             0 => None,
@@ -66,7 +65,7 @@ impl Shared {
         }
     }
 
-    /// A port stopped working: everybody ends.
+    /// Records a port error and ends all threads.
     pub(super) fn failed(&self, error: PortError) {
         let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         trouble.get_or_insert(error);
@@ -74,16 +73,16 @@ impl Shared {
     }
 }
 
-/// The side that sends.
+/// Sending side of a run.
 pub(super) struct Sender<'a> {
     pub transmit: &'a mut AnyTransmit,
     pub source: Source,
     pool: Pool,
     burst: Burst,
-    /// Length of the run; none: until the last frame, or until it is stopped.
+    /// Duration of sending; `None`: until the last frame, or until it is stopped.
     duration: Option<Nanos>,
     end: Option<Nanos>,
-    /// When the first frame was made, and the last one taken.
+    /// Time of the first frame.
     pub began: Option<Nanos>,
     pub last: Nanos,
     pub refused: u64,
@@ -110,7 +109,7 @@ impl<'a> Sender<'a> {
         }
     }
 
-    /// One turn; returns whether it moved anything, and whether it is over.
+    /// Performs one poll; returns whether it moved frames, and whether sending is over.
     #[inline]
     fn turn(&mut self, now: Nanos, memory: &Memory) -> (bool, bool) {
         if self.began.is_none() {
@@ -118,14 +117,15 @@ impl<'a> Sender<'a> {
             self.end = self.duration.map(|time| now.saturating_add(time));
             self.source.begin(now);
         }
-        // What was due before the end still leaves a moment later, or a stall at the end of a trial would
-        // count for more than one in its middle.
+        // Frames whose deadline was before the end may leave a moment later. Otherwise a stall at
+        // the end of a trial would count for more than one in its middle.
         let is_late = self.end.is_some_and(|end| {
             let all_left = self.source.due().is_none_or(|due| due >= end);
             now >= end && (all_left || now >= end + LAST_TRIES_NS)
         });
         let until = self.end.map_or(now, |end| now.min(end.saturating_sub(1)));
-        // What a full ring left goes first, so that frames stay in order and late ones count as late.
+        // Frames that a full ring rejected go first, so that order is kept and late frames count as
+        // late.
         let fresh = match self.burst.is_empty() && !is_late {
             true => (self.source).fill(now, until, &mut self.pool, memory, &mut self.burst),
             false => 0,
@@ -141,12 +141,12 @@ impl<'a> Sender<'a> {
         }
         self.refused += u64::from(taken < held);
         let give_up = self.end.is_some_and(|end| now >= end + LAST_TRIES_NS);
-        // The last frame has left: another turn would count as time of sending.
+        // The last frame has left: another poll would count as time of sending.
         let is_last = taken == held && self.end.is_none() && self.source.is_over();
         (taken > 0, give_up || is_last)
     }
 
-    /// Gives back what never left.
+    /// Releases the frames that were never sent.
     fn finish(&mut self, memory: &Memory) {
         while let Some(frame) = self.burst.pop() {
             self.source.take_back(memory.bytes(&frame));
@@ -155,7 +155,7 @@ impl<'a> Sender<'a> {
     }
 }
 
-/// The side that receives.
+/// Receiving side of a run.
 pub(super) struct Receiver<'a> {
     pub receive: Vec<&'a mut AnyReceive>,
     pub sink: Sink,
@@ -178,7 +178,7 @@ impl<'a> Receiver<'a> {
         }
     }
 
-    /// One turn; returns whether it moved anything.
+    /// Performs one poll; returns whether it moved frames.
     #[inline]
     fn turn(&mut self, memory: &Memory, progress: &Progress) -> bool {
         let mut busy = false;
@@ -187,7 +187,7 @@ impl<'a> Receiver<'a> {
                 continue;
             }
             busy = true;
-            // The clock is read once a burst: frames that came together have come by then.
+            // The clock is read once per burst: all frames of it have arrived by then.
             let now = clock::now();
             for frame in self.burst.frames() {
                 self.sink.take(memory.bytes(frame), now);
@@ -201,7 +201,7 @@ impl<'a> Receiver<'a> {
     }
 }
 
-/// Tells of a thread that a fault of ours ends: nobody else would, and the rest would be waited for.
+/// Reports the panic of a polling thread on drop; the other threads would otherwise wait forever.
 struct Alarm<'a> {
     shared: &'a Shared,
     ports: String,
@@ -217,35 +217,35 @@ impl Drop for Alarm<'_> {
     }
 }
 
-/// A thread's work: either side, or both in turn.
+/// Work of one thread: sending, receiving, or both alternately.
 pub(super) struct Worker<'a> {
     pub sender: Option<Sender<'a>>,
     pub receiver: Option<Receiver<'a>>,
     pub cpu: Option<u32>,
-    /// Names of what it polls.
+    /// Names of the ports that it polls.
     pub ports: String,
 }
 
-/// What became of a thread.
+/// Processor time of one thread.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Spent {
-    /// Whether it could be kept on its processor, or nobody asked for that.
+    /// False if the thread could not be pinned to its processor.
     pub pinned: bool,
     pub wall_ns: Nanos,
     pub cpu_ns: Nanos,
-    /// How long it was ready to run and did not; 0 where the kernel does not tell.
+    /// Time during which it was runnable but did not run; 0 if the kernel does not report it.
     pub waited_ns: Nanos,
 }
 
 impl Spent {
-    /// Processor time over wall time, at most 1.
+    /// Returns processor time divided by wall time, at most 1.
     pub(super) fn core_share(&self) -> f64 {
         (self.cpu_ns as f64 / self.wall_ns.max(1) as f64).min(1.0)
     }
 }
 
 impl Worker<'_> {
-    /// Works until its part is over.
+    /// Polls until its task has ended.
     pub(super) fn run(&mut self, memory: &Memory, shared: &Shared) -> Spent {
         let _alarm = Alarm {
             shared,
@@ -301,10 +301,11 @@ impl Worker<'_> {
         self.refresh(shared);
     }
 
-    /// Nothing to do: looks again at once, unless others wait for the processor.
+    /// Waits without work: spins, or yields if there are fewer processors than threads.
     #[inline]
     fn idle(&self, sending: bool, polite: bool) {
-        /// Nearer than this a frame is waited for: another thread may keep the processor for longer.
+        /// Frames due within this time are waited for by spinning: after a yield another thread may
+        /// run for longer.
         const NEAR_NS: Nanos = 20_000;
         let due = self
             .sender

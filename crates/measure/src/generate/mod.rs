@@ -1,8 +1,8 @@
-//! Generating: frames made from a template, or taken from a capture, leave one port at a rate, and what
-//! arrives at another is told by its number, its flow and its age.
+//! Packet generator: sends frames made from a template or taken from a capture at a rate, and
+//! identifies the frames that arrive by number, flow and send time.
 //!
-//! [`Ports`] are opened once and [`run`] as often as a series needs; [`record`] makes the record of a
-//! run. What frames are is [`template`]'s.
+//! [`Ports`] are opened once, and [`run`] is called for each run of a series. [`record`] makes the
+//! record of a run. [`template`] defines the contents of the frames.
 
 pub mod template;
 mod threads;

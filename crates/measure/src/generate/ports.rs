@@ -1,4 +1,4 @@
-//! The ports of a generator, over one memory.
+//! Ports of a generator, with one shared memory.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,43 +15,43 @@ use crate::MeasureError;
 use crate::forward::{absences_since, peer_left};
 use crate::numa::Seats;
 
-/// Carriers of the sending and the receiving port.
+/// Carrier states of the sending and the receiving port; `None`: unknown.
 pub(super) type Carriers = (Option<bool>, Option<bool>);
 
-/// Ports of a generator, open.
+/// Open ports of a generator.
 pub struct Ports {
-    /// The queue that frames leave by: one thread sends, and on several queues those of a flow would overtake each
-    /// other.
+    /// Queue that sends. Only one thread sends: on several queues, frames of a flow would overtake
+    /// each other.
     pub(super) send: AnyPort,
-    /// The sending port's other queues, where frames come back as well.
+    /// Other queues of the sending port, on which frames may return.
     pub(super) others: Vec<AnyPort>,
-    /// Where frames come back; the sending port's own queues where none is named.
+    /// Queues of the receiving port; `None`: the queues of the sending port receive.
     pub(super) receive: Option<Vec<AnyPort>>,
     pub(super) reflects: bool,
     pub(super) memory: Memory,
-    /// Where they and their memory lie, asked once for all runs over them.
+    /// NUMA nodes of the ports and their memory, read once for all runs.
     pub(super) seats: Seats,
 }
 
-/// Where frames are to arrive.
+/// Port at which frames are received.
 #[derive(Clone, Debug)]
 pub enum Arrival {
-    /// At this port.
+    /// Another port.
     At(PortUrl),
-    /// At the sending port: the device sends them back.
+    /// The sending port: the device sends the frames back.
     Back,
-    /// Nowhere.
+    /// None: frames are not received.
     Nowhere,
 }
 
-/// Frames that rings and pools of a generator hold beside those that ports ask for.
+/// Frames in rings and pools of the generator, in addition to those that the ports require.
 const IN_HAND: u32 = 2048;
 
 impl Ports {
-    /// Opens them.
+    /// Opens the ports.
     ///
     /// # Errors
-    /// What a port says.
+    /// The error of the port that cannot be opened.
     pub fn open(send: &PortUrl, arrival: &Arrival) -> Result<Self, MeasureError> {
         let mut urls = vec![send.clone()];
         if let Arrival::At(url) = arrival {
@@ -69,7 +69,8 @@ impl Ports {
         Ok(Self::over(memory, sending, receive, reflects))
     }
 
-    /// Takes ports that are open over one memory, with all of their queues: the sending one has one at least.
+    /// Takes open ports with one shared memory, with all their queues. The sending port has at
+    /// least one queue.
     #[must_use]
     pub fn of(memory: Memory, send: Vec<AnyPort>, receive: Option<Vec<AnyPort>>) -> Self {
         let reflects = receive.is_none();
@@ -98,20 +99,21 @@ impl Ports {
         }
     }
 
-    /// The sending port, then the receiving one where that is another.
+    /// Returns the capabilities of the sending port and of the receiving queues, if these belong to
+    /// another port.
     pub fn capabilities(&self) -> impl Iterator<Item = &Capabilities> {
         let receive = self.receive.iter().flatten();
         std::iter::once(&self.send.capabilities).chain(receive.map(|port| &port.capabilities))
     }
 
     pub(super) fn address(capabilities: Option<&Capabilities>, number: u8) -> [u8; MAC_BYTES] {
-        // Locally administered (IEEE 802c), for ports that have none.
+        // Locally administered address (IEEE 802c), for ports without an address.
         capabilities
             .and_then(|port| port.address)
             .unwrap_or([2, 0, 0, 0, 0, number])
     }
 
-    /// Makes the frames of a plan between these ports.
+    /// Makes the template of a plan, with the addresses of these ports.
     ///
     /// # Errors
     /// [`TemplateError`] as a [`MeasureError`].
@@ -127,7 +129,7 @@ impl Ports {
     pub(super) fn check_size(&self, largest: u16) -> Result<(), MeasureError> {
         for port in self.capabilities() {
             if largest > port.frame_bytes {
-                // The longest captured frame has all the bytes that 16 bits count already.
+                // The longest captured frame already has the largest 16-bit length.
                 let with_check = |bytes: u16| u32::from(bytes) + u32::from(FCS_BYTES);
                 return Err(TemplateError::TooLong {
                     size: with_check(largest),
@@ -140,7 +142,7 @@ impl Ports {
         Ok(())
     }
 
-    /// The first port that has no carrier at this moment.
+    /// Returns the name of the first port without carrier.
     #[must_use]
     pub fn without_carrier(&self) -> Option<&str> {
         let mut ports = self.capabilities();
@@ -148,7 +150,7 @@ impl Ports {
         Some(&port.name)
     }
 
-    /// The first port at whose other end nobody ever was.
+    /// Returns the name of the first port whose peer has never connected.
     #[must_use]
     pub fn without_peer(&self) -> Option<&str> {
         let receive = self.receive.iter().flatten();
@@ -157,12 +159,12 @@ impl Ports {
         Some(&port.capabilities.name)
     }
 
-    /// That processes at other ends went away in a run that began then and sent for so long: one of each port, by the
-    /// queue that has seen most of it.
+    /// Returns the caveats about peers that left during a run that began at `began` and sent for
+    /// `sending_ns`. Each port has at most one, from the queue that recorded the most outages.
     pub(super) fn left(&self, began: Instant, sending_ns: u64) -> Vec<Doubt> {
         let seen = |port: &AnyPort| {
             let mut absences = absences_since(&port.receive, began);
-            // Whoever goes once all has left takes nothing with it.
+            // An outage after the end of sending loses no frame.
             absences.retain(|absence| absence.from_ns < sending_ns);
             (port.capabilities.name.clone(), absences)
         };
@@ -181,7 +183,8 @@ impl Ports {
         (send, receive)
     }
 
-    /// Takes over what only the kernel counts, while nobody polls: of the queues that a run reads.
+    /// Reads the counters that only the kernel keeps, for the queues that a run uses, while no
+    /// thread polls them.
     pub(super) fn refresh(&mut self) -> Result<(), PortError> {
         let mut first = self.send.transmit.refresh();
         let receiving: Vec<_> = match &mut self.receive {
@@ -191,13 +194,13 @@ impl Ports {
                 .collect(),
         };
         for queue in receiving {
-            // Whatever one says, the others are asked too.
+            // After an error the other queues are still refreshed.
             first = first.and(queue.refresh());
         }
         first
     }
 
-    /// Counters of the queue that sends, and of those at which frames arrive.
+    /// Returns the counters of the sending queue and of the receiving queues.
     pub(super) fn queue_counters(&self) -> (Arc<QueueCounters>, Vec<Arc<QueueCounters>>) {
         let of = |port: &AnyPort| Arc::clone(port.receive.counters());
         let receive = match &self.receive {
@@ -216,7 +219,7 @@ impl Ports {
     }
 }
 
-/// What they stand at: sent, received.
+/// Returns the present values of the counters: sent, received.
 pub(super) fn totals(
     sent: &QueueCounters,
     received: &[Arc<QueueCounters>],

@@ -1,4 +1,4 @@
-//! The record of a generating run.
+//! Record of a generator run.
 
 use linerate_host::snapshot;
 use linerate_metric::facts::Role;
@@ -13,11 +13,11 @@ use crate::forward::no_peer;
 use super::run::{Facts, Ran, Reading, Settings, What};
 use super::template::SHORTEST_BYTES;
 
-/// Share of the load asked for below which the generator was the limit.
+/// Ratio of the offered to the intended load below which the generator was the limit.
 pub const KEPT: f64 = 0.99;
 
 impl Reading {
-    /// The stretch as the record has it.
+    /// Returns the interval in the form of the record.
     #[must_use]
     pub fn interval(&self, number: u64) -> Interval {
         Interval {
@@ -46,17 +46,17 @@ impl Reading {
 }
 
 impl Ran {
-    /// Offered over asked load; none where there was none to keep.
+    /// Returns the offered load divided by the intended load, or `None` without an intended load.
     #[must_use]
     pub fn kept_share(&self) -> Option<f64> {
         let intended = self.facts.intended_fps?;
         Some(self.figures.offered_fps / intended)
     }
 
-    /// Whether the generator offered what it was asked for.
+    /// Returns whether the generator offered the intended load.
     #[must_use]
     pub fn kept(&self) -> bool {
-        // A frame more or less is no share of a short trial.
+        // Rounding to whole frames matters in short trials.
         let frame = 1e9 / self.figures.duration_ns.max(1) as f64;
         self.facts
             .intended_fps
@@ -64,7 +64,7 @@ impl Ran {
     }
 }
 
-/// The plan as the record has it.
+/// Returns the plan in the form of the record.
 #[must_use]
 pub fn plan(ports: (&str, Option<&str>), settings: &Settings, facts: &Facts) -> Plan {
     let (send, receive) = ports;
@@ -90,7 +90,8 @@ pub fn plan(ports: (&str, Option<&str>), settings: &Settings, facts: &Facts) -> 
         burst: settings.burst.max(1),
         drain_ns: nanos(settings.drain),
         template: match &settings.what {
-            // What was chosen is said as if it had been asked for: the record alone tells what was sent.
+            // A size that was chosen automatically is recorded as if requested: the record alone
+            // shows what was sent.
             What::Template(template) => Some(TemplatePlan {
                 size: (template.size.clone())
                     .or_else(|| fitted.then(|| facts.frame_bytes.to_string())),
@@ -112,7 +113,7 @@ pub fn plan(ports: (&str, Option<&str>), settings: &Settings, facts: &Facts) -> 
     plan
 }
 
-/// The record of a run between the ports of these names.
+/// Makes the record of a run; `ports` are the names of the ports.
 #[must_use]
 pub fn record(ports: (&str, Option<&str>), settings: &Settings, ran: Ran) -> Record {
     let mut host = snapshot::host();
@@ -165,7 +166,7 @@ fn summary(ran: &Ran) -> Summary {
     }
 }
 
-/// What speaks against the figures of a run.
+/// Returns the caveats of a run.
 #[must_use]
 pub fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
     let figures = &ran.figures;
@@ -176,7 +177,7 @@ pub fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
     doubts.extend(ran.alone.as_deref().map(no_peer));
     doubts.extend(ran.left.iter().cloned());
     doubts.extend(ran.numa.clone());
-    // A port that sends nowhere, for a while or from some moment on, is no limit of the generator.
+    // A port without carrier or peer, even for part of the run, is no limit of the generator.
     let leads_nowhere =
         down.is_some() || ran.alone.is_some() || !ran.left.is_empty() || ran.trouble.is_some();
     let short = ran
@@ -186,8 +187,8 @@ pub fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
         doubts.push(Doubt::new(
             "tool-limit",
             format!(
-                "the generator offered {} of the load asked for: more was not to be had from it, or \
-                 from the port",
+                "the generator offered {} of the intended load: this is the limit of the generator or of \
+                 the port",
                 format_share(share)
             ),
         ));
@@ -196,7 +197,7 @@ pub fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
         doubts.push(Doubt::new(
             "sender-stalled",
             format!(
-                "the generator stood still for more than 100 ms and gave {} frames up",
+                "the generator stalled for more than 100 ms and skipped {} frames",
                 format_count(figures.unsent)
             ),
         ));
@@ -208,8 +209,8 @@ pub fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
             doubts.push(Doubt::new(
                 "tool-limit",
                 format!(
-                    "{name} dropped {} frames, of this run or others, because this program was too slow: they may \
-                     be among the lost ones",
+                    "{name} dropped {} frames, of this run or others, because linerate polled it too slowly: they \
+                     may be among the lost frames",
                     format_count(own)
                 ),
             ));
@@ -219,8 +220,8 @@ pub fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
             doubts.push(Doubt::new(
                 "unfit-frames",
                 format!(
-                    "{} frames that came to {name}, of this run or others, were longer than it takes (`mtu=`) or no \
-                     whole frames: whoever sent them made them so, and they count as not received",
+                    "{} frames that arrived at {name}, of this run or others, were longer than it accepts (`mtu=`) \
+                     or malformed: they count as not received, and their sender is the cause",
                     format_count(unfit)
                 ),
             ));
@@ -228,14 +229,14 @@ pub fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
     }
     if figures.sent > 0 && figures.received == Some(0) && ran.alone.is_none() {
         let receive = figures.receive.as_ref();
-        // `null:` has a colon already.
+        // `null:` already ends with a colon.
         let name = receive.map(|port| port.name.trim_end_matches(':'));
         let at = name.map_or(String::new(), |name| format!(" at {name}"));
         doubts.push(Doubt::new(
             "nothing-arrived",
             format!(
-                "no frame of {} arrived{at}: what is between the ports forwards nothing, or sends it \
-                 elsewhere (--destination-mac, --learn), or nobody is at the other end",
+                "none of {} frames arrived{at}: the device between the ports forwards nothing, forwards \
+                 elsewhere (--destination-mac, --learn), or no peer is connected",
                 format_count(figures.sent)
             ),
         ));
@@ -244,8 +245,7 @@ pub fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
         doubts.push(Doubt::new(
             "corrupted-frames",
             format!(
-                "{} frames arrived with other bytes than they left with: they are neither received nor \
-                 lost here",
+                "{} frames arrived with changed bytes: they count neither as received nor as lost",
                 format_count(corrupted)
             ),
         ));
@@ -253,23 +253,23 @@ pub fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
     if figures.receive.is_some() && !ran.facts.tagged {
         doubts.push(Doubt::new(
             "untagged-frames",
-            "frames carry no number and no time (too short for it, or captured): whatever has their \
-             length is counted, and order and delay are not known",
+            "frames carry no number and no timestamp (too short, or captured): every frame of their \
+             length is counted, and order and delay are unknown",
         ));
     }
     if figures.receive.is_some() && ran.shared_cores {
         doubts.push(Doubt::new(
             "shared-cores",
-            "as many threads poll as there are processors: the device, if it is on this machine, and \
-             the generator waited for each other",
+            "there are as many polling threads as processors: the generator and the device, if it is on \
+             this host, waited for each other",
         ));
     }
     if !ran.shared_cores && ran.own.core_share < crate::forward::WHOLE_CORE {
         doubts.push(Doubt::new(
             "core-disturbed",
             format!(
-                "a polling thread had its core for {:.0} % of the time only: something else ran there, and \
-                 frames left and were found later than they would have been",
+                "a polling thread had its core for {:.0} % of the time only: other work ran there, and \
+                 frames were sent and received late",
                 ran.own.core_share * 100.0
             ),
         ));
@@ -278,7 +278,7 @@ pub fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
         doubts.push(Doubt::new(
             "not-pinned",
             format!(
-                "a thread could not be kept on its processor ({:?})",
+                "a thread could not be pinned to its processor ({:?})",
                 settings.cpus
             ),
         ));
@@ -287,8 +287,8 @@ pub fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
         doubts.push(Doubt::new(
             "flows-grouped",
             format!(
-                "{} flows are accounted for in groups of {}: frames of one group that overtake each \
-                 other count as out of order though their flows are not",
+                "{} flows are counted in groups of {}: frames of different flows of a group that overtake \
+                 each other count as out of order",
                 format_count(ran.facts.flows.into()),
                 figures.flows_each
             ),

@@ -1,4 +1,4 @@
-//! A generating run: opens ports, starts the threads, keeps the time, counts.
+//! Runs the generator: starts the threads, waits for the end, and computes the figures.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc;
@@ -31,47 +31,46 @@ use crate::MeasureError;
 use crate::hire::hire;
 use crate::stamped::instruments::processors;
 
-/// What is sent.
+/// Input from which frames are made.
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant, reason = "there is one a run")]
 pub enum What {
     /// Frames made from a template.
     Template(TemplatePlan),
-    /// Frames of a capture, which was read before ports are opened: one of them may be asked to write the
-    /// same file.
+    /// Frames of a capture. It was read before the ports are opened, because a port may be
+    /// configured to write the same file.
     Capture(Arc<Capture>),
 }
 
-/// What a run is told.
+/// Settings of a run.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// What is sent.
     pub what: What,
-    /// How fast.
     pub load: Load,
-    /// Rate of the line, where it is known or given.
+    /// Bit rate of the line, if known or given.
     pub line_bps: Option<u64>,
-    /// Length of sending; none: until the last frame, or a stop.
+    /// Duration of sending; `None`: until the last frame, or until it is stopped.
     pub duration: Option<Duration>,
-    /// Frames at most.
+    /// Maximum number of frames.
     pub frames: Option<u64>,
-    /// Frames that leave at once.
+    /// Number of frames sent back to back.
     pub burst: u32,
-    /// How long late frames are waited for. RFC 2544 section 23 has two seconds.
+    /// Time to wait for late frames after sending (RFC 2544 section 23: 2 s).
     pub drain: Duration,
-    /// Length of an interval; none: no intervals.
+    /// Length of an interval; `None`: no intervals.
     pub interval: Option<Duration>,
-    /// One thread for both directions, or one each; none: as processors allow.
+    /// Number of threads: one for both directions, or one each; `None`: chosen by the number of
+    /// processors.
     pub threads: Option<u32>,
-    /// Processors for the threads, in their order: sending, receiving.
+    /// Processors of the threads: first the sending thread, then the receiving thread.
     pub cpus: Vec<u32>,
-    /// Frames that the receiving port sends before each run, so that switches learn where it is (RFC 2544
-    /// section 23).
+    /// Sends frames from the receiving port before each run, so that switches learn its addresses
+    /// (RFC 2544 section 23).
     pub learn: bool,
-    /// What is late leaves at no more than twice the rate.
+    /// Limits the rate of late frames to twice the intended rate.
     pub gentle: bool,
-    /// Frames that still arrive when late ones were waited for are waited for as well, ten times as long at
-    /// most: else they would meet those of the next run in a queue.
+    /// Extends the drain time while frames still arrive, up to ten times: otherwise the next run
+    /// would share a queue with them.
     pub settle: bool,
 }
 
@@ -96,20 +95,20 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Whether they make sense by themselves, before ports are opened: a capture file that a port writes is
-    /// replaced by opening it.
+    /// Checks the settings alone, before ports are opened: opening a port that writes the capture
+    /// file would truncate it.
     ///
     /// # Errors
-    /// [`MeasureError`]: what the template cannot say, and a share of a line whose rate is not known.
+    /// [`MeasureError`] for an invalid template, or a share of an unknown line rate.
     pub fn check(&self) -> Result<(), MeasureError> {
         self.check_template()?;
         self.check_load()
     }
 
-    /// The same of the template alone.
+    /// Checks the template alone.
     ///
     /// # Errors
-    /// [`MeasureError`]: what the template cannot say.
+    /// [`MeasureError`] for an invalid template.
     pub fn check_template(&self) -> Result<(), MeasureError> {
         if let What::Template(plan) = &self.what {
             Template::new(plan, Ports::address(None, 1), Ports::address(None, 2))?;
@@ -117,10 +116,11 @@ impl Settings {
         Ok(())
     }
 
-    /// Whether threads can poll where they are to.
+    /// Checks that the threads can run on the listed processors.
     ///
     /// # Errors
-    /// [`MeasureError`]: processors that are not there, or too many or too few for the threads.
+    /// [`MeasureError`] if a processor is not usable, or if there are too many or too few for the
+    /// threads.
     pub fn check_threads(&self, receives: bool) -> Result<(), MeasureError> {
         threads::of(self, receives, &cpu::usable().unwrap_or_default()).map(|_| ())
     }
@@ -130,114 +130,111 @@ impl Settings {
         match (self.load, self.line_bps) {
             (Load::Line(_), None) if !recorded => Err(MeasureError::Generator {
                 object: self.load.to_string(),
-                situation: "the rate of the line is not known".to_owned(),
-                next_step: "say it: --line-rate 10G".to_owned(),
+                situation: "the line rate is unknown".to_owned(),
+                next_step: "set it: --line-rate 10G".to_owned(),
             }),
             _ => Ok(()),
         }
     }
 }
 
-/// What all queues moved within a stretch of a run.
+/// Counters of all queues over one interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// From here on, counted from the start of sending.
+    /// Start, relative to the start of sending.
     pub start_ns: u64,
-    /// To here.
+    /// End, relative to the start of sending.
     pub end_ns: u64,
-    /// Sent.
     pub sent: QueueTotals,
-    /// Received.
     pub received: QueueTotals,
-    /// Numbers found missing meanwhile; a late frame is missed first and found later.
+    /// Frame numbers missed in the interval, some of which arrive late in another one.
     pub missing: u64,
 }
 
-/// What follows from ports and settings before anything is sent.
+/// Properties of a run that follow from ports and settings before it starts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Facts {
-    /// Frames per second that are asked for; none: as fast as it goes, or at recorded times.
+    /// Intended load in frames per second; `None`: unlimited, or at recorded times.
     pub intended_fps: Option<f64>,
-    /// Flows.
     pub flows: u32,
-    /// Mean size of frames with check sequence.
+    /// Mean length of the frames in bytes, FCS included.
     pub frame_bytes: f64,
-    /// Whether frames carry tags.
+    /// True if frames carry tags.
     pub tagged: bool,
-    /// Threads that poll.
+    /// Number of polling threads.
     pub threads: u32,
-    /// Processors of the threads, where they are pinned.
+    /// Processors of the threads, if they are pinned.
     pub cpus: Vec<u32>,
 }
 
-/// What a run tells while it lasts.
+/// Event of a run in progress.
 #[derive(Debug)]
 pub enum Told<'a> {
-    /// It is about to send.
+    /// Sending is about to start.
     Started(&'a Facts),
-    /// An interval is over.
+    /// An interval has ended.
     Interval(&'a Reading),
 }
 
-/// What a run gave.
+/// Result of a run.
 #[derive(Debug)]
 pub struct Ran {
-    /// When sending began.
+    /// Start of sending.
     pub started: Timestamp,
-    /// The figures.
     pub figures: GenerateFigures,
-    /// How late frames left.
+    /// Lateness of the sent frames.
     pub lateness: Option<Histogram>,
-    /// All delays.
+    /// One-way delays of all frames.
     pub delay: Option<Histogram>,
-    /// The series.
+    /// Counters by interval.
     pub readings: Vec<Reading>,
-    /// What followed from the settings.
     pub facts: Facts,
-    /// Whether a thread could not be pinned.
+    /// True if a thread could not be pinned.
     pub unpinned: bool,
-    /// Whether threads had to share processors.
+    /// True if threads had to share processors.
     pub shared_cores: bool,
-    /// Whether somebody stopped it before its time.
+    /// True if the run was stopped early.
     pub interrupted: bool,
-    /// Why a port stopped working, if one did.
+    /// Error that stopped a port.
     pub trouble: Option<PortError>,
-    /// A port at whose other end nobody ever was.
+    /// Name of a port whose peer has never connected.
     pub alone: Option<String>,
-    /// That processes at the other ends of ports went away meanwhile.
+    /// Caveats about peers of the ports that left during the run.
     pub left: Vec<Doubt>,
-    /// That ports, memory and threads sit on several NUMA nodes.
+    /// Caveat about ports, memory and threads on different NUMA nodes.
     pub numa: Option<Doubt>,
-    /// A queue on the way that was still filling when sending ended, where frames tell.
+    /// Queue on the path that was still growing when sending ended, if the frames show it.
     pub filling: Option<Filling>,
-    /// Frames that arrived over the time from the first to the last of them; none of fewer than two.
+    /// Frames that arrived, per second between the first and the last arrival; `None` for fewer
+    /// than two.
     pub arrival_fps: Option<f64>,
-    /// What kept this program from its work.
     pub own: Disturbance,
 }
 
-/// What kept the run's own threads from their work while they sent.
+/// Disturbances of the polling threads of a run while they sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Disturbance {
-    /// Bursts that left so late that others left at once with them.
+    /// Number of bursts so late that they left together with others.
     pub late: u64,
-    /// How late the latest was.
+    /// Lateness of the latest burst.
     pub late_by_ns: Nanos,
-    /// The least share of a core that a thread had which never sleeps; 1 where all had all of theirs.
+    /// Smallest fraction of a core that a polling thread received; 1: no disturbance.
     pub core_share: f64,
-    /// How long threads were ready to run and did not, and the hypervisor ran somebody else.
+    /// Time during which threads were runnable but did not run, or the hypervisor ran another
+    /// guest.
     pub stood_ns: Nanos,
-    /// Frames that the receiving port dropped because this program did not look.
+    /// Frames that the receiving port dropped because its ring was not polled in time.
     pub dropped: u64,
 }
 
 impl Disturbance {
-    /// A burst that is late by so many gaps between bursts leaves with others.
+    /// Lateness, in gaps between bursts, from which on a burst leaves together with others.
     const GAPS: f64 = 8.0;
-    /// Less than this is the noise of any loop, and more is late at any rate.
+    /// Bounds of the threshold: less is the noise of any loop, more is late at any rate.
     const LATE_NS: (f64, f64) = (50_000.0, 1_000_000.0);
 
-    /// Later than this is late, where so many bursts are due in a second.
+    /// Returns the lateness above which a burst counts as late, at an intended number of bursts per
+    /// second.
     pub(crate) fn late_ns(bursts_per_second: f64) -> Nanos {
         let (least, most) = Self::LATE_NS;
         (Self::GAPS * 1e9 / bursts_per_second.max(1e-9)).clamp(least, most) as Nanos
@@ -248,23 +245,23 @@ fn nanos(time: Duration) -> Nanos {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// How often the coordinator looks at the flag of a stop.
+/// Interval at which the coordinating thread checks for a stop.
 const LOOK_NS: Nanos = 20_000_000;
-/// How often it looks whether all frames have arrived.
+/// Interval at which it checks whether all frames have arrived.
 const DRAIN_LOOK_NS: Nanos = 1_000_000;
-/// Nothing came for so long: what was on its way has arrived.
+/// Time without arrivals after which all frames in transit have arrived.
 const SETTLED_NS: Nanos = 50_000_000;
-/// Times the wait for late frames at most, while they come.
+/// Maximum extension of the drain time while frames still arrive, as a multiple of it.
 const SETTLING: u64 = 10;
-/// What the last frame without a time may be later than the first one in any run.
+/// Delay of the last untagged frame, relative to the first one, that is noise in any run.
 const UNTIMED_NOISE_NS: Nanos = 5_000_000;
-/// How long repeated frames are waited for when all have arrived.
+/// Time to wait for duplicates after all frames have arrived.
 const AFTER_LAST_NS: Nanos = 5_000_000;
 
-/// Sends and receives until the time is over, the last frame left, or `stop` is set.
+/// Sends and receives until the time has passed, the last frame has left, or `stop` is set.
 ///
 /// # Errors
-/// What cannot be sent, and why.
+/// [`MeasureError`] if the settings do not fit the ports.
 pub fn run(
     ports: &mut Ports,
     settings: &Settings,
@@ -282,9 +279,9 @@ pub fn run(
             (Frames::Captured(Arc::clone(capture)), None)
         }
     };
-    let (flows, frame_bytes, known) = known(&frames);
+    let (flows, frame_bytes, tag_location) = known(&frames);
     let accounts = flows.min(ACCOUNTS.into()) as u16;
-    // Frames that keep their recorded times have no rate to keep.
+    // Frames at their recorded times have no intended rate.
     let recorded = matches!(&settings.what, What::Capture(capture) if capture.recorded_times());
     let rate = (settings.load)
         .frames_per_second(frame_bytes, settings.line_bps)
@@ -296,7 +293,7 @@ pub fn run(
     }
     let epoch = clock::now();
     let mark = fastrand::u16(..);
-    let known = match known {
+    let known = match tag_location {
         Some(place) => Known::Tag {
             place,
             mark,
@@ -324,7 +321,7 @@ pub fn run(
     let cpus = settings.cpus.clone();
     let polite = usable.len() <= threads as usize;
     let shared = Shared::new(threads as usize, polite);
-    // What the kernel dropped between runs is of none of them.
+    // Drops that the kernel counted between runs belong to no run.
     if let Err(error) = ports.refresh() {
         shared.failed(error);
     }
@@ -389,7 +386,7 @@ pub fn run(
             },
         )?;
         let give = |(worker, (give, thread)): (_, (mpsc::Sender<_>, _))| {
-            // It does nothing but wait for it.
+            // The thread only waits for its worker.
             let _ = give.send(worker);
             thread
         };
@@ -407,7 +404,7 @@ pub fn run(
             }
         });
         shared.stop.store(true, Relaxed);
-        // One that a fault ended has told so.
+        // A thread that panicked has reported itself.
         let spent: Vec<Spent> = threads
             .into_iter()
             .filter_map(|thread| thread.join().ok().flatten())
@@ -428,7 +425,7 @@ pub fn run(
     let (Some(sender), sink) = parts else {
         unreachable!("the first worker sends");
     };
-    // One that a fault ended sent until about now.
+    // A thread that panicked sent until about now.
     let sent_at = shared.sent().map_or_else(clock::now, |(at, _)| at);
     let ends = Ends {
         began: sender.began.unwrap_or(sent_at),
@@ -464,7 +461,7 @@ pub fn run(
     figures.refused_polls = refused;
     figures.flows_each = flows.div_ceil(u32::from(accounts));
     let carriers = both(carriers, ports.carriers());
-    // The clock of the run and that of absences are one, with other origins.
+    // Both clocks are the same clock with different origins.
     let since = Duration::from_nanos(clock::now().saturating_sub(ends.began));
     let began = Instant::now() - since;
     figures.send = port(&ports.send.capabilities, carriers.0, moved.0);
@@ -500,15 +497,16 @@ pub fn run(
     })
 }
 
-/// What arrivals tell of the way: whether a queue was filling, and how fast frames left it.
+/// Returns the path figures of the arrivals: a growing queue, and the arrival rate in frames per
+/// second.
 fn path_of(arrived: Option<&Arrived>, ends: &Ends) -> (Option<Filling>, Option<f64>) {
     let Some(arrived) = arrived else {
         return (None, None);
     };
     let fps = (arrived.span_ns > 0 && arrived.received > 1)
         .then(|| (arrived.received - 1) as f64 * 1e9 / arrived.span_ns as f64);
-    // Frames without a time: the last one was so much longer on its way than the first. A stall at the end
-    // looks the same, but one that long is seldom.
+    // Untagged frames: the last one was on the path longer than the first by this much. A stall at
+    // the end looks the same, but so long a stall is rare.
     let later = arrived.span_ns.saturating_sub(ends.duration());
     let untimed =
         (arrived.delay.is_none() && ends.paced && later > UNTIMED_NOISE_NS).then(|| Filling {
@@ -518,12 +516,13 @@ fn path_of(arrived: Option<&Arrived>, ends: &Ends) -> (Option<Filling>, Option<f
     (arrived.filling.or(untimed), fps)
 }
 
-/// What the threads that poll were kept from, of all the time that they ran scaled to the time of sending.
+/// Returns the disturbance of the polling threads, scaled from their running time to the time of
+/// sending.
 fn disturbance(spent: &[Spent], stolen_ns: Nanos, ends: &Ends) -> Disturbance {
     let wall = spent.iter().map(|spent| spent.wall_ns).max().unwrap_or(0);
-    // Threads that share a processor wait for each other: the one that waited longest says how long.
+    // Threads that share a processor wait for each other: the longest wait counts.
     let waited: Nanos = spent.iter().map(|spent| spent.waited_ns).max().unwrap_or(0);
-    // What was stolen is told of all processors together.
+    // Steal time is the sum over all processors.
     let stolen_ns = stolen_ns / processors().max(1) as Nanos;
     let part = (ends.duration() as f64 / wall.max(1) as f64).min(1.0);
     let shares = spent.iter().map(Spent::core_share);
@@ -534,8 +533,8 @@ fn disturbance(spent: &[Spent], stolen_ns: Nanos, ends: &Ends) -> Disturbance {
     }
 }
 
-/// Waits for the end: of the time, of the frames, or by `stop`; returns whether it was stopped. Late frames
-/// are waited for as long as `drain` says, and with its second part while they come.
+/// Waits for the end of the run: by time, by frames, or by `stop`. Returns true if it was stopped.
+/// `drain` is the time to wait for late frames, and whether it is extended while they arrive.
 fn watch(
     shared: &Shared,
     stop: &AtomicBool,
@@ -579,7 +578,7 @@ fn watch(
     }
 }
 
-/// Flows, mean size and the place of the tag.
+/// Returns the number of flows, the mean frame length and the location of the tag.
 fn known(frames: &Frames) -> (u32, f64, Option<(usize, Layout)>) {
     match frames {
         Frames::Made(template) => (
@@ -591,7 +590,7 @@ fn known(frames: &Frames) -> (u32, f64, Option<(usize, Layout)>) {
     }
 }
 
-/// Lengths that frames of the run have.
+/// Returns the frame lengths of the run, as flags by length.
 fn lengths(frames: &Frames) -> Box<[bool]> {
     let mut lengths = vec![false; usize::from(u16::MAX) + 1];
     match frames {
@@ -609,10 +608,11 @@ fn lengths(frames: &Frames) -> Box<[bool]> {
     lengths.into()
 }
 
-/// Flows whose addresses are taught to switches: more than that no test needs before it starts.
+/// Maximum number of flows whose addresses switches learn before a test.
 const LEARNED: u32 = 1024;
 
-/// Sends a frame from each flow's destination, so that switches know where it is and flood nothing.
+/// Sends a frame from the destination of each flow, so that switches learn its port and do not
+/// flood.
 fn learn(ports: &mut Ports, template: &Template) {
     let Some(port) = ports.receive.as_mut().and_then(|ports| ports.first_mut()) else {
         return;
@@ -622,7 +622,8 @@ fn learn(ports: &mut Ports, template: &Template) {
     for flow in 0..template.flows().min(LEARNED) {
         let (destination, source) = template.addresses(flow);
         if let Some(mut frame) = pool.allocate() {
-            // Ethernet's shortest frame, of a type that no host takes (IEEE 802, for experiments).
+            // Minimum Ethernet frame, with the experimental ethertype (IEEE 802), which hosts
+            // ignore.
             frame.set_len(60);
             let bytes = ports.memory.bytes_mut(&mut frame);
             bytes.fill(0);
@@ -639,7 +640,7 @@ fn learn(ports: &mut Ports, template: &Template) {
     port.transmit.reclaim(&mut pool);
 }
 
-/// Cuts a run into intervals.
+/// Divides a run into intervals.
 struct Series {
     interval: Option<Nanos>,
     began: Nanos,
@@ -662,7 +663,7 @@ impl Series {
         }
     }
 
-    /// The interval that is over by now, or at the end what is left of one.
+    /// Returns the interval that has ended, or at the end of the run the rest of one.
     fn look(
         &mut self,
         totals: &dyn Fn() -> (QueueTotals, QueueTotals),
@@ -671,7 +672,7 @@ impl Series {
     ) -> Option<Reading> {
         let interval = self.interval?;
         let now = clock::now();
-        // Too short a rest says nothing.
+        // A very short rest gives no useful rates.
         let long_enough = now - self.from >= interval / 10;
         if !(now >= self.next || ended && long_enough) {
             return None;
@@ -692,26 +693,27 @@ impl Series {
     }
 }
 
-/// Moments of a run.
+/// Times of a run.
 struct Ends {
     began: Nanos,
     due: Option<Nanos>,
     last: Nanos,
     sent_at: Nanos,
-    /// Whether frames had times at which they were due.
+    /// True if frames had deadlines.
     paced: bool,
-    /// The time that was asked for, where it was kept.
+    /// Requested duration, if the run lasted that long.
     duration: Option<Nanos>,
 }
 
 impl Ends {
-    /// How long was sent: the time asked for, or until the frame after the last would have been due.
+    /// Returns the duration of sending: the requested time, or until the deadline of the frame
+    /// after the last.
     fn duration(&self) -> Nanos {
         if let Some(duration) = self.duration {
             return duration.min(self.sent_at.saturating_sub(self.began)).max(1);
         }
         if !self.paced {
-            // As fast as it goes: the last frame was handed over when sending was over.
+            // Unlimited load: the last frame was handed to the port when sending ended.
             return self.sent_at.saturating_sub(self.began).max(1);
         }
         let last = self
@@ -733,7 +735,7 @@ fn figures(
 ) -> (GenerateFigures, Option<Histogram>) {
     let duration_ns = ends.duration();
     let seconds = duration_ns as f64 / 1e9;
-    // The mean of what really left: a run may end in the middle of a mix.
+    // Mean length of the frames sent: a run may end in the middle of a mix of sizes.
     let mean = match moved.0.frames {
         0 => frame_bytes,
         frames => moved.0.bytes as f64 / frames as f64 + f64::from(FCS_BYTES),
@@ -769,7 +771,7 @@ fn figures(
     (figures, arrived.delay)
 }
 
-/// Whether there was a carrier both times, as far as that is known.
+/// Returns whether there was a carrier both times, as far as known.
 fn both(before: Carriers, after: Carriers) -> Carriers {
     let both = |before: Option<bool>, after: Option<bool>| {
         after.map(|after| after && before.unwrap_or(true))

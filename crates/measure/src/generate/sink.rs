@@ -1,4 +1,4 @@
-//! What arrives: told by its tag, and accounted for by flow.
+//! Sink of frames: identifies each received frame by its tag and counts it by flow.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -12,41 +12,42 @@ use super::span::Span;
 use super::template::{self, Found, Layout, MAC_BYTES, Tag};
 use crate::sequence::Sequence;
 
-/// Flows that are accounted for one by one; more share accounts by their number. An account takes 38
-/// KiB (order over 65,536 frames, a distribution of two digits).
+/// Maximum number of flow groups counted separately; with more flows, several share a group. One
+/// group takes 38 KiB: order over 65,536 frames, and a delay histogram of two digits.
 pub const ACCOUNTS: u16 = 256;
 
-/// How frames of the run are known.
+/// Criterion that identifies the frames of the run.
 #[derive(Clone, Debug)]
 pub(super) enum Known {
-    /// By their tag, at this place.
+    /// By the tag.
     Tag {
-        /// Where it is, and how it is laid out.
+        /// Offset of the tag, and its layout.
         place: (usize, Layout),
-        /// The run's.
+        /// Mark of the run.
         mark: u16,
-        /// What stands behind it, of the largest frame.
+        /// Bytes after the tag in the largest frame.
         content: Box<[u8]>,
-        /// What stands in front of it.
+        /// Expected headers before the tag.
         headers: Expected,
     },
-    /// By their length alone: they are too short for a tag, or captured.
+    /// By length alone: the frames are too short for a tag, or captured. Indexed by length.
     Length(Box<[bool]>),
 }
 
-/// What is known of the headers of frames that arrive. Devices write some of them anew: routers the Ethernet
-/// addresses and the time to live, translators addresses and ports. Whoever does that leaves checksums that
-/// hold.
+/// Expected headers of received frames. Devices rewrite some fields: routers the Ethernet addresses
+/// and the TTL, NATs addresses and ports. A device that does so leaves valid checksums.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Expected {
-    /// The packet that is sent: its version is 6, its transport. None where frames carry no packet.
+    /// IP version (true: 6) and transport protocol of the packet sent; `None` if the frames carry
+    /// no packet.
     pub(super) packet: Option<(bool, u8)>,
-    /// Whether all frames of an account have the same Ethernet addresses.
+    /// True if all frames of a flow group have the same Ethernet addresses.
     pub(super) steady: bool,
 }
 
 impl Expected {
-    /// Whether nothing of the packet's headers was changed but by a device that meant to.
+    /// Returns whether the headers are unchanged, except for changes that a device makes on
+    /// purpose.
     #[inline]
     fn holds(&self, frame: &[u8], moved: bool) -> bool {
         let Some(packet) = self.packet else {
@@ -57,16 +58,16 @@ impl Expected {
                 let same = (found.version_6, found.protocol) == packet;
                 found.holds() && (same || moved)
             }
-            // Behind headers that a device put in front.
+            // The packet is behind headers that a device inserted.
             None => moved,
         }
     }
 }
 
-/// Ethernet addresses of a flow as they arrive, whatever device wrote them.
+/// Ethernet addresses of a flow as received, possibly rewritten by a device.
 ///
-/// The first pair counts, and another one from its second frame in a row on: the path changed. A pair that
-/// comes once is a changed frame.
+/// The first pair is the reference. Another pair becomes the reference when it arrives twice in a
+/// row: the path changed. A pair that arrives once is a corrupted frame.
 #[derive(Default)]
 struct Addresses {
     usual: Option<[u8; 2 * MAC_BYTES]>,
@@ -75,9 +76,9 @@ struct Addresses {
 
 enum Came {
     Usual,
-    /// Another pair for the first time.
+    /// Another pair, for the first time.
     Strange,
-    /// The same for the second time in a row: so it was no changed frame before.
+    /// That pair again: the earlier frame with it was not corrupted.
     Changed,
 }
 
@@ -111,14 +112,14 @@ impl Addresses {
 struct Account {
     sequence: Sequence,
     addresses: Addresses,
-    /// Frames whose tag is whole and that are not.
+    /// Frames with a valid tag that are corrupted elsewhere.
     corrupted: u64,
-    /// Frames whose tag is damaged and names this account.
+    /// Frames with a damaged tag that names this flow group.
     damaged: u64,
     delay: Histogram,
 }
 
-/// Takes frames that arrived.
+/// Receives and counts the frames of a run.
 pub(super) struct Sink {
     known: Known,
     epoch: Nanos,
@@ -127,47 +128,47 @@ pub(super) struct Sink {
     received: u64,
     missing: u64,
     repeated: u64,
-    /// Frames of the run that were changed on the way, and those of them that no longer say which they are.
+    /// Frames of the run that were corrupted on the path, and those of them with a damaged tag.
     corrupted: u64,
     nameless: u64,
     foreign: u64,
-    /// How delays went on, where it is known for how long is sent.
+    /// Detector of a growing queue, if the duration of sending is known.
     course: Option<Course>,
-    /// From when to when frames of the run arrived.
+    /// Time window in which frames of the run arrived.
     span: Span,
 }
 
-/// What the receiving thread tells while it runs.
+/// Counters that the receiving thread publishes while it runs.
 #[repr(align(128))]
 #[derive(Debug, Default)]
 pub(super) struct Progress {
-    /// Different frames of the run that arrived.
+    /// Number of distinct frames of the run that arrived.
     pub unique: AtomicU64,
-    /// Numbers skipped so far.
+    /// Number of frame numbers skipped so far.
     pub missing: AtomicU64,
 }
 
-/// What arrived, in the end.
+/// Results of the receiving side.
 pub(super) struct Arrived {
-    /// Whole frames, repeated ones included.
+    /// Number of intact frames, duplicates included.
     pub(super) received: u64,
-    /// Frames sent of which nothing arrived, not even changed; none where frames carry no number.
+    /// Number of frames sent that did not arrive, not even corrupted; `None` without frame numbers.
     pub(super) lost: Option<u64>,
-    /// Frames that were changed on the way; none where frames carry no number.
+    /// Number of corrupted frames; `None` without frame numbers.
     pub(super) corrupted: Option<u64>,
     pub(super) foreign: u64,
-    /// Out of order and repeated; none where frames carry no number.
+    /// Out-of-order frames and duplicates; `None` without frame numbers.
     pub(super) order: Option<(u64, u64)>,
     pub(super) delay: Option<Histogram>,
     pub(super) flows: Vec<GeneratedFlow>,
-    /// A queue that was still filling when sending ended.
+    /// Queue that was still growing when sending ended.
     pub(super) filling: Option<Filling>,
-    /// From the first frame that arrived to the last one.
+    /// Time from the first to the last frame that arrived.
     pub(super) span_ns: Nanos,
 }
 
 impl Sink {
-    /// Nothing has arrived. All memory is taken here.
+    /// Creates an empty sink and allocates all its memory.
     pub(super) fn new(known: Known, accounts: u16, epoch: Nanos) -> Self {
         let count = match known {
             Known::Tag { .. } => accounts,
@@ -196,7 +197,7 @@ impl Sink {
         }
     }
 
-    /// The same for a run that sends for so long.
+    /// Sets the duration of sending, which the detection of growing queues requires.
     pub(super) fn sent_for(self, duration_ns: Option<Nanos>) -> Self {
         Self {
             course: duration_ns.map(Course::new),
@@ -204,7 +205,7 @@ impl Sink {
         }
     }
 
-    /// Takes a frame that was there at `now`.
+    /// Counts a frame received at `now`.
     #[inline]
     pub(super) fn take(&mut self, frame: &[u8], now: Nanos) {
         let since = now.saturating_sub(self.epoch);
@@ -221,7 +222,8 @@ impl Sink {
                     Found::Damaged => {
                         self.corrupted += 1;
                         self.nameless += 1;
-                        // Most likely its own: of a tag a bit in eight is the account.
+                        // Most likely the group is right: the flow group is one in eight of a tag's
+                        // bits.
                         let named = frame
                             .get(place.0..)
                             .and_then(|tag| Tag::account_in(tag, place.1));
@@ -284,20 +286,20 @@ impl Sink {
         }
     }
 
-    /// Tells how far it is; once a burst.
+    /// Publishes the present counters; called once per burst.
     #[inline]
     pub(super) fn publish(&self, progress: &Progress) {
         progress.unique.store(self.unique(), Relaxed);
         progress.missing.store(self.missing, Relaxed);
     }
 
-    /// Different frames that arrived. Which one a frame without a name was is not known: each counts as
-    /// another, though it may have been a copy.
+    /// Returns the number of distinct frames that arrived. A frame with a damaged tag counts as
+    /// distinct, though it may be a duplicate.
     fn unique(&self) -> u64 {
         self.received + self.corrupted - self.repeated
     }
 
-    /// What it comes to, with the frames sent by account.
+    /// Returns the results, given the number of frames sent by flow group.
     pub(super) fn finish(self, sent: &[u64]) -> Arrived {
         let tagged = matches!(self.known, Known::Tag { .. });
         let sum = |figure: fn(&Sequence) -> u64| -> u64 {
@@ -355,8 +357,9 @@ impl Sink {
     }
 }
 
-/// Where frames belong whose tag was damaged: to the flow that the tag names, if frames of it are missing, and
-/// else to flows of which most are. None belongs to a flow that has all of its frames: it was a copy.
+/// Assigns frames with damaged tags to flow groups: to the group that the tag names if it misses
+/// frames, else to the groups that miss the most. A group that misses no frame gets none: such a
+/// frame was a duplicate.
 fn place(nameless: u64, named: &[u64], missing: &[u64]) -> Vec<u64> {
     let both = named.iter().zip(missing);
     let mut placed: Vec<u64> = both.map(|(named, missing)| *named.min(missing)).collect();
@@ -371,7 +374,7 @@ fn place(nameless: u64, named: &[u64], missing: &[u64]) -> Vec<u64> {
     placed
 }
 
-/// Whether what stands behind a tag is what was sent there.
+/// Returns whether the bytes after a tag are the ones sent there.
 #[inline]
 fn is_whole(behind: &[u8], content: &[u8], frame_bytes: usize) -> bool {
     let length = behind.len().min(content.len());
@@ -379,12 +382,13 @@ fn is_whole(behind: &[u8], content: &[u8], frame_bytes: usize) -> bool {
     behind == content || is_padded(behind, content, frame_bytes)
 }
 
-/// A frame that lost a VLAN tag on the way is padded to Ethernet's shortest.
+/// Returns whether the content ends in padding: a frame that lost a VLAN tag is padded to the
+/// minimum length.
 #[cold]
 fn is_padded(behind: &[u8], content: &[u8], frame_bytes: usize) -> bool {
-    /// Without check sequence (IEEE 802.3).
+    /// Minimum frame length without FCS (IEEE 802.3).
     const SHORTEST: usize = 60;
-    /// Two VLAN tags.
+    /// Length of two VLAN tags.
     const MOST: usize = 8;
     let same = behind
         .iter()
@@ -423,7 +427,7 @@ mod tests {
             sink.take(&tagged(number, account, 100), 2000);
         }
         sink.take(&[0; 60], 2000);
-        // A time that has not been is no time of this run.
+        // A send time in the future belongs to another run.
         sink.take(&tagged(9, 0, 5000), 2000);
         let progress = Progress::default();
         sink.publish(&progress);
@@ -440,7 +444,7 @@ mod tests {
         assert_eq!((delay.min, delay.max, delay.count), (900, 900, 6));
     }
 
-    /// A flipped bit is neither a loss nor a high number that makes all others late.
+    /// A flipped bit is no loss, and no high frame number that makes all others late.
     #[test]
     fn corrupted_frames_are_counted_apart() {
         let known = || Known::Tag {
@@ -454,7 +458,8 @@ mod tests {
             let mut sink = Sink::new(known(), 1, 1000);
             for (number, frame) in sent.iter().enumerate() {
                 let mut frame = frame.clone();
-                // Every tenth is lost, another tenth comes twice, and a third is damaged.
+                // Every tenth frame is lost, another tenth is duplicated, and a third tenth is
+                // damaged.
                 match number % 10 {
                     0 => continue,
                     1 => sink.take(&frame, 2000),
@@ -476,7 +481,7 @@ mod tests {
         }
     }
 
-    /// Flows come to what all of them together have, whichever bits of their frames are wrong.
+    /// The sums over the flows equal the totals, whichever bits of the frames are wrong.
     #[test]
     fn flows_add_up_under_corruption() {
         for byte in 42..60 {
@@ -494,7 +499,7 @@ mod tests {
                         0 if account < 2 => continue,
                         1 => frame[byte] ^= 1 << (number / 10 % 8),
                         2 if account == 2 => {
-                            // A copy of which the tag is damaged, of a flow that has all its frames.
+                            // A duplicate with a damaged tag, of a flow that misses no frame.
                             sink.take(&frame, 2000);
                             frame[50] ^= 1;
                         }
@@ -510,7 +515,7 @@ mod tests {
             let lost = arrived.lost.unwrap();
             assert_eq!(sum(|flow| flow.lost), lost, "{byte}");
             assert_eq!(sum(|flow| flow.received), arrived.received, "{byte}");
-            // Copies may stand for lost frames where nothing tells; never for more.
+            // Duplicates with damaged tags may hide lost frames, but never more.
             assert!((30..=60).contains(&lost), "{byte}: {lost}");
         }
     }
@@ -519,10 +524,10 @@ mod tests {
     fn damaged_frames_have_a_place() {
         for (nameless, named, missing, want) in [
             (3, [1, 2], [1, 2], [1, 2]),
-            // The account itself was hit: where frames are missing they were.
+            // The flow group itself was damaged: the frames belong to groups that miss some.
             (3, [0, 3], [2, 1], [2, 1]),
             (2, [0, 0], [5, 9], [0, 2]),
-            // Copies.
+            // Duplicates.
             (4, [2, 2], [0, 1], [0, 1]),
             (0, [0, 0], [7, 0], [0, 0]),
         ] {
@@ -534,7 +539,8 @@ mod tests {
         }
     }
 
-    /// A real frame: a bit that flips anywhere in it is seen; what devices write on purpose is not damage.
+    /// A full frame: a bit flip anywhere is detected, and fields rewritten by devices are no
+    /// damage.
     #[test]
     fn flipped_header_bits_are_corruption_and_new_addresses_are_not() {
         let plan = template::read_file("size = 70\n[ipv4]\n[udp]\n").unwrap();
@@ -573,7 +579,7 @@ mod tests {
             frames[2][bit / 8] ^= 1 << (bit % 8);
             assert_eq!(arrived(&frames), (4, Some(1), 0), "bit {bit}");
         }
-        // A router: other addresses from the third frame on, a hop less, and sums that hold.
+        // A router: other addresses from the third frame on, a lower TTL, and valid checksums.
         let mut routed = frames(6);
         for frame in &mut routed[2..] {
             frame[..12].copy_from_slice(&[9; 12]);
@@ -583,7 +589,7 @@ mod tests {
             frame[24..26].copy_from_slice(&(!sum).to_ne_bytes());
         }
         assert_eq!(arrived(&routed), (6, Some(0), 0));
-        // A VLAN tag that a switch put in.
+        // A switch inserted a VLAN tag.
         let tagged = frames(3).into_iter().map(|frame| {
             let (addresses, rest) = frame.split_at(12);
             [addresses, &[0x81, 0, 0, 7], rest].concat()
@@ -599,7 +605,7 @@ mod tests {
         assert!(is_whole(&padded, &content, 60));
         assert!(!is_whole(&padded, &content, 100));
         assert!(!is_whole(&[0, 1, 2, 3, 9, 0], &content, 60));
-        // What a device put behind the frame is not ours.
+        // Bytes that a device appended to the frame are ignored.
         assert!(is_whole(&[&content[..], &[7; 9]].concat(), &content, 100));
     }
 

@@ -1,4 +1,4 @@
-//! Frames that are due: made from a template or taken from a capture, at a rate or at recorded times.
+//! Source of frames: made from a template or taken from a capture, at a rate or at recorded times.
 
 use std::sync::Arc;
 
@@ -10,25 +10,26 @@ use super::capture::Capture;
 use super::template::{Tag, Template};
 use crate::pacing::Pacer;
 
-/// What the pacer counts for a frame, so that rates of a frame in hours stay exact: a million "bytes".
+/// Bytes that the pacer counts for a frame. A large number keeps very low rates (one frame per
+/// hour) exact.
 const UNIT: u64 = 1_000_000;
 
-/// Where frames come from.
+/// Origin of the frames.
 pub(super) enum Frames {
-    /// Made, with a tag each.
+    /// Made from a template, with a tag each.
     Made(Box<Template>),
-    /// Captured, as they are.
+    /// Taken unchanged from a capture.
     Captured(Arc<Capture>),
 }
 
-/// What holds frames back.
+/// Schedule of the frames.
 enum Hold {
     Rate(Pacer),
-    /// Recorded times, from the first frame on; how late frames were.
+    /// Recorded times relative to the first frame, with the lateness of the frames.
     Recorded(Histogram),
 }
 
-/// Makes the frames of a run, one burst after the other.
+/// Makes the frames of a run, burst by burst.
 pub(super) struct Source {
     frames: Frames,
     hold: Hold,
@@ -39,20 +40,20 @@ pub(super) struct Source {
     made: u64,
     given_up: u64,
     flow: u32,
-    /// The size of the next frame, and of the round's first.
+    /// Index of the size of the next frame, and of the first frame of this round over the flows.
     size: usize,
     round: usize,
     account: u16,
-    /// Next number, by account.
+    /// Next frame number of each flow group.
     numbers: Box<[u64]>,
-    /// Next frame of a capture, and times it began again.
+    /// Next frame of the capture, and number of completed passes over it.
     next: usize,
     rounds: u64,
 }
 
 impl Source {
-    /// Frames of a run with its own mark: at most `limit`, at so many per second; `None`: as fast as it
-    /// goes, or at recorded times.
+    /// Creates the source of a run: at most `limit` frames, `rate` per second. `None`: unlimited,
+    /// or at recorded times if the capture has them.
     pub(super) fn new(
         frames: Frames,
         rate: Option<f64>,
@@ -88,7 +89,7 @@ impl Source {
         }
     }
 
-    /// The same, with what is late at no more than twice the rate.
+    /// Limits the rate of late frames to twice the intended rate.
     pub(super) fn catching_up_gently(self) -> Self {
         let hold = match self.hold {
             Hold::Rate(pacer) => Hold::Rate(pacer.catching_up_gently()),
@@ -97,7 +98,7 @@ impl Source {
         Self { hold, ..self }
     }
 
-    /// The first frame is due now.
+    /// Sets the deadline of the first frame to `now`.
     pub(super) fn begin(&mut self, now: Nanos) {
         self.began = now;
         if let Hold::Rate(pacer) = &mut self.hold {
@@ -105,7 +106,8 @@ impl Source {
         }
     }
 
-    /// Adds the frames that are due by `until` to `burst`; returns how many. They leave at `now`.
+    /// Adds the frames with a deadline up to `until` to `burst`; returns their number. They are
+    /// sent at `now`.
     #[inline]
     pub(super) fn fill(
         &mut self,
@@ -151,7 +153,7 @@ impl Source {
                 }
             }
             if burst.push(frame).is_err() {
-                unreachable!("the room was looked at above");
+                unreachable!("the loop condition ensures space in the burst");
             }
             if let Hold::Rate(pacer) = &mut self.hold {
                 pacer.left(UNIT, now);
@@ -162,8 +164,8 @@ impl Source {
         added
     }
 
-    /// The next flow, and the next size. Each round over the flows begins with another size, so that
-    /// every flow has all of them.
+    /// Advances to the next flow and size. Each round over the flows starts with another size, so
+    /// that every flow gets all sizes.
     #[inline]
     fn advance(&mut self, flows: u32, sizes: usize) {
         self.size += 1;
@@ -201,12 +203,12 @@ impl Source {
         }
     }
 
-    /// Whether all frames are made.
+    /// Returns whether all frames have been made.
     pub(super) fn is_over(&self) -> bool {
         self.made >= self.limit
     }
 
-    /// When the next frame is due; none where there is no rate.
+    /// Returns the deadline of the next frame; `None` without a rate.
     pub(super) fn due(&self) -> Option<Nanos> {
         match (&self.hold, &self.frames) {
             (Hold::Rate(pacer), _) => pacer.is_paced().then(|| pacer.due_ns()),
@@ -217,7 +219,8 @@ impl Source {
         }
     }
 
-    /// Frames that were made and will not leave: their numbers are taken back, from the last on.
+    /// Takes back a frame that was made but will not be sent. The caller passes the frames newest
+    /// first.
     pub(super) fn take_back(&mut self, frame: &[u8]) {
         self.made -= 1;
         let account = match &self.frames {
@@ -230,12 +233,12 @@ impl Source {
         *number = number.saturating_sub(1);
     }
 
-    /// Frames made and not taken back.
+    /// Returns the number of frames made and not taken back.
     pub(super) fn made(&self) -> u64 {
         self.made
     }
 
-    /// What is to be told at the end: frames by account, frames given up, lateness.
+    /// Returns the frames sent by flow group, the number of skipped frames, and the lateness.
     pub(super) fn finish(self) -> (Box<[u64]>, u64, Option<Histogram>) {
         let lateness = match self.hold {
             Hold::Rate(pacer) => pacer.into_lateness(),

@@ -1,31 +1,31 @@
-//! From when to when the frames of a run arrived, where nothing in a frame says that it is one of them.
+//! Arrival window of the frames of a run, where the frames carry no tag.
 //!
-//! Frames without a tag are known by their length, and somebody else's may have the same: a neighbour's
-//! discovery seconds after the last frame is no frame that waited so long in a queue. What belongs to the run
-//! comes as one crowd: an arrival after a gap counts as its end only once as many have come since as usually
-//! fill half of the time.
+//! Untagged frames are identified by their length, and unrelated frames may have the same length: a
+//! discovery frame of a neighbour seconds after the end did not wait in a queue that long. The
+//! frames of a run arrive densely. So an arrival after a gap counts as the end of the window only
+//! once enough frames have followed to fill half of the gap at the usual rate.
 
 use linerate_host::sys::clock::Nanos;
 
-/// Gaps that say nothing: schedulers make them on any machine.
+/// Gaps below this are normal: schedulers cause them on any host.
 const GAP_NS: Nanos = 5_000_000;
-/// The first frame was none of the run where the second came later by so many of the gaps that followed.
+/// The first frame is unrelated if the gap after it exceeds this many of the mean gaps that follow.
 const FIRST_GAPS: Nanos = 16;
 
-/// The arrivals so far.
+/// Arrivals so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Span {
     first: Nanos,
     second: Nanos,
-    /// The latest that belongs to the crowd, and how many do.
+    /// Latest arrival that belongs to the run, and the number of such arrivals.
     last: Nanos,
     crowd: u64,
-    /// What came since then.
+    /// Number of arrivals since then.
     apart: u64,
 }
 
 impl Span {
-    /// A frame that is surely of the run.
+    /// Adds a frame that certainly belongs to the run.
     #[inline]
     pub(super) fn take(&mut self, now: Nanos) {
         match self.crowd {
@@ -38,7 +38,7 @@ impl Span {
         self.apart = 0;
     }
 
-    /// A frame that may be somebody else's.
+    /// Adds a frame that may be unrelated.
     #[inline]
     pub(super) fn take_unsure(&mut self, now: Nanos) {
         let near = now <= self.last.saturating_add(GAP_NS);
@@ -49,7 +49,8 @@ impl Span {
         }
     }
 
-    /// Whether this frame and those that stood apart before it fill half of the gap, at the rate of all so far.
+    /// Returns whether this frame and the pending ones before it fill half of the gap, at the mean
+    /// rate so far.
     #[cold]
     fn is_crowded(&self, now: Nanos) -> bool {
         let (gap, all) = (now - self.last, now - self.first);
@@ -57,12 +58,12 @@ impl Span {
         u128::from(self.apart + 1) * 2 * u128::from(all) >= u128::from(gap) * u128::from(frames)
     }
 
-    /// From the first to the last of those that are surely of the run.
+    /// Returns the time between the first and the last frame, if all frames belong to the run.
     pub(super) fn sure_ns(&self) -> Nanos {
         self.last - self.first
     }
 
-    /// The same where any may be somebody else's.
+    /// Returns that time if any frame may be unrelated.
     pub(super) fn unsure_ns(&self) -> Nanos {
         let (early, rest) = (
             self.second.saturating_sub(self.first),
@@ -78,7 +79,7 @@ impl Span {
 mod tests {
     use super::*;
 
-    /// A millisecond.
+    /// Nanoseconds in a millisecond.
     const MS: Nanos = 1_000_000;
 
     fn span(arrivals: impl IntoIterator<Item = Nanos>) -> Nanos {
@@ -89,7 +90,7 @@ mod tests {
         span.unsure_ns()
     }
 
-    /// A second of frames, so many of them in a burst.
+    /// Arrival times of one second of frames, in bursts of `burst`.
     fn steady(gap_ns: Nanos, burst: u64) -> impl Iterator<Item = Nanos> + Clone {
         let bursts = 1000 * MS / gap_ns / burst;
         (0..bursts).flat_map(move |at| (0..burst).map(move |_| 5000 * MS + at * gap_ns * burst))
@@ -127,14 +128,14 @@ mod tests {
         }
     }
 
-    /// Whatever stands still in the middle, what goes on afterwards is of the run: frames that a queue still
-    /// gives are no strays.
+    /// After a stall within the run, the frames that follow belong to the run: a queue may still
+    /// deliver them.
     #[test]
     fn a_stall_parts_no_crowd() {
         let with_stall = |from: u64, to: u64, clump: bool| {
             steady(400_000, 1).map(move |at| match at - 5000 * MS {
                 since if (from * MS..to * MS).contains(&since) => {
-                    // What came meanwhile is found at once, or came too late itself.
+                    // Frames of the stall arrive at its end, or are late themselves.
                     if clump {
                         5000 * MS + to * MS
                     } else {

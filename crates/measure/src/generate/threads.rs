@@ -1,21 +1,23 @@
-//! How many threads poll, and where.
+//! Number of polling threads, and their processors.
 
 use linerate_metric::plan::Cpus;
 
 use super::run::Settings;
 use crate::MeasureError;
 
-/// Threads that poll: one for each direction, or one for both.
+/// Returns the number of polling threads: one per direction, or one for both.
 ///
 /// # Errors
-/// Processors among which this process may not run, or another number of them than of threads.
+/// [`MeasureError::Generator`] if a listed processor is not usable by this process, or if the
+/// number of processors and threads differ.
 pub(super) fn of(settings: &Settings, receives: bool, usable: &[u32]) -> Result<u32, MeasureError> {
     let listed = u32::try_from(settings.cpus.len()).unwrap_or(u32::MAX);
     let threads = match settings.threads {
         _ if !receives => 1,
         Some(threads) => threads.clamp(1, 2),
         None if listed > 0 => listed.min(2),
-        // One for each direction, and one that is left for the device and for us.
+        // One thread per direction, if one more processor remains for the device and for other
+        // work.
         None if usable.len() > 2 => 2,
         None => 1,
     };
@@ -26,7 +28,7 @@ pub(super) fn of(settings: &Settings, receives: bool, usable: &[u32]) -> Result<
             next_step,
         })
     };
-    // Where the kernel does not say which there are, pinning shows it.
+    // If the kernel does not report the usable processors, pinning detects the error.
     let is_there = |cpu: &u32| usable.is_empty() || usable.contains(cpu);
     if let Some(cpu) = settings.cpus.iter().find(|cpu| !is_there(cpu)) {
         return refused(
