@@ -1,9 +1,9 @@
-//! What arrivals tell of the way.
+//! Detection of growing queues from the arrivals of untagged frames.
 
 use super::*;
 
-/// A second of frames without a tag, 2,500 of them, that take `delay_ms` and leave a device at so many in a
-/// second; and somebody else's of the same length.
+/// Runs 2,500 untagged frames sent within 1 s through a device that forwards `fps`, with
+/// `strays_ms` as arrival times of unrelated frames of the same length.
 fn path(fps: u64, delay_ms: u64, strays_ms: &[u64]) -> Option<Filling> {
     let began = 10_000_000_000;
     let mut sink = Sink::new(Known::Length(vec![true; 100].into()), 1, 0);
@@ -25,8 +25,8 @@ fn path(fps: u64, delay_ms: u64, strays_ms: &[u64]) -> Option<Filling> {
     path_of(Some(&sink.finish(&[2_500])), &ends).0
 }
 
-/// A queue that fills is seen by the frames that it still gives afterwards, and a frame of somebody else is
-/// none of them.
+/// A growing queue is detected by the frames that it still delivers after the end; unrelated frames
+/// do not count.
 #[test]
 fn a_stray_frame_is_no_queue() {
     for delay_ms in [0, 1, 300] {
