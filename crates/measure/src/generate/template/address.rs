@@ -1,20 +1,20 @@
-//! Ethernet addresses as numbers and texts.
+//! Ethernet addresses as numbers and text.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::forward::frame::Mac;
 
-/// Bytes of an Ethernet address.
+/// Length of an Ethernet address.
 pub const MAC_BYTES: usize = 6;
 
-/// Reads `02:00:00:00:00:01` as a number of 48 bits.
+/// Parses `02:00:00:00:00:01` as a number of 48 bits.
 #[must_use]
 pub fn read_mac(text: &str) -> Option<u128> {
     let address: Mac = text.parse().ok()?;
     Some(mac_number(address.0))
 }
 
-/// An address's bytes as a number.
+/// Returns the bytes of an address as a number.
 #[must_use]
 pub fn mac_number(bytes: [u8; MAC_BYTES]) -> u128 {
     bytes
@@ -22,7 +22,7 @@ pub fn mac_number(bytes: [u8; MAC_BYTES]) -> u128 {
         .fold(0, |value, &byte| value << 8 | u128::from(byte))
 }
 
-/// The low 48 bits as an address's bytes.
+/// Returns the low 48 bits as the bytes of an address.
 #[must_use]
 pub fn mac_bytes(number: u128) -> [u8; MAC_BYTES] {
     let mut bytes = [0; MAC_BYTES];
@@ -30,7 +30,7 @@ pub fn mac_bytes(number: u128) -> [u8; MAC_BYTES] {
     bytes
 }
 
-/// As text.
+/// Formats an address as `02:00:00:00:00:01`.
 #[must_use]
 pub fn mac_text(bytes: [u8; MAC_BYTES]) -> String {
     let parts: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();

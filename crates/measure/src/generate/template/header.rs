@@ -1,4 +1,4 @@
-//! Headers of all flows as bytes, and the parts of their checksums that no frame changes.
+//! Headers of all flows as bytes, with the constant parts of their checksums.
 
 use linerate_metric::generate::{PortsPlan, TemplatePlan, VlanPlan};
 use linerate_port::checksum::{join, sum};
@@ -6,7 +6,7 @@ use linerate_port::checksum::{join, sum};
 use super::address::{MAC_BYTES, mac_bytes, mac_number, mac_text, read_ipv4, read_ipv6, read_mac};
 use super::{TemplateError, Values};
 
-/// For experiments (IEEE 802, local experimental ethertype 1).
+/// Local experimental ethertype 1 (IEEE 802).
 const ETHERTYPE_EXPERIMENT: u16 = 0x88b5;
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
@@ -19,41 +19,41 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
 
-/// As hosts begin with (RFC 1700).
+/// Default TTL of hosts (RFC 1700).
 const TTL: u8 = 64;
-/// Source port: the first of those for such use (RFC 6335).
+/// Default source port: the first dynamic port (RFC 6335).
 const SOURCE_PORT: &str = "49152";
-/// Destination port: discard (RFC 863).
+/// Default destination port: discard (RFC 863).
 const DESTINATION_PORT: &str = "9";
-/// Do not fragment: such packets need no identification (RFC 6864).
+/// Don't Fragment: such packets need no identification (RFC 6864).
 const DONT_FRAGMENT: u16 = 0x4000;
 
-/// Which checksum the innermost header has.
+/// Checksum of the innermost header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Checksum {
-    /// None.
     None,
-    /// At this place, over everything from `from` on.
+    /// At offset `place`, over all bytes from `from` on.
     At {
-        /// Where it stands.
+        /// Offset of the checksum field.
         place: usize,
-        /// Where the segment begins.
+        /// Offset of the segment.
         from: usize,
-        /// Times that the segment's length is summed: in the pseudo header, and in UDP's own.
+        /// Number of times the segment length is summed: once in the pseudo header, once more in
+        /// UDP's own header.
         lengths: u16,
-        /// UDP: nothing stands for a sum of zero (RFC 768).
+        /// UDP: 0 means no checksum, so a sum of 0 is sent as all ones (RFC 768).
         zero_is_ones: bool,
     },
 }
 
-/// Headers of all flows, one behind the other.
+/// Concatenated headers of all flows.
 #[derive(Clone, Debug)]
 pub(super) struct Headers {
     bytes: Box<[u8]>,
     length: usize,
-    /// By flow: the sum of the IPv4 header without its length.
+    /// Sum of the IPv4 header without its length, by flow.
     ip_sums: Box<[u16]>,
-    /// By flow: the sum of pseudo header and transport header without lengths.
+    /// Sum of pseudo header and transport header without lengths, by flow.
     sums: Box<[u16]>,
     ip: Option<(usize, bool)>,
     udp_length: Option<usize>,
@@ -75,7 +75,7 @@ impl Headers {
         &self.bytes[at..at + self.length]
     }
 
-    /// Writes lengths and checksums; `payload` is the sum of what stands behind the headers.
+    /// Writes lengths and checksums; `payload` is the sum of the bytes after the headers.
     #[inline]
     pub(super) fn finish(&self, frame: &mut [u8], flow: u32, payload: u16) {
         let Some((ip, version_6)) = self.ip else {
@@ -121,7 +121,7 @@ fn put(frame: &mut [u8], at: usize, value: u16) {
     frame[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
-/// A number as the two bytes of a frame are summed on this machine.
+/// Returns a number in the byte order in which this host sums the words of a frame.
 #[inline]
 fn native(value: u16) -> u16 {
     u16::from_ne_bytes(value.to_be_bytes())
@@ -166,7 +166,7 @@ struct Vlan {
     ethertype: u16,
 }
 
-/// A template's fields, read.
+/// Parsed fields of a template.
 pub(super) struct Fields {
     source: Values,
     destination: Values,
@@ -206,7 +206,7 @@ fn within(
     })
 }
 
-/// Letters of TCP's flags, from bit 0.
+/// Letters of the TCP flags, from bit 0.
 const FLAGS: &str = "FSRPAU";
 
 fn flags(text: &str) -> Result<u8, TemplateError> {
@@ -263,7 +263,7 @@ impl Fields {
         })
     }
 
-    /// As many as the field with the most values has.
+    /// Returns the number of values of the field that has the most.
     pub(super) fn flows(&self) -> u64 {
         let mut fields = vec![&self.source, &self.destination];
         fields.extend(self.vlans.iter().map(|vlan| &vlan.id));
@@ -299,7 +299,7 @@ impl Fields {
         fields.into_iter().map(Values::count).max().unwrap_or(1)
     }
 
-    /// The headers of so many flows.
+    /// Builds the headers of `flows` flows.
     pub(super) fn headers(&self, flows: u32, seed: u64) -> Headers {
         let mut bytes = Vec::new();
         let (mut ip_sums, mut sums) = (Vec::new(), Vec::new());
@@ -347,14 +347,14 @@ impl Fields {
             Transport::None => (Checksum::None, None),
             Transport::Udp { .. } => (at(6, 2, true), Some(from + 4)),
             Transport::Tcp { .. } => (at(16, 1, false), None),
-            // ICMP for version 4 has no pseudo header (RFC 792), for version 6 it does (RFC 4443).
+            // ICMPv4 has no pseudo header (RFC 792), ICMPv6 has one (RFC 4443).
             Transport::Icmp { .. } => (at(2, version_6.into(), false), None),
         }
     }
 
     fn protocol(&self, version_6: bool) -> u8 {
         match self.transport {
-            // Nothing behind it: what experiments use (RFC 3692).
+            // No transport header: protocol number for experiments (RFC 3692).
             Transport::None => 253,
             Transport::Udp { .. } => UDP,
             Transport::Tcp { .. } => TCP,
@@ -374,7 +374,8 @@ impl Fields {
     }
 
     fn write(&self, bytes: &mut Vec<u8>, flow: u64, seed: u64) {
-        // Each field draws by a seed of its own, or all of them would draw the same.
+        // Each field has its own seed: with a shared one all fields would get the same random
+        // values.
         let mut field = 0u64;
         let mut of = |values: &Values| {
             field += 1;
@@ -452,7 +453,7 @@ impl Fields {
                 bytes.extend((of(destination) as u16).to_be_bytes());
                 bytes.extend(1u32.to_be_bytes());
                 bytes.extend(0u32.to_be_bytes());
-                // Five words of header; the largest window.
+                // Header length of five words; largest window.
                 bytes.extend([0x50, *flags, 0xff, 0xff, 0, 0, 0, 0]);
             }
             Transport::Icmp { id } => {
@@ -463,7 +464,7 @@ impl Fields {
                         ..
                     }
                 );
-                // Echo request: RFC 792, RFC 4443.
+                // Echo request (RFC 792, RFC 4443).
                 bytes.extend([if version_6 { 128 } else { 8 }, 0, 0, 0]);
                 bytes.extend((of(id) as u16).to_be_bytes());
                 bytes.extend([0, 0]);
@@ -525,7 +526,7 @@ fn network(plan: &TemplatePlan, ethertype: Option<u16>) -> Result<Network, Templ
                     field,
                     text: text.to_owned(),
                     example: format!(
-                        "an IPv{} address, since a frame has both of one version ({usual})",
+                        "an IPv{} address, because both addresses of a frame have the same version ({usual})",
                         if version_6 { 6 } else { 4 }
                     ),
                 }

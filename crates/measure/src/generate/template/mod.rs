@@ -1,8 +1,8 @@
-//! What frames are made of: headers by flow, sizes in their order, a tag and content.
+//! Contents of frames: headers by flow, lengths in their order, a tag and payload content.
 //!
-//! A [`TemplatePlan`] says it in texts; [`Template::new`] makes from it the headers of every flow as bytes
-//! and the sums that checksums need, so that writing a frame is copying and a few additions
-//! ([`Template::write`]). A flow has the same headers in all of its frames.
+//! A [`TemplatePlan`] describes them as text. [`Template::new`] builds from it the headers of each
+//! flow and partial checksums, so that [`Template::write`] only copies bytes and adds a few
+//! numbers. All frames of a flow have the same headers.
 
 mod address;
 mod header;
@@ -20,84 +20,69 @@ use header::{Checksum, Headers};
 use linerate_metric::generate::{FCS_BYTES, TemplatePlan};
 use linerate_port::checksum;
 
-/// Why there can be no such frames.
+/// Error in a template.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
-    /// The text is no value of this field.
-    #[error("`{text}` is no {field}: write {example}")]
+    /// The text is not a valid value of the field.
+    #[error("`{text}` is not a valid {field}: use {example}")]
     BadValue {
-        /// Which field.
         field: &'static str,
-        /// What was written.
+        /// Rejected text.
         text: String,
-        /// What can be.
+        /// Valid values.
         example: String,
     },
-    /// A range whose lower end comes last.
-    #[error("`{text}` of {field} goes down: write its lower end first")]
-    Backwards {
-        /// Which field.
-        field: &'static str,
-        /// What was written.
-        text: String,
-    },
-    /// Parts that exclude each other.
-    #[error("{one} and {other} do not go together: leave one out")]
+    /// A range whose upper bound comes first.
+    #[error("`{text}` of {field} is a descending range: write the lower bound first")]
+    Backwards { field: &'static str, text: String },
+    /// Two parts exclude each other.
+    #[error("{one} and {other} cannot be combined: leave one out")]
     Conflict {
-        /// The one.
         one: &'static str,
-        /// The other.
         other: &'static str,
     },
-    /// Headers are longer than the frame.
-    #[error(
-        "a frame of {size} bytes is shorter than its headers and check sequence: use {least} or more"
-    )]
+    /// The headers are longer than the frame.
+    #[error("a frame of {size} bytes is shorter than its headers and FCS: use {least} or more")]
     TooShort {
-        /// With check sequence.
+        /// Length of the frame, FCS included.
         size: u16,
-        /// The least, with check sequence.
+        /// Minimum length, FCS included.
         least: u16,
     },
-    /// The frame is longer than the port sends.
+    /// The frame is longer than the port can send.
     #[error(
-        "a frame of {size} bytes is longer than {port} sends ({most}): give its URL a larger mtu="
+        "a frame of {size} bytes is longer than {port} can send ({most}): set a larger mtu= in its URL"
     )]
     TooLong {
-        /// With check sequence.
+        /// Length of the frame, FCS included.
         size: u32,
-        /// Which port.
         port: String,
-        /// The most, with check sequence.
+        /// Maximum length, FCS included.
         most: u32,
     },
-    /// No flow, or more than headers are kept for.
-    #[error("{flows} flows cannot be: use 1 to {FLOWS_LIMIT} (--flows)")]
-    TooManyFlows {
-        /// As asked for.
-        flows: u64,
-    },
-    /// The template file is none.
-    #[error("it is no template, line {line}: {why}")]
+    /// No flow, or more than the maximum.
+    #[error("{flows} flows are not possible: use 1 to {FLOWS_LIMIT} (--flows)")]
+    TooManyFlows { flows: u64 },
+    /// The text is not a valid template file.
+    #[error("not a valid template, line {line}: {why}")]
     File {
-        /// Where, from 1.
+        /// Line, from 1.
         line: usize,
-        /// What is wrong.
         why: String,
     },
 }
 
-/// Most flows: their headers take 50 MB then.
+/// Maximum number of flows: their headers then take 50 MB.
 pub const FLOWS_LIMIT: u64 = 1 << 20;
 
-/// The shortest frame with headers of so many bytes in which a number and a time have room, with check sequence.
+/// Returns the length with FCS of the shortest frame that holds the headers and the shortest tag.
 fn fitted(header_bytes: usize) -> u16 {
     let bytes = header_bytes + Layout::LEAST_BYTES + usize::from(FCS_BYTES);
     u16::try_from(bytes).map_or(u16::MAX, |bytes| bytes.max(SHORTEST_BYTES))
 }
 
-/// The size of frames of a plan for which nobody asked for one, with check sequence: Ethernet's shortest, or the
-/// least with room for headers, a number and a time.
+/// Returns the frame length of a plan without a size, FCS included: the minimum of Ethernet, or the
+/// shortest frame that holds headers, frame number and time.
 ///
 /// # Errors
 /// [`TemplateError`].
@@ -110,7 +95,7 @@ pub fn fitted_size(plan: &TemplatePlan) -> Result<u16, TemplateError> {
     Ok(template.sizes().smallest() + FCS_BYTES)
 }
 
-/// Reads a template file.
+/// Parses a template file.
 ///
 /// # Errors
 /// [`TemplateError::File`].
@@ -124,22 +109,22 @@ pub fn read_file(text: &str) -> Result<TemplatePlan, TemplateError> {
     })
 }
 
-/// Frames, ready to be written.
+/// Template of frames, ready to write.
 #[derive(Clone, Debug)]
 pub struct Template {
     headers: Headers,
     flows: u32,
     sizes: Sizes,
-    /// What stands behind the tag, or behind the headers where there is no room for a tag.
+    /// Bytes after the tag, or after the headers if the frame has no tag.
     content: Box<[u8]>,
-    /// Sums of the first bytes of it, by how many they are.
+    /// Sums of its first bytes, by their number.
     sums: Box<[u16]>,
     tag: Option<Layout>,
 }
 
 impl Template {
-    /// Makes the headers of all flows. `source` and `destination` are the Ethernet addresses where the
-    /// plan names none.
+    /// Builds the headers of all flows. `source` and `destination` are the Ethernet addresses if
+    /// the plan has none.
     ///
     /// # Errors
     /// [`TemplateError`].
@@ -184,43 +169,42 @@ impl Template {
         })
     }
 
-    /// The same without a tag in its frames.
+    /// Returns the template without a tag in its frames.
     #[must_use]
     pub fn untagged(self) -> Self {
         Self { tag: None, ..self }
     }
 
-    /// Flows.
     #[must_use]
     pub fn flows(&self) -> u32 {
         self.flows
     }
 
-    /// Sizes of frames.
     #[must_use]
     pub fn sizes(&self) -> &Sizes {
         &self.sizes
     }
 
-    /// Where a frame's tag is, and how it is laid out; none where frames are too short for one.
+    /// Returns the offset and the layout of a frame's tag; `None` if the frames are too short for
+    /// one.
     #[must_use]
     pub fn tag_place(&self) -> Option<(usize, Layout)> {
         Some((self.headers.length(), self.tag?))
     }
 
-    /// What stands behind the tag of the largest frame; smaller ones have the beginning of it.
+    /// Returns the bytes after the tag of the largest frame; smaller frames have a prefix of them.
     #[must_use]
     pub fn content(&self) -> &[u8] {
         &self.content
     }
 
-    /// Bytes of the headers.
+    /// Returns the length of the headers.
     #[must_use]
     pub fn header_bytes(&self) -> usize {
         self.headers.length()
     }
 
-    /// The Ethernet addresses of a flow: its destination, its source.
+    /// Returns the Ethernet addresses of a flow: destination, source.
     #[must_use]
     pub fn addresses(&self, flow: u32) -> ([u8; MAC_BYTES], [u8; MAC_BYTES]) {
         let header = self.headers.of(flow % self.flows);
@@ -232,7 +216,7 @@ impl Template {
         (part(0), part(MAC_BYTES))
     }
 
-    /// What headers of frames are checked for on arrival.
+    /// Returns the headers that the receiver expects.
     pub(super) fn expected(&self) -> Expected {
         let mut frame = vec![0; self.sizes.largest().into()];
         let tag = Tag {
@@ -252,11 +236,12 @@ impl Template {
         }
     }
 
-    /// Writes a frame of a flow with its tag and checksums; `frame` has the size of the frame without
-    /// check sequence, one of [`Template::sizes`].
+    /// Writes a frame of a flow with its tag and checksums. The length of `frame`, without FCS, is
+    /// one of [`Template::sizes`].
     ///
     /// # Panics
-    /// When the flow is beyond [`Template::flows`], or the frame shorter than its headers.
+    /// Panics if `flow` is not below [`Template::flows`], or if the frame is shorter than its
+    /// headers.
     #[inline]
     pub fn write(&self, frame: &mut [u8], flow: u32, tag: Tag) {
         let (header, rest) = frame.split_at_mut(self.headers.length());
@@ -266,7 +251,7 @@ impl Template {
                 let (place, content) = rest.split_at_mut(layout.bytes);
                 let tag = tag.bytes(layout);
                 place.copy_from_slice(&tag[..layout.bytes]);
-                // What is behind a short one is zero, which no sum sees.
+                // The bytes beyond a short tag are zero, which changes no sum.
                 (content, checksum::sum(&tag))
             }
             None => (rest, 0),
@@ -280,7 +265,7 @@ impl Template {
     }
 }
 
-/// What stands behind headers and tag.
+/// Returns the bytes after headers and tag.
 fn content(name: &str, length: usize, seed: u64) -> Result<Box<[u8]>, TemplateError> {
     let mut bytes = vec![0; length].into_boxed_slice();
     match name {

@@ -1,37 +1,38 @@
-//! The sizes of frames, in the order in which they leave.
+//! Lengths of frames, in the order of sending.
 
 use linerate_metric::generate::FCS_BYTES;
 
 use super::TemplateError;
 use super::values::Values;
 
-/// Simple IMIX: sizes on Ethernet with check sequence, and how often each comes in twelve frames (the
-/// packets of 40, 576 and 1500 bytes of early Internet measurements).
+/// Simple IMIX: Ethernet frame lengths with FCS, and their number in twelve frames (IP packets of
+/// 40, 576 and 1500 bytes of early Internet measurements).
 pub const IMIX: &[(u16, u32)] = &[(64, 7), (594, 4), (1518, 1)];
 
-/// Ethernet's shortest frame, with check sequence (IEEE 802.3): a device pads shorter ones, and rates and loads
-/// would be those of frames that nobody sees.
+/// Minimum Ethernet frame length with FCS (IEEE 802.3). Devices pad shorter frames, so their rates
+/// and loads would be wrong.
 pub const SHORTEST_BYTES: u16 = 64;
-/// Most frames until sizes repeat.
+/// Maximum number of frames before the lengths repeat.
 const PERIOD: u64 = 65_536;
-/// Sizes that are drawn before they repeat.
+/// Number of random lengths before they repeat.
 const DRAWN: u64 = 4096;
 
-/// Sizes without check sequence, in the order in which they leave before they repeat.
+/// Lengths without FCS, in the order of sending before they repeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sizes {
     order: Box<[u16]>,
 }
 
 impl Sizes {
-    /// One size with check sequence, Ethernet's shortest or more.
+    /// Returns a single length with FCS, raised to the minimum of Ethernet if it is below it.
     pub(super) fn one(size: u16) -> Self {
         Self {
             order: [size.max(SHORTEST_BYTES) - FCS_BYTES].into(),
         }
     }
 
-    /// `imix` with frames of `least` bytes in the place of shorter ones, as [`Sizes::read`] takes it.
+    /// Returns `imix` with at least `least` bytes per frame, in the form that [`Sizes::read`]
+    /// parses.
     #[must_use]
     pub fn imix_from(least: u16) -> String {
         let part = |&(size, weight): &(u16, u32)| format!("{}:{weight}", size.max(least));
@@ -39,8 +40,7 @@ impl Sizes {
         parts.join(",")
     }
 
-    /// Reads sizes with check sequence: `64`, `64,512`, `64-1518+2`, `draw:64-1518`, `imix`,
-    /// `64:7,594:4`.
+    /// Parses lengths with FCS: `64`, `64,512`, `64-1518+2`, `draw:64-1518`, `imix`, `64:7,594:4`.
     ///
     /// # Errors
     /// [`TemplateError::BadValue`].
@@ -94,25 +94,25 @@ impl Sizes {
         order.map(|order| Self { order }).ok_or_else(refused)
     }
 
-    /// The sizes without check sequence, in their order.
+    /// Returns the lengths without FCS in their order.
     #[must_use]
     pub fn order(&self) -> &[u16] {
         &self.order
     }
 
-    /// The smallest without check sequence.
+    /// Returns the smallest length without FCS.
     #[must_use]
     pub fn smallest(&self) -> u16 {
         self.order.iter().copied().min().unwrap_or(0)
     }
 
-    /// The largest without check sequence.
+    /// Returns the largest length without FCS.
     #[must_use]
     pub fn largest(&self) -> u16 {
         self.order.iter().copied().max().unwrap_or(0)
     }
 
-    /// The mean with check sequence.
+    /// Returns the mean length with FCS.
     #[must_use]
     pub fn mean(&self) -> f64 {
         let sum: u64 = self.order.iter().map(|&size| u64::from(size)).sum();
@@ -120,7 +120,7 @@ impl Sizes {
     }
 }
 
-/// Spreads sizes by their weights as evenly as may be: each time the one that is furthest behind.
+/// Distributes lengths evenly by their weights: the length with the largest deficit is next.
 fn interleave(weights: &[(u16, u32)]) -> Vec<u128> {
     let total: i64 = weights.iter().map(|&(_, weight)| i64::from(weight)).sum();
     let mut credit = vec![0i64; weights.len()];
@@ -156,7 +156,7 @@ mod tests {
         let count = |size| imix.order().iter().filter(|&&other| other == size).count();
         assert_eq!((count(60), count(590), count(1514)), (7, 4, 1));
         assert!((imix.mean() - (7 * 64 + 4 * 594 + 1518) as f64 / 12.0).abs() < 1e-9);
-        // No more than two small ones follow each other at any place.
+        // No more than three small frames in a row, also across the repetition.
         let doubled = [imix.order(), imix.order()].concat();
         assert!(
             doubled

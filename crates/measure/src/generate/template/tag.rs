@@ -1,28 +1,30 @@
-//! What each frame carries so that it can be told on arrival: its run, its flow, its number and when it
-//! left.
+//! Tag in each frame that identifies it on arrival: run, flow, frame number and send time.
 
-/// Bits of the check that begins every tag.
+/// Bits of the checksum at the start of each tag.
 const CHECK_BITS: u32 = 16;
-/// Bytes of the longest tag.
+/// Length of the longest tag in bytes.
 const LONGEST: usize = 16;
 
-/// How a tag is laid out: short frames have no room for all of it.
+/// Layout of a tag; short frames take a shorter one.
 ///
-/// In network order, without gaps: a check over all of it (16 bits), the mark of the run, the number of the
-/// frame within its account, the account, and the time in nanoseconds since the run began. What does not
-/// fit is cut off above, and found again on arrival: numbers and times are near those that are expected.
+/// Fields in network order without gaps: a checksum over the whole tag (16 bits), the mark of the
+/// run, the number of the frame within its flow group, the flow group, and the time in nanoseconds
+/// since the start of the run. Numbers and times are truncated to their lowest bits. The receiver
+/// restores them, because they are close to the expected values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Bytes, always an even number: checksums sum words.
+    /// Length, always even, because checksums sum 16-bit words.
     pub bytes: usize,
-    /// None in the shortest: there the check alone tells the run, which it sums too.
+    /// 0 in the shortest layout, where only the checksum, which includes the mark, identifies the
+    /// run.
     mark_bits: u32,
     number_bits: u32,
     account_bits: u32,
     time_bits: u32,
 }
 
-/// The layouts, the longest first: 40 bits are 18 minutes of delay, and a number each for 10^12 frames.
+/// Layouts, the longest first. 40 bits of time are 18 minutes of delay; 40 bits of number are 10^12
+/// frames.
 pub const LAYOUTS: [Layout; 3] = [
     Layout {
         bytes: LONGEST,
@@ -31,7 +33,7 @@ pub const LAYOUTS: [Layout; 3] = [
         account_bits: 16,
         time_bits: 40,
     },
-    // UDP behind a VLAN tag in a frame of 64 bytes: 4.3 seconds of delay, and numbers that come again
+    // UDP behind one VLAN tag in a frame of 64 bytes: 4.3 seconds of delay, and numbers repeat
     // after 4 * 10^9.
     Layout {
         bytes: 14,
@@ -40,7 +42,7 @@ pub const LAYOUTS: [Layout; 3] = [
         account_bits: 16,
         time_bits: 32,
     },
-    // Behind two tags: numbers that come again after 16 million.
+    // UDP behind two VLAN tags: numbers repeat after 16 million.
     Layout {
         bytes: 10,
         mark_bits: 0,
@@ -68,35 +70,35 @@ const _: () = {
 };
 
 impl Layout {
-    /// Bytes of the shortest.
+    /// Length of the shortest layout.
     pub const LEAST_BYTES: usize = LAYOUTS[LAYOUTS.len() - 1].bytes;
 
-    /// Bits of number, account and time.
+    /// Returns the bits of number, flow group and time.
     #[inline]
     const fn body_bits(self) -> u32 {
         self.number_bits + self.account_bits + self.time_bits
     }
 
-    /// The longest that fits into so many bytes, and knows so many accounts.
+    /// Returns the longest layout of at most `room` bytes.
     #[must_use]
     pub fn fitting(room: usize) -> Option<Self> {
         LAYOUTS.into_iter().find(|layout| layout.bytes <= room)
     }
 }
 
-/// The lowest bits of a number.
+/// Returns the lowest bits of a number.
 #[inline]
 const fn low(value: u64, bits: u32) -> u64 {
     value & ((1 << bits) - 1)
 }
 
-/// The check over a tag's number, account and time as they are laid out, and over the mark of its run.
+/// Returns the checksum over number, flow group and time of a tag, and over the mark of its run.
 ///
-/// Two multiplications, each folded (after "wyhash"): a table of a CRC would take ten times as long a frame.
-/// One changed tag in 65,536 passes.
+/// Two folded multiplications (after "wyhash"): a table-driven CRC would take ten times as long per
+/// frame. One in 65,536 changed tags passes.
 #[inline]
 const fn check_of(body: u128, mark: u16) -> u64 {
-    /// Odd numbers with their bits well mixed: the fractions of the golden ratio and of the root of 3.
+    /// Odd numbers with well-mixed bits: fractions of the golden ratio and of the square root of 3.
     const MIX: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xbb67_ae85_84ca_a73b];
     const fn fold(one: u64, other: u64) -> u64 {
         let product = one as u128 * other as u128;
@@ -107,7 +109,7 @@ const fn check_of(body: u128, mark: u16) -> u64 {
     fold(low ^ high, MIX[0]) >> (64 - CHECK_BITS)
 }
 
-/// The number nearest to `expected` that has these lowest bits.
+/// Returns the number closest to `expected` that has the given lowest bits.
 #[inline]
 fn nearest(lowest: u64, bits: u32, expected: u64) -> u64 {
     let span = 1u64 << bits;
@@ -122,21 +124,21 @@ fn nearest(lowest: u64, bits: u32, expected: u64) -> u64 {
     }
 }
 
-/// A tag.
+/// Tag of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag {
-    /// Drawn for each run, so that frames of an earlier one are not counted.
+    /// Random for each run, so that frames of an earlier run are not counted.
     pub mark: u16,
-    /// Number of the frame within its account, from 0.
+    /// Number of the frame within its flow group, from 0.
     pub number: u64,
-    /// The flow, or the group of flows, that is accounted for together.
+    /// Index of the flow, or of the group of flows that are counted together.
     pub account: u16,
-    /// When it was handed over, since the run began.
+    /// Send time since the start of the run.
     pub time_ns: u64,
 }
 
 impl Tag {
-    /// Its bytes; those of the layout count, the rest is zero.
+    /// Returns the bytes of the tag, padded with zeros beyond the length of the layout.
     #[inline]
     #[must_use]
     pub fn bytes(self, layout: Layout) -> [u8; LONGEST] {
@@ -154,8 +156,9 @@ impl Tag {
         (all << (8 * (LONGEST - layout.bytes))).to_be_bytes()
     }
 
-    /// Reads what arrived at `now_ns` since the run with this mark began as one of its tags; its number has
-    /// its lowest bits only, see [`Tag::near`]. None where there are fewer bytes.
+    /// Reads the tag of a frame received at `now_ns` since the start of the run with this mark. The
+    /// number has only its lowest bits, see [`Tag::near`]. Returns `None` for fewer bytes than the
+    /// layout has.
     #[inline]
     fn read(bytes: &[u8], layout: Layout, mark: u16, now_ns: u64) -> Option<Read> {
         let bytes = bytes.get(..layout.bytes)?;
@@ -176,7 +179,7 @@ impl Tag {
                 mark,
                 number,
                 account: account as u16,
-                // A frame left before it came.
+                // The send time precedes the receive time.
                 time_ns: now_ns.wrapping_sub(low(now_ns.wrapping_sub(time), layout.time_bits)),
             },
             is_marked,
@@ -184,13 +187,14 @@ impl Tag {
         })
     }
 
-    /// The account of a tag that was just written; none where there are fewer bytes.
+    /// Returns the flow group of a tag that was just written, or `None` for fewer bytes than the
+    /// layout has.
     #[must_use]
     pub fn account_in(bytes: &[u8], layout: Layout) -> Option<u16> {
         Some(Self::read(bytes, layout, 0, 0)?.tag.account)
     }
 
-    /// The same with all of its number, which is near `expected`.
+    /// Restores the full number, which is close to `expected`.
     #[inline]
     #[must_use]
     pub fn near(self, layout: Layout, expected: u64) -> Self {
@@ -201,35 +205,36 @@ impl Tag {
     }
 }
 
-/// How far a device may have moved the tag: none, one VLAN tag taken away or put in, or two.
+/// Offsets by which devices move the tag: none, or one or two VLAN tags removed or inserted.
 const SHIFTS: [isize; 5] = [0, -4, 4, -8, 8];
 
-/// What was read where a tag may be.
+/// Tag read at a possible location.
 struct Read {
     tag: Tag,
-    /// Whether it has the mark of the run.
+    /// True if it has the mark of the run.
     is_marked: bool,
-    /// Whether the check holds for a tag of the run.
+    /// True if the checksum is right for a tag of the run.
     passes: bool,
 }
 
-/// What a frame turned out to be.
+/// Classification of a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// One of the run's, and where the tag ends.
+    /// A frame of the run, and the end offset of its tag.
     Tagged(Tag, usize),
-    /// One of the run's whose tag was changed on the way.
+    /// A frame of the run with a damaged tag.
     Damaged,
-    /// None of the run's.
+    /// No frame of the run.
     Foreign,
 }
 
-/// Looks for the tag of a run in a frame that was sent with it at `place`.
+/// Searches the tag of a run in a frame that was sent with it at `place`.
 ///
-/// A foreign frame is taken for one of the run's when its bytes happen to be the mark, the check, a known
-/// account and a time that has been: of random bytes less than one frame in 10^9, with the shortest layout
-/// one in 10^4. A changed tag is told by its mark, or by a check that holds with the mark put back; the
-/// shortest layout has no mark, and there it is foreign.
+/// An unrelated frame counts as a frame of the run if its bytes match the mark, the checksum, a
+/// valid flow group and a time in the past. Of random bytes, fewer than one frame in 10^9 match,
+/// with the shortest layout one in 10^4. A damaged tag is recognised by its mark, or by a checksum
+/// that is right once the mark is restored. The shortest layout has no mark, so damaged tags in it
+/// count as unrelated.
 #[inline]
 #[must_use]
 pub fn find(
@@ -265,7 +270,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Check, mark, number, account, time.
+    /// Fields: checksum, mark, number, flow group, time.
     #[test]
     fn a_tag_as_bytes() {
         let tag = Tag {
@@ -285,8 +290,8 @@ mod tests {
         }
     }
 
-    /// A bit that flips on the way is no other number: it would lift the highest one seen, and whatever
-    /// follows would be late.
+    /// A flipped bit must not yield another number: it would raise the highest number received, and
+    /// all frames after it would count as late.
     #[test]
     fn no_flipped_bit_makes_another_tag() {
         for layout in LAYOUTS {
@@ -314,33 +319,34 @@ mod tests {
     proptest! {
         #[test]
         fn a_tag_is_found_where_it_was_put(
-            mark: u16, number in 0u64..1 << 40, account in 0u16..256, time_ns in 0u64..1 << 39,
-            delay in 0u64..4_000_000_000, shift in 0usize..5, which in 0usize..3, off in -1000i64..1000,
+            mark: u16, number in 0u64..1 << 40, flow_group in 0u16..256, time_ns in 0u64..1 << 39,
+            delay in 0u64..4_000_000_000, shift in 0usize..5, index in 0usize..3, off in -1000i64..1000,
             content in prop::collection::vec(any::<u8>(), 80),
         ) {
-            let layout = LAYOUTS[which];
-            let tag = Tag { mark, number, account, time_ns };
+            let layout = LAYOUTS[index];
+            let tag = Tag { mark, number, account: flow_group, time_ns };
             let at = 42usize.checked_add_signed(SHIFTS[shift]).unwrap();
             let mut frame = content;
             frame[at..at + layout.bytes].copy_from_slice(&tag.bytes(layout)[..layout.bytes]);
             let now = time_ns + delay;
             let found = find(&frame, (42, layout), mark, 300, now);
-            // The number comes near the one expected: a few lost before it, or late.
+            // The number is close to the expected one: a few frames were lost before it, or it is
+            // late.
             let expected = number.saturating_add_signed(off);
             let found = match found {
                 Found::Tagged(found, _) => Some(found.near(layout, expected)),
                 _ => None,
             };
-            // Of random bytes before it one in 65,536 passes for a shortest tag.
-            prop_assert!(found == Some(tag) || which == 2 && found.is_some(), "{found:?}");
+            // Of random bytes before the tag, one in 65,536 matches the shortest layout.
+            prop_assert!(found == Some(tag) || index == 2 && found.is_some(), "{found:?}");
         }
 
         #[test]
         fn no_frame_panics(
-            frame in prop::collection::vec(any::<u8>(), 0..90), place in 0usize..100, which in 0usize..3,
+            frame in prop::collection::vec(any::<u8>(), 0..90), place in 0usize..100, index in 0usize..3,
             now: u64, expected: u64,
         ) {
-            let layout = LAYOUTS[which];
+            let layout = LAYOUTS[index];
             if let Found::Tagged(found, _) = find(&frame, (place, layout), 1, 1, now) {
                 let _ = found.near(layout, expected);
             }

@@ -1,4 +1,4 @@
-//! Frames as bytes, and their checksums against sums made the slow way.
+//! Frames as bytes, with their checksums compared to a simple implementation.
 
 use super::*;
 use linerate_metric::generate::{
@@ -29,8 +29,8 @@ fn frames(plan: &TemplatePlan, count: u32) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Nobody asked for 64 bytes: frames are as short as headers, a number and a time fit, and no shorter than
-/// Ethernet has them.
+/// Without a requested size, frames are as short as headers, number and time allow, and at least as
+/// long as Ethernet requires.
 #[test]
 fn a_size_that_nobody_asked_for_fits() {
     for (text, size) in [
@@ -49,7 +49,7 @@ fn a_size_that_nobody_asked_for_fits() {
         assert_eq!(template.sizes().order(), [size - FCS_BYTES], "{text}");
         assert!(template.tag_place().is_some(), "{text}");
     }
-    // What was asked for is not changed.
+    // A requested size is not changed.
     let asked = Template::new(&parse("size = 64\n[ipv6]\n"), FROM, TO);
     let least = asked.map(drop);
     assert_eq!(
@@ -106,7 +106,7 @@ fn one_of_each() {
     insta::assert_snapshot!(text.join("\n"));
 }
 
-/// Fields go up, take turns and are drawn from flow to flow, and the same way each time.
+/// Field values ascend, rotate and are random from flow to flow, and are the same on each run.
 #[test]
 fn fields_by_flow() {
     let plan = parse(
@@ -126,7 +126,7 @@ fn fields_by_flow() {
             .collect::<Vec<_>>()
     );
     insta::assert_snapshot!(text.join("\n\n"));
-    // Without a number there are as many flows as the field that varies most has values.
+    // Without a number of flows, the field with the most values determines it.
     let plan = TemplatePlan {
         flows: None,
         ..plan
@@ -137,21 +137,24 @@ fn fields_by_flow() {
 #[test]
 fn what_cannot_be_is_refused() {
     for (text, want) in [
-        ("[ipv4]\n[ipv6]\n", "ipv4 and ipv6 do not go together"),
-        ("[arp]\n[udp]\n", "do not go together"),
+        ("[ipv4]\n[ipv6]\n", "ipv4 and ipv6 cannot be combined"),
+        ("[arp]\n[udp]\n", "cannot be combined"),
         (
             "[ethernet]\nethertype = 2048\n[ipv4]\n",
-            "do not go together",
+            "cannot be combined",
         ),
         ("size = 64\n[ipv6]\n", "use 66 or more"),
-        ("[ipv4]\nsource = '1.2.3'\n", "`1.2.3` is no ip.source"),
+        (
+            "[ipv4]\nsource = '1.2.3'\n",
+            "`1.2.3` is not a valid ip.source",
+        ),
         (
             "[ipv6]\nsource = '1.2.3.4-1.2.3.9'\n",
-            "write an IPv6 address, since a frame has both of one version",
+            "use an IPv6 address, because both addresses of a frame have the same version",
         ),
         (
             "size = 'foo'\n",
-            "`foo` is no size: write 64 to 65535 bytes, as 64, 64,512,1518",
+            "`foo` is not a valid size: use 64 to 65535 bytes, as 64, 64,512,1518",
         ),
         ("size = '64-1518+0'\n", "draw:64-1518, imix"),
         ("[[vlan]]\nid = '4096'\n", "vlan.id"),
@@ -161,7 +164,7 @@ fn what_cannot_be_is_refused() {
         ("flows = 0\n", "flows"),
         (
             "[ethernet]\nsource = '0:0:0:0:0:0-ff:ff:ff:ff:ff:ff'\n",
-            "flows cannot be",
+            "flows are not possible",
         ),
     ] {
         let error = Template::new(&parse(text), FROM, TO)
@@ -169,12 +172,12 @@ fn what_cannot_be_is_refused() {
             .to_string();
         assert!(error.contains(want), "{text}: {error}");
     }
-    // Where and what; what to do about it is said by who asked.
+    // Location and cause only: the command that reads the file adds the next step.
     let refused = read_file("size = '64'\ncolour = 'red'")
         .unwrap_err()
         .to_string();
     assert!(
-        refused.starts_with("it is no template, line 2: unknown field `colour`, expected"),
+        refused.starts_with("not a valid template, line 2: unknown field `colour`, expected"),
         "{refused}"
     );
     assert!(
@@ -185,11 +188,11 @@ fn what_cannot_be_is_refused() {
     assert_eq!(
         short.tag_place(),
         None,
-        "6 bytes behind TCP's header are no tag"
+        "the 6 bytes after the TCP header are no tag"
     );
 }
 
-/// VLAN tags leave less room in the shortest frames; what they carry is told all the same.
+/// VLAN tags leave less space in the shortest frames, but the tag still fits.
 #[test]
 fn the_shortest_frames_have_room_for_a_tag() {
     for (vlans, room) in [(0, 16), (1, 14), (2, 10)] {
@@ -221,12 +224,18 @@ fn what_is_wrong_is_named_with_its_bounds() {
     for (text, want) in [
         ("size = '63'", "64 to 65535"),
         ("size = '64,70000'", "64 to 65535"),
-        ("size = 'draw:512-64'", "`512-64` of size goes down"),
+        (
+            "size = 'draw:512-64'",
+            "`512-64` of size is a descending range",
+        ),
         (
             "[udp]\nsource = '1,70000'",
-            "`70000` is no udp.source: write 0 to 65535",
+            "`70000` is not a valid udp.source: use 0 to 65535",
         ),
-        ("[ipv4]\ndestination = '10.0.0.9-10.0.0.1'", "goes down"),
+        (
+            "[ipv4]\ndestination = '10.0.0.9-10.0.0.1'",
+            "descending range",
+        ),
     ] {
         let error = Template::new(&parse(text), FROM, TO)
             .unwrap_err()
@@ -240,7 +249,8 @@ fn what_is_wrong_is_named_with_its_bounds() {
     assert_eq!(plan.udp.unwrap().source.as_deref(), Some("1000"));
 }
 
-/// Sum of 16-bit words the slow way; right when all of it with its checksum is ones.
+/// Returns whether the one's complement sum of the words is all ones, that is, the checksum is
+/// right.
 fn ones(parts: &[&[u8]]) -> bool {
     let bytes = parts.concat();
     let mut total: u32 = bytes
@@ -288,7 +298,7 @@ proptest! {
     #[test]
     fn every_checksum_is_right(
         version_6: bool, transport in 0usize..3, vlans in 0usize..3, size in 100u16..1600, seed: u64,
-        addresses: [u32; 2], mark: u16, number in 0u64..1 << 40, account: u16, time_ns in 0u64..1 << 40,
+        addresses: [u32; 2], mark: u16, number in 0u64..1 << 40, flow_group: u16, time_ns in 0u64..1 << 40,
         content in 0usize..4, flows in 1u32..5,
     ) {
         let v4 = |at: usize| std::net::Ipv4Addr::from_bits(addresses[at]).to_string();
@@ -311,7 +321,7 @@ proptest! {
             icmp: (transport == 2).then(|| IcmpPlan { id: Some("draw:0-65535".to_owned()) }),
         };
         let template = Template::new(&plan, FROM, TO).unwrap();
-        let tag = Tag { mark, number, account, time_ns };
+        let tag = Tag { mark, number, account: flow_group, time_ns };
         let mut frame = vec![0xaa; usize::from(size - FCS_BYTES)];
         for flow in 0..flows {
             template.write(&mut frame, flow, tag);
@@ -322,7 +332,7 @@ proptest! {
                 Found::Tagged(found, _) => Some(found.near(place.1, number)),
                 _ => None,
             };
-            prop_assert!(found == Some(tag) || account == u16::MAX);
+            prop_assert!(found == Some(tag) || flow_group == u16::MAX);
         }
     }
 

@@ -1,35 +1,23 @@
-//! A header field's values over the flows: the same, going up, taking turns, or drawn.
+//! Values of a header field by flow: constant, ascending, listed, or random.
 
 use super::TemplateError;
 
-/// Values of one field, as numbers; which one a frame has follows from its flow.
+/// Values of one field, as numbers; the flow of a frame determines its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Values {
-    /// Going up from `first` by `step`, `count` of them, and again from the first.
-    Steps {
-        /// The first.
-        first: u128,
-        /// From one to the next.
-        step: u128,
-        /// How many.
-        count: u64,
-    },
-    /// In turn.
+    /// `count` values ascending from `first` by `step`, repeated.
+    Steps { first: u128, step: u128, count: u64 },
+    /// Listed values, repeated.
     Cycle(Vec<u128>),
-    /// Drawn for each flow, both ends included.
-    Draw {
-        /// The least.
-        low: u128,
-        /// The largest.
-        high: u128,
-    },
+    /// Random values by flow, both bounds included.
+    Draw { low: u128, high: u128 },
 }
 
-/// Most values that a field may list.
+/// Maximum number of listed values of a field.
 const LISTED: usize = 4096;
 
 impl Values {
-    /// One value.
+    /// Returns a single value for all flows.
     #[must_use]
     pub fn one(value: u128) -> Self {
         Self::Steps {
@@ -39,10 +27,11 @@ impl Values {
         }
     }
 
-    /// Reads `A`, `A-B`, `A-B+S`, `A,B,C` or `draw:A-B`, each value by `read`.
+    /// Parses `A`, `A-B`, `A-B+S`, `A,B,C` or `draw:A-B`, and each value with `read`.
     ///
     /// # Errors
-    /// [`TemplateError::BadValue`], with an example made of `example`.
+    /// [`TemplateError::BadValue`] with `example`; [`TemplateError::Backwards`] for a descending
+    /// range.
     pub fn read(
         field: &'static str,
         text: &str,
@@ -54,7 +43,7 @@ impl Values {
             text: text.to_owned(),
             example: example.to_owned(),
         };
-        // The part that is wrong is named, not all of a long list.
+        // The error names the wrong value, not a long list.
         let value = |text: &str| {
             read(text.trim()).ok_or_else(|| TemplateError::BadValue {
                 field,
@@ -100,7 +89,7 @@ impl Values {
         })
     }
 
-    /// Different values, as far as that is known: what is drawn counts as one.
+    /// Returns the number of distinct values if known; random values count as one.
     #[must_use]
     pub fn count(&self) -> u64 {
         match self {
@@ -110,7 +99,7 @@ impl Values {
         }
     }
 
-    /// The largest value that a frame may have.
+    /// Returns the largest possible value.
     #[must_use]
     pub fn largest(&self) -> u128 {
         match self {
@@ -120,7 +109,7 @@ impl Values {
         }
     }
 
-    /// The value of flow `number`; `seed` is the field's own.
+    /// Returns the value of flow `number`; each field has its own `seed`.
     #[must_use]
     pub fn of(&self, number: u64, seed: u64) -> u128 {
         match self {
@@ -134,7 +123,8 @@ impl Values {
     }
 }
 
-/// An odd number with bits everywhere (2^64 over the golden ratio), so that seeds of neighbours differ.
+/// Odd number with well-mixed bits (2^64 divided by the golden ratio), so that seeds of
+/// neighbouring flows differ.
 const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
 #[cfg(test)]
