@@ -1,4 +1,4 @@
-//! Lanes of one thread: all that moves over our own stack, whichever way it goes.
+//! Workers on the thread of the user-space stack, in both directions.
 
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::AtomicBool;
@@ -17,10 +17,10 @@ use linerate_host::sys::clock;
 use linerate_host::sys::cpu::ThreadUsage;
 use linerate_host::sys::thread::ThreadId;
 
-/// Has the thread that owns our stack move payload; it reports as threads of their own would.
+/// Runs workers on the thread of the user-space stack; they report as separate threads would.
 ///
 /// # Errors
-/// When that thread is gone.
+/// When that thread has ended.
 pub fn start_on(
     stack: &StackThread,
     specs: Vec<LaneSpec>,
@@ -45,7 +45,7 @@ pub fn start_on(
             part: spec.part,
             flows: spec.flows.len(),
             running: Running::Lent { over, outcome },
-            // What the thread costs is told once.
+            // The cost of the thread is reported once.
             id: match number == payer {
                 true => Arc::clone(&id),
                 false => Arc::default(),
@@ -58,7 +58,7 @@ pub fn start_on(
         let _ = id.set(ThreadId::current());
         let tell = |number: usize, outcome: LaneOutcome| {
             if let Some((tell, _ends)) = tellers.get_mut(number).and_then(Option::take) {
-                // Whoever asked may be gone; then nobody wants to know.
+                // The coordinator may have ended; then the results are not needed.
                 let _ = tell.send(outcome);
             }
         };
@@ -76,14 +76,14 @@ pub fn start_on(
     Ok(handles)
 }
 
-/// The lane that has what the thread cost: one that receives, which ends last.
+/// Returns the worker that reports the cost of the thread: a receiver, which ends last.
 fn payer(specs: &[LaneSpec]) -> usize {
     let sink = specs.iter().position(|spec| spec.part == Part::Sink);
     sink.unwrap_or(0)
 }
 
-/// Runs the lanes of a run, and tells what each came to, by its number, once it is over. Compiled with the
-/// call recorder and without.
+/// Runs the workers of a run, and calls the callback with the number and results of each that has
+/// ended. Compiled with and without the call recorder.
 fn run_all<T: Adapter>(
     transport: &mut T,
     mut specs: Vec<LaneSpec>,
@@ -102,7 +102,7 @@ fn run_all<T: Adapter>(
     }
 }
 
-/// Runs several lanes side by side.
+/// Runs several workers concurrently.
 fn run_together<T: Adapter>(
     transport: &mut T,
     specs: Vec<LaneSpec>,
@@ -152,7 +152,7 @@ fn run_together<T: Adapter>(
         let lane = lane.unwrap_or(payer);
         moved[lane].push(flow);
         left[lane] = left[lane].saturating_sub(1);
-        // That all was sent is news for the far end while this one still receives.
+        // The other end needs the sent total while this one still receives.
         if left[lane] == 0 && lane != payer {
             let outcome = LaneOutcome {
                 flows: std::mem::take(&mut moved[lane]),
