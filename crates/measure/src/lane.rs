@@ -1,4 +1,4 @@
-//! A measuring thread: opens its flows, waits for the start, runs its workload, ends.
+//! Worker thread: opens its flows, waits for the start, runs its workload, ends.
 
 mod together;
 
@@ -41,70 +41,59 @@ use crate::transport::{
 use crate::workload::room::Room;
 use crate::workload::{self, Lane, Opened, PATIENCE_NS, Reopening};
 
-/// How long the opening of a UDP flow is repeated.
+/// Time for which the opening of a UDP flow is repeated.
 const UDP_OPENING_NS: Nanos = 5_000_000_000;
 
-/// Pause between two looks for such an answer.
+/// Poll interval while an opening is unconfirmed.
 const GLANCE_NS: Nanos = 50_000;
 
-/// How a flow comes to its socket.
+/// Source of a flow's socket.
 pub enum Opening {
-    /// By opening it towards the far end.
+    /// Opened towards the other end.
     Connect {
-        /// Where to.
         remote: SocketAddr,
-        /// What ties it to the control connection.
+        /// Token that links the flow to the control connection.
         token: Token,
     },
-    /// By taking over what was accepted.
+    /// Accepted socket.
     Adopt(OwnedFd),
-    /// The same on our own stack.
+    /// Accepted socket of the user-space stack.
     Take(SocketId),
 }
 
-/// A flow to be run.
+/// Flow to run.
 pub struct FlowSpec {
-    /// Its number.
     pub id: u32,
-    /// How it comes to its socket.
     pub opening: Opening,
-    /// How its socket is set up.
     pub options: FlowOptions,
-    /// What its thread and the coordinator share.
+    /// State shared with the coordinator.
     pub shared: Arc<Shared>,
-    /// What its payload holds, where that is verified.
+    /// Payload content, where it is verified.
     pub pattern: Option<Pattern>,
-    /// What stands in front of its payload.
+    /// Framing in front of the payload.
     pub framing: Framing,
 }
 
-/// A thread to be started.
+/// Worker thread to start.
 pub struct LaneSpec {
-    /// What the run does.
     pub plan: Arc<Plan>,
-    /// Which way its flows go.
     pub direction: Direction,
-    /// What this end does in them.
     pub part: Part,
-    /// How it waits.
     pub wait: Wait,
-    /// The processor it stays on; `None`: wherever the scheduler puts it.
+    /// CPU of the thread; `None`: chosen by the scheduler.
     pub cpu: Option<u32>,
-    /// Its scheduling class and priority.
     pub sched: Sched,
-    /// Whether its cycles and instructions are counted: not where the processor would switch its
-    /// counters for each round trip, and not where nobody would list so many threads.
+    /// Count cycles and instructions: not where each round trip would switch the counters, and not
+    /// beyond the number of threads that are listed.
     pub counts: bool,
-    /// Its flows.
     pub flows: Vec<FlowSpec>,
 }
 
-/// Holds all threads of a run until it starts, and tells them how it goes on.
+/// Start barrier of all threads of a run, with the phase of the run.
 #[derive(Default)]
 pub struct Gate {
     state: Mutex<GateState>,
     changed: Condvar,
-    /// How the run goes on.
     pub phase: Phase,
 }
 
@@ -113,23 +102,23 @@ enum GateState {
     #[default]
     Closed,
     Open(Timeline),
-    /// The run does not take place.
+    /// The run was cancelled before its start.
     Cancelled,
 }
 
 impl Gate {
-    /// Lets everybody run.
+    /// Starts all threads.
     pub fn open(&self, timeline: Timeline) {
         self.set(GateState::Open(timeline));
     }
 
-    /// Sends everybody home.
+    /// Releases all threads without starting the run.
     pub fn cancel(&self) {
         self.phase.abort();
         self.set(GateState::Cancelled);
     }
 
-    /// Whether everybody was sent home.
+    /// Returns whether the run was cancelled.
     fn is_cancelled(&self) -> bool {
         self.phase.is_aborted()
     }
@@ -139,8 +128,8 @@ impl Gate {
         self.changed.notify_all();
     }
 
-    /// Waits until it opens; `None` when the run does not take place. A transport that has to be tended
-    /// meanwhile is: then `tend` says so.
+    /// Waits for the start; `None` when the run was cancelled. Calls `tend` meanwhile, which
+    /// returns whether the transport needs background polls.
     fn wait(&self, mut tend: impl FnMut() -> bool) -> Option<Timeline> {
         let mut state = self.state.lock().expect("no holder panics");
         loop {
@@ -159,18 +148,17 @@ impl Gate {
     }
 }
 
-/// Sends everybody home when it goes, whatever the reason: an early return, a panic, or the end of
-/// a run, after which nobody is there any more.
+/// Cancels the run on drop: after an early return, a panic, or the end of the run.
 pub struct GateKeeper(Arc<Gate>);
 
 impl GateKeeper {
-    /// Keeps a gate that nobody has passed yet.
+    /// Creates a barrier that is closed.
     #[must_use]
     pub fn new() -> Self {
         Self(Arc::default())
     }
 
-    /// The gate.
+    /// Returns the barrier.
     #[must_use]
     pub fn gate(&self) -> &Arc<Gate> {
         &self.0
@@ -183,92 +171,87 @@ impl Drop for GateKeeper {
     }
 }
 
-/// Why a thread could not open its flows.
+/// Reason why a thread could not open its flows.
 #[derive(Debug)]
 pub enum LaneError {
-    /// It cannot run on that processor.
+    /// The CPU cannot be used.
     Cpu(u32, io::Error),
-    /// It cannot be scheduled like that.
+    /// The scheduling class cannot be set.
     Sched(Sched, io::Error),
-    /// A flow does not open.
+    /// A flow cannot be opened.
     Open(io::Error),
-    /// The far end does not answer over UDP.
+    /// The server does not confirm the opening over UDP.
     UdpBlocked(SocketAddr),
-    /// `select` takes no descriptor as high as this.
+    /// The descriptor is beyond the limit of `select`.
     Descriptor(RawFd),
-    /// The run was called off meanwhile.
+    /// The run was cancelled meanwhile.
     Cancelled,
 }
 
-/// What a thread came to.
+/// Results of a worker thread.
 #[derive(Default)]
 pub struct LaneOutcome {
-    /// Its flows.
     pub flows: Vec<FlowOutcome>,
-    /// What it cost from the start on.
+    /// CPU time and context switches from the start on.
     pub usage: ThreadUsage,
-    /// How long its system calls took, where they were recorded.
+    /// Durations of its system calls, where they were recorded.
     pub calls: Option<CallTally>,
-    /// The scheduler's notes of the thread at its end.
+    /// Scheduler statistics of the thread at its end.
     pub scheduled: Option<Scheduled>,
-    /// When it ended.
     pub ended_ns: Nanos,
-    /// Its calls on sockets from the start on.
+    /// Socket calls from the start on.
     pub attempts: Option<Attempts>,
-    /// Cycles and instructions from the start on, or why they were not counted.
+    /// Cycles and instructions from the start on, or the reason why they are missing.
     pub counted: Option<Result<Counted, String>>,
-    /// What our own stack counted from the start on, where it moved the payload.
+    /// Counters of the user-space stack, where it moved the payload.
     pub stack: Option<Box<StackFacts>>,
-    /// Files that the coordinator closes: it has them open too, and this thread may have had a
-    /// table of its own.
+    /// Descriptors that the coordinator must close: it has them open too, and this thread may have
+    /// had a private descriptor table.
     _counters: Option<Counters>,
 }
 
-/// A started thread.
+/// Started worker thread.
 pub struct LaneHandle {
-    /// Which way its flows go.
     pub direction: Direction,
-    /// What its flows do at this end.
     pub part: Part,
-    /// How many there are.
+    /// Number of its flows.
     pub flows: usize,
     running: Running,
     id: Arc<OnceLock<ThreadId>>,
-    /// The thread has it too, and must not be the last one to close it.
+    /// Keeps the descriptor open: the worker thread must not be the last to close it.
     _bell: Arc<UnixStream>,
 }
 
-/// What runs a lane.
+/// Thread that runs the worker.
 enum Running {
     /// A thread of its own.
     Thread {
         over: Arc<AtomicBool>,
         thread: JoinHandle<LaneOutcome>,
     },
-    /// The thread that owns our stack, which has other things to do before and after.
+    /// The thread of the user-space stack, which has other tasks before and after.
     Lent {
         over: Arc<AtomicBool>,
         outcome: mpsc::Receiver<LaneOutcome>,
     },
-    /// Nothing any more.
     Joined,
 }
 
 impl LaneHandle {
-    /// Wakes it from a call that it sleeps in, so that it looks whether the run goes on.
+    /// Wakes the thread from a blocking call, so that it checks the phase of the run.
     pub fn wake(&self) {
         if let Some(id) = self.id.get().filter(|_| !self.is_finished()) {
             id.wake();
         }
     }
 
-    /// The thread as the kernel numbers it, once it runs.
+    /// Returns the kernel's thread id, once the thread runs.
     #[must_use]
     pub fn thread_id(&self) -> Option<ThreadId> {
         self.id.get().copied()
     }
 
-    /// Whether the thread has come to its end.
+    /// Returns whether the thread has ended.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         match &self.running {
@@ -277,29 +260,29 @@ impl LaneHandle {
         }
     }
 
-    /// Waits for its end; later calls give nothing.
+    /// Waits for the end of the thread and returns its results; later calls return empty ones.
     pub fn join(&mut self) -> LaneOutcome {
         match std::mem::replace(&mut self.running, Running::Joined) {
             Running::Thread { thread, .. } => match thread.join() {
                 Ok(outcome) => outcome,
-                // A panic is our bug: it goes on in the thread that asked.
+                // A panic is a bug: it continues in the caller.
                 Err(panic) => std::panic::resume_unwind(panic),
             },
-            // A thread that died has no outcome; whoever owns it says so.
+            // A thread that died has no results; its owner reports the reason.
             Running::Lent { outcome, .. } => outcome.recv().unwrap_or_default(),
             Running::Joined => LaneOutcome::default(),
         }
     }
 }
 
-/// The sockets of a thread for the coordinator to look at, by flow number.
+/// Socket observers of a thread for the coordinator, by flow number.
 pub type Watches = Vec<(u32, Watch)>;
 
-/// Starts a thread; it reports on `ready` once its flows stand, and writes a byte to `done` at its
-/// end.
+/// Starts a thread. It reports on `ready` once its flows are open, and writes a byte to `done` at
+/// its end.
 ///
 /// # Errors
-/// When the system gives no thread.
+/// When the thread cannot be started.
 pub fn start(
     spec: LaneSpec,
     gate: &Arc<Gate>,
@@ -317,7 +300,8 @@ pub fn start(
         done: Arc::clone(&done),
     };
     let body = move || {
-        // Said before the bell rings: whoever hears it must not find the thread on its way out, and wait on.
+        // `over` is set before the byte is written: a coordinator that is woken must see the thread
+        // as ended.
         let _ends = ends;
         let _ = own_id.set(ThreadId::current());
         match spec.wait {
@@ -326,9 +310,10 @@ pub fn start(
             Wait::Poll => run_kernel::<PollCall>(spec, &gate, ready, &done),
             Wait::Select { .. } => run_kernel::<Select>(spec, &gate, ready, &done),
             Wait::Epoll => run_kernel::<Epoll>(spec, &gate, ready, &done),
-            // The same calls; what differs is an option of the sockets.
+            // Blocking calls; busy polling is an option of the sockets.
             Wait::BusyPoll { .. } => run_kernel::<Block>(spec, &gate, ready, &done),
-            // The checks refuse it: only our own stack waits so, and it has a thread already.
+            // Rejected by the checks: only the user-space stack polls at intervals, on its own
+            // thread.
             Wait::Interval { .. } => {
                 let _ = ready.send(Err(LaneError::Open(io::ErrorKind::Unsupported.into())));
                 LaneOutcome::default()
@@ -342,7 +327,7 @@ pub fn start(
             Part::Source => "source".to_owned(),
             Part::Sink => "sink".to_owned(),
         })
-        // The workload keeps its memory on the heap; 10,000 threads are to fit.
+        // The workload keeps its memory on the heap: 10,000 threads must fit.
         .stack_size(256 << 10)
         .spawn(body)?;
     Ok(LaneHandle {
@@ -355,7 +340,7 @@ pub fn start(
     })
 }
 
-/// Says that a lane is over, however it ended.
+/// Signals the end of a worker on drop.
 struct Over {
     over: Arc<AtomicBool>,
     done: Arc<UnixStream>,
@@ -364,12 +349,12 @@ struct Over {
 impl Drop for Over {
     fn drop(&mut self) {
         self.over.store(true, Release);
-        // Whoever listened may be gone; then nobody waits for this byte.
+        // The receiver may be closed; then the byte is not needed.
         let _ = io::Write::write(&mut &*self.done, &[1]);
     }
 }
 
-/// The loop is compiled with the call recorder and without.
+/// Runs a worker over kernel sockets; compiled with and without the call recorder.
 fn run_kernel<W: Waiting>(
     spec: LaneSpec,
     gate: &Gate,
@@ -391,7 +376,7 @@ fn run<T: Adapter>(
     ready: mpsc::Sender<Result<Watches, LaneError>>,
     bell: &UnixStream,
 ) -> LaneOutcome {
-    // Before there is a transport: its buffers are to lie where the thread runs.
+    // Pinned before the transport exists, so that its buffers are local to the CPU (NUMA).
     let made = place(&spec).and_then(|()| make::<T>(&spec));
     match made {
         Ok(mut transport) => run_on(&mut transport, spec, gate, ready, bell),
@@ -402,7 +387,7 @@ fn run<T: Adapter>(
     }
 }
 
-/// As [`run_on`], on a thread that is somebody else's until now.
+/// Runs a worker as [`run_on`] does, on the thread of the user-space stack.
 fn run_lent<T: Adapter>(
     transport: &mut T,
     spec: LaneSpec,
@@ -439,7 +424,7 @@ fn run_on<T: Adapter>(
             return LaneOutcome::default();
         }
     };
-    // Once all have said so the channel closes: that is how a thread that never will is noticed.
+    // The channel closes once all threads have reported: this detects a thread that dies before.
     drop(ready);
     let Some(timeline) = gate.wait(|| transport.tend()) else {
         return LaneOutcome::default();
@@ -453,11 +438,11 @@ fn run_on<T: Adapter>(
     };
     if relies_on_wakes(&plan, wait) {
         for flow in &flows {
-            // Refused, it keeps its time-out: slower by a timer, and as right.
+            // On an error the timeout stays: correct, but slower by a timer per call.
             let _ = transport.sleep_without_limit(flow.socket);
         }
     }
-    // With a socket for each question a thread closes some that were opened for it.
+    // With one socket per request, a thread closes sockets that were opened for it.
     let keeps_sockets = !plan.round_trip.needs_service();
     if flows.len() <= OWN_TABLE_FLOWS
         && keeps_sockets
@@ -465,7 +450,7 @@ fn run_on<T: Adapter>(
     {
         files.extend(counters.iter().flatten().flat_map(Counters::descriptors));
         files.push(bell.as_raw_fd());
-        // Refused, it shares the table with all others: slower by two atomic operations a call.
+        // On an error the table stays shared, which costs two atomic operations per call.
         let _ = descriptors::own_table(&files);
     }
     let counted_before = counters.as_ref().map(count);
@@ -497,25 +482,25 @@ fn run_on<T: Adapter>(
     }
 }
 
-/// Flows of a thread up to which it gets a table of open files of its own: with more of them the
-/// calls are too few for each to matter.
+/// Most flows of a thread with a private descriptor table: with more flows, the calls are too few
+/// for it to matter.
 ///
-/// What such a thread opens before the start and uses later belongs among the files that it keeps,
-/// and is closed by the coordinator.
+/// A descriptor that such a thread opens before the start and uses later must be in the list that
+/// it keeps, and is closed by the coordinator.
 const OWN_TABLE_FLOWS: usize = 16;
 
-/// What was counted so far.
+/// Reads the hardware counters.
 fn count(counters: &Result<Counters, String>) -> Result<Counted, String> {
     let counters = counters.as_ref().map_err(Clone::clone)?;
     counters
         .read()
-        .ok_or_else(|| "the processor had no counter free".to_owned())
+        .ok_or_else(|| "no hardware counter was free".to_owned())
 }
 
-/// Shortest answer time-out for which the coordinator's look is soon enough.
+/// Shortest response timeout for which the coordinator's wake-ups are frequent enough.
 const WAKES_IN_TIME_NS: u64 = 500_000_000;
 
-/// Whether threads sleep without a time-out of their own, and are woken by the coordinator.
+/// Returns whether threads sleep without a timeout of their own, and are woken by the coordinator.
 #[must_use]
 pub fn relies_on_wakes(plan: &Plan, wait: Wait) -> bool {
     let soon_enough = plan
@@ -524,15 +509,16 @@ pub fn relies_on_wakes(plan: &Plan, wait: Wait) -> bool {
     plan.kind == Kind::Latency && wait == Wait::Block && soon_enough
 }
 
-/// The largest payload that a thread sends and receives in one call. What only sends needs no room
-/// to receive, and the reverse: with thousands of threads this is what their memory is.
+/// Returns the buffer sizes for send and receive calls of a thread, in bytes. A thread that only
+/// sends has no receive buffer, and vice versa: with thousands of threads, these buffers are most
+/// of their memory.
 pub fn call_bytes(plan: &Plan, part: Part) -> (usize, usize) {
     let payload = plan.payload_bytes as usize;
     let batch = plan.batch.map(|batch| batch as usize);
     let room = match plan.protocol {
-        // In a batch each has a place of its own, as large as what the plan says of them.
+        // In a batch each datagram has a slot of its own, of the size in the plan.
         Protocol::Udp if batch.is_some() => batch_room(payload).saturating_mul(batch.unwrap_or(1)),
-        // Datagrams up to the largest come whole; a stream offers the room it was told to.
+        // Datagrams up to the largest are received completely; a stream gets the requested size.
         Protocol::Udp => payload.max(LARGEST_DATAGRAM),
         Protocol::Tcp => plan.receive_bytes.unwrap_or(plan.payload_bytes) as usize,
     };
@@ -550,22 +536,22 @@ pub fn call_bytes(plan: &Plan, part: Part) -> (usize, usize) {
     (sent.max(OPENING_ROOM), room.max(OPENING_ROOM))
 }
 
-/// Room of a datagram in a batch: whole cache lines, and the opening of a flow fits too. A datagram
-/// that is longer than the plan says is cut to it.
+/// Size of a datagram's slot in a batch: full cache lines, with space for the opening of a flow.
+/// Longer datagrams are truncated.
 fn batch_room(payload: usize) -> usize {
     const CACHE_LINE: usize = 64;
     payload.max(OPENING_ROOM).next_multiple_of(CACHE_LINE)
 }
 
-/// Room of a datagram of any size.
+/// Buffer for a datagram of any size, in bytes.
 const LARGEST_DATAGRAM: usize = 1 << 16;
 
-/// Room for the opening of a flow and its answer.
+/// Buffer for the opening of a flow and its confirmation, in bytes.
 const OPENING_ROOM: usize = 64;
 
 type Prepared<T> = (Vec<Opened<<T as Transport>::Socket>>, Watches);
 
-/// Puts the thread where it is to run.
+/// Pins the thread to its CPU and sets its scheduling class.
 fn place(spec: &LaneSpec) -> Result<(), LaneError> {
     if let Some(cpu) = spec.cpu {
         cpu::pin(&[cpu]).map_err(|error| LaneError::Cpu(cpu, error))?;
@@ -573,10 +559,10 @@ fn place(spec: &LaneSpec) -> Result<(), LaneError> {
     schedule(spec.sched).map_err(|error| LaneError::Sched(spec.sched, error))
 }
 
-/// Gives this thread a scheduling class and priority.
+/// Sets the scheduling class and priority of this thread.
 ///
 /// # Errors
-/// What the kernel says.
+/// Errors of the kernel.
 pub fn schedule(sched: Sched) -> io::Result<()> {
     match sched {
         Sched::Inherited => Ok(()),
@@ -645,7 +631,7 @@ fn prepare<T: Adapter>(
                     connect(transport, remote, token, &flow.options, gate, reopens)?
                 }
             };
-            // A socket that its thread closes is nobody else's to hold open.
+            // A socket that its thread closes must not be held open by an observer.
             if !reopens {
                 watches.extend(transport.watch(socket).map(|watch| (flow.id, watch)));
             }
@@ -663,29 +649,29 @@ fn prepare<T: Adapter>(
     Ok((flows, watches))
 }
 
-/// How the sockets of a flow come and go while payload moves.
+/// Returns the options of sockets that are opened while payload moves.
 fn reopening(flow: &FlowSpec, plan: &Plan, wait: Wait) -> Box<Reopening> {
     let mut options = flow.options.clone();
     let remote = match flow.opening {
         Opening::Connect { remote, .. } => {
             if relies_on_wakes(plan, wait) {
-                // Two calls to set time-outs would be a part of every opening.
+                // Two calls to set timeouts would be part of every connect.
                 options.patience = Duration::ZERO;
             }
             remote
         }
-        // Whoever connects.
+        // Accepts from any address.
         Opening::Adopt(_) | Opening::Take(_) => SocketAddr::from(([0; 4], 0)),
     };
     Box::new(Reopening { remote, options })
 }
 
-/// Connections that a thread opens side by side: with 2 x 128 of them a round trip of 10 ms opens
-/// 25,000 in a second, and any listening queue holds them.
+/// Connects in flight per thread: with 2 x 128 of them, a round trip of 10 ms gives 25,000 connects
+/// a second, and every listen queue can hold them.
 const OPENED_AT_ONCE: usize = 128;
 
-/// Opens TCP connections side by side and says whose they are; nothing for flows that come to
-/// their sockets in another way.
+/// Opens TCP connections in parallel and sends their tokens; empty for flows that get their sockets
+/// in another way.
 fn open<T: Adapter>(
     transport: &mut T,
     wait: Wait,
@@ -697,7 +683,7 @@ fn open<T: Adapter>(
     for flow in flows {
         if let Opening::Connect { remote, .. } = flow.opening {
             if matches!(wait, Wait::Select { .. }) {
-                // The kernel gives the lowest free number, and so it will to the flow.
+                // The kernel assigns the lowest free descriptor, so the flow will get the same one.
                 let next = socket2::Socket::new(Domain::UNIX, Type::DGRAM, None);
                 let next = next.map_err(LaneError::Open)?;
                 check_descriptor(wait, next.as_raw_fd())?;
@@ -727,7 +713,7 @@ fn open<T: Adapter>(
     Ok(sockets.into_iter().map(Some).collect())
 }
 
-/// The first descriptor that does not fit the sets of `select` (FD_SETSIZE, in glibc and musl).
+/// First descriptor beyond the sets of `select` (FD_SETSIZE, in glibc and musl).
 const SELECT_LIMIT: RawFd = 1024;
 
 fn check_descriptor(wait: Wait, fd: RawFd) -> Result<(), LaneError> {
@@ -737,7 +723,7 @@ fn check_descriptor(wait: Wait, fd: RawFd) -> Result<(), LaneError> {
     Ok(())
 }
 
-/// Opens a flow and says whose it is.
+/// Opens one flow and sends its token.
 fn connect<T: Transport>(
     transport: &mut T,
     remote: SocketAddr,
@@ -754,7 +740,7 @@ fn connect<T: Transport>(
         .map_err(LaneError::Open)?;
     let greeting = opening(token);
     match options.protocol {
-        // A socket of the flow's own knows whose it is, and each connection to it is a question.
+        // A service socket belongs to one flow, and each connection to it is a request.
         Protocol::Tcp if is_service => Ok(socket),
         Protocol::Tcp => {
             introduce(transport, socket, token, gate)?;
@@ -766,7 +752,7 @@ fn connect<T: Transport>(
                 if gate.is_cancelled() {
                     return Err(LaneError::Cancelled);
                 }
-                // A full queue loses one copy of many; the next one is due soon.
+                // A full queue loses one of many copies; the next follows soon.
                 let _ = transport.udp_send(socket, greeting.len(), |payload| {
                     payload.copy_from_slice(&greeting);
                 });
@@ -780,7 +766,7 @@ fn connect<T: Transport>(
     }
 }
 
-/// Says on a stream whose it is.
+/// Sends the token of a flow on its connection.
 fn introduce<T: Transport>(
     transport: &mut T,
     socket: T::Socket,
@@ -803,7 +789,7 @@ fn introduce<T: Transport>(
     Ok(())
 }
 
-/// Waits a moment for the answer to the opening of a UDP flow.
+/// Waits briefly for the confirmation of a UDP opening.
 fn answered<T: Transport>(transport: &mut T, socket: T::Socket, token: Token) -> io::Result<bool> {
     let until = clock::now() + PATIENCE_NS;
     while clock::now() < until {
@@ -811,15 +797,15 @@ fn answered<T: Transport>(transport: &mut T, socket: T::Socket, token: Token) ->
         match transport.udp_receive(socket, |payload, _| read_answer(payload) == Some(token)) {
             Poll::Ready(Ok(true)) => return Ok(true),
             Poll::Ready(Ok(false)) => {}
-            // Nobody had the port for a moment: the server's own socket may just be changing.
+            // Port unreachable for a moment: the server may be replacing its socket.
             Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 transport.idle(Some(clock::now() + PATIENCE_NS / 10));
             }
             Poll::Ready(Err(error)) => return Err(error),
             Poll::Pending => {
                 transport.idle(Some(clock::now() + PATIENCE_NS / 100));
-                // Nothing is measured yet, and where this thread is real-time its processor may be the one on which the
-                // answer is made.
+                // Nothing is measured yet. If this thread is real-time, its CPU may be the one that
+                // has to make the confirmation.
                 clock::sleep_until(clock::now() + GLANCE_NS);
             }
         }
@@ -835,8 +821,8 @@ mod tests {
     use crate::session::setup::flow_options;
     use crate::transport::stack::alone::on_stack;
 
-    /// Two real-time threads of a stack that spins left a far end on the same machine what the kernel's throttle leaves: a
-    /// run over UDP began up to a second late.
+    /// Regression: two real-time threads of a spinning stack left a server on the same machine only
+    /// the time of the kernel's RT throttle, and a UDP run started up to a second late.
     #[test]
     fn who_waits_for_an_opening_to_be_answered_sleeps() {
         let (heard, sleeps) = on_stack("null:", &[], |stack| {
@@ -848,7 +834,7 @@ mod tests {
             let heard = answered(stack, socket, Token([7; 16])).unwrap();
             (heard, ThreadUsage::now().since(&before).voluntary_switches)
         });
-        assert!(!heard, "nobody is there");
+        assert!(!heard, "no peer exists");
         assert!(sleeps >= 10, "{sleeps}");
     }
 }

@@ -1,9 +1,9 @@
-//! How a number is made: transports, workloads, measuring threads, and the conversation of the two
-//! ends.
+//! Measuring engine: transports, workloads, worker threads, and the control protocol between client
+//! and server.
 //!
-//! What measures does not print: it emits [`linerate_metric::event`]s and gives records, which other
-//! rooms render. Control and payload use separate connections; threads that move payload allocate
-//! nothing, take no lock, and read no clock that their number does not need.
+//! This crate prints nothing. It emits [`linerate_metric::event`]s and returns records, which other
+//! crates render. Control and payload use separate connections. Threads that move payload do not
+//! allocate or lock, and read the clock only where a figure needs it.
 #![forbid(unsafe_code)]
 
 pub mod capacity;

@@ -1,5 +1,5 @@
-//! Whether the tool itself, or two ends on one processor, were the limit: seen from what the threads of
-//! both ends came to.
+//! Checks whether the tool itself, or two ends on one CPU, limited the run, from the cost of both
+//! ends' threads.
 
 use linerate_metric::cost::ThreadCost;
 use linerate_metric::facts::Role;
@@ -7,30 +7,29 @@ use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
 use linerate_metric::record::{CountedAt, CpuCost, DirectionFigures, Doubt};
 use linerate_metric::units::format_share;
 
-/// Share of its core from which a sending thread had no time left.
+/// CPU share from which a sending thread counts as saturated.
 const BUSY: f64 = 0.97;
 
-/// Share of the calls, or of the time, in which it still waited for room.
+/// Share of the calls, or of the time, in which a saturated thread may wait for buffer space.
 const WAITED: f64 = 0.01;
 
-/// Share of the sent datagrams beyond which it is not the sender that was too slow.
+/// Share of lost datagrams above which the sender is not the limit.
 const LOST: f64 = 0.001;
 
-/// Share of their time that two ends waited for a processor from which their sharing one matters.
+/// Share of ready-to-run time from which sharing one CPU matters.
 const WAITED_FOR_CORE: f64 = 0.05;
 
-/// One end, as far as it matters here.
+/// Cost of one end's threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
-    /// Which end.
     pub role: Role,
-    /// Names its machine.
+    /// Identifies its machine.
     pub boot_id: Option<&'a str>,
-    /// What its threads cost.
+    /// CPU cost of its threads.
     pub cpu: Option<&'a CpuCost>,
 }
 
-/// What speaks against the figures of a run whose threads cost so much.
+/// Returns the warnings for a run with these thread costs.
 #[must_use]
 pub fn doubts(plan: &Plan, ends: &[Seen<'_>], directions: &[DirectionFigures]) -> Vec<Doubt> {
     if plan.kind != Kind::Throughput {
@@ -55,8 +54,8 @@ fn threads<'a>(
     all.filter(move |(_, thread)| thread.direction == direction && thread.part == part)
 }
 
-/// All sending threads of a direction were busy all the time, and nothing made them wait: the path may
-/// carry more.
+/// Warns when all sending threads of a direction were busy without waiting: the path may carry
+/// more.
 fn saturated(
     plan: &Plan,
     ends: &[Seen<'_>],
@@ -89,16 +88,15 @@ fn saturated(
     Some(Doubt::new(
         "generator-saturated",
         format!(
-            "the {}'s sending threads were busy for {} of the time and never waited for room: \
-             {direction} may be what they can make, not what the path carries",
+            "the {}'s sending threads were busy for {} of the time and never waited for buffer space: \
+             {direction} may be limited by them, not by the path",
             name(role),
             format_share(busy),
         ),
     ))
 }
 
-/// A thread of one end and one of the other ran on the same processor of one machine, and waited for
-/// it.
+/// Warns when threads of both ends shared a CPU of one machine and waited for it.
 fn shared_core(ends: &[Seen<'_>]) -> Option<Doubt> {
     let [a, b] = ends else { return None };
     if b.boot_id != Some(a.boot_id?) {
@@ -120,8 +118,8 @@ fn shared_core(ends: &[Seen<'_>]) -> Option<Doubt> {
     Some(Doubt::new(
         "core-shared",
         format!(
-            "threads of both ends were seen on processor {core}, and those of one were ready to run and \
-             did not for {} of the time",
+            "threads of both ends ran on CPU {core}, and those of one waited for it (ready to run) for {} of \
+             the time",
             format_share(waited)
         ),
     ))
@@ -202,12 +200,12 @@ mod tests {
         assert_eq!(found(busy(), receiver(), none), ["generator-saturated"]);
         let waiting = thread(CountedAt::Sender, 700, 0, 0);
         assert!(found(waiting, receiver(), none).is_empty());
-        // A spinning sender is always busy: what its calls found tells.
+        // A spinning sender is always busy: only its empty calls show whether it waited.
         let mut spinning = busy();
         spinning.empty_calls = Some(300);
         assert!(found(spinning, receiver(), none).is_empty());
         assert!(found(busy(), receiver(), |plan| plan.rate_bps = Some(1_000)).is_empty());
-        // Without the receiver's count nobody knows whether it kept up.
+        // Without the receiver's count, its losses are unknown.
         assert!(found(busy(), receiver(), |plan| plan.protocol = Protocol::Udp).is_empty());
         let mut unknown = busy();
         unknown.blocked_ns = None;
