@@ -1,39 +1,38 @@
-//! How many of the lost datagrams were lost at each place, from what each place can have lost.
+//! Attribution of lost datagrams to loss points, within the bounds of their counters.
 
-/// What one place may have lost, in datagrams.
+/// Bounds of the losses at one loss point, in datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// The place, by its name in records.
+    /// Name in records.
     pub place: &'static str,
-    /// The least that its counters allow.
+    /// Lower bound.
     pub least: u64,
-    /// The most that they allow.
+    /// Upper bound; `u64::MAX` for none.
     pub most: u64,
-    /// Whether only this run's datagrams are counted there; other packets may be in the rest.
+    /// The counter covers only this run's datagrams, no other packets.
     pub own: bool,
 }
 
-/// What one place lost.
+/// Losses attributed to one loss point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// The place.
     pub place: &'static str,
-    /// Datagrams: the parts add up to all that were lost.
+    /// Datagrams; the sum over all points is the total loss.
     pub packets: u64,
-    /// The least that it can be.
+    /// Lower bound.
     pub least: u64,
-    /// The most that it can be.
+    /// Upper bound.
     pub most: u64,
 }
 
-/// Where counters do not look, or what none of them tells.
+/// Loss point without counters, and remainder that no counter explains.
 pub const PATH: &str = "path";
 
-/// Splits `lost` datagrams among places.
+/// Splits `lost` datagrams among loss points.
 ///
-/// Where the whole way is in view (`closed`), what the counters allow is shared out, and what is
-/// beyond them stays for [`PATH`]. Elsewhere their numbers are upper bounds, taken in the order of
-/// the way, and [`PATH`] has the rest. In both cases the parts add up to `lost`, whatever the counters say.
+/// With a fully visible path (`closed`), losses are distributed in proportion to the bounds, and
+/// the remainder goes to [`PATH`]. Otherwise the counters are upper bounds, used up in the order of
+/// the path, and [`PATH`] gets the rest. The shares always add up to `lost`.
 #[must_use]
 pub fn explain(lost: u64, candidates: &[Candidate], closed: bool) -> Vec<Part> {
     let mut places: Vec<Candidate> = candidates
@@ -43,7 +42,7 @@ pub fn explain(lost: u64, candidates: &[Candidate], closed: bool) -> Vec<Part> {
             ..*candidate
         })
         .collect();
-    // Wide: a bound may be as good as none.
+    // Wide: an upper bound may be `u64::MAX`.
     let sum = |places: &[Candidate], value: fn(&Candidate) -> u64| {
         places
             .iter()
@@ -51,10 +50,10 @@ pub fn explain(lost: u64, candidates: &[Candidate], closed: bool) -> Vec<Part> {
             .sum::<u128>()
     };
     let all = u128::from(lost);
-    // What is left of all the lost ones; below them, so it fits.
+    // Remainder of all losses; at most `lost`, so it fits.
     let left = |taken: u128| u64::try_from(all.saturating_sub(taken)).unwrap_or(lost);
     let own: Vec<_> = places.iter().copied().filter(|place| place.own).collect();
-    // Packets of others, the control connection's for one, were counted with ours.
+    // Other packets, such as the control connection's, were counted too.
     let foreign = sum(&places, |place| place.least).saturating_sub(all);
     let foreign = u64::try_from(foreign).unwrap_or(u64::MAX);
     for place in places.iter_mut().filter(|place| !place.own) {
@@ -63,7 +62,7 @@ pub fn explain(lost: u64, candidates: &[Candidate], closed: bool) -> Vec<Part> {
     let beyond = left(sum(&places, |place| place.most));
     let path = match closed {
         true => (beyond, beyond),
-        // Nobody counts there: all but what is certain elsewhere.
+        // The path has no counter: it can have all but what is certain elsewhere.
         false => (beyond, left(sum(&own, |place| place.least))),
     };
     places.push(Candidate {
@@ -79,7 +78,7 @@ pub fn explain(lost: u64, candidates: &[Candidate], closed: bool) -> Vec<Part> {
     let mut parts: Vec<Part> = places
         .iter()
         .map(|place| {
-            // What the others must have, and what they can have, bounds this one.
+            // Bounds of the other points also bound this one.
             let most = place.most.min(left(all_least - u128::from(place.least)));
             let least = place.least.max(left(all_most - u128::from(place.most)));
             let least = least.min(most);
@@ -96,12 +95,12 @@ pub fn explain(lost: u64, candidates: &[Candidate], closed: bool) -> Vec<Part> {
     parts
 }
 
-/// Gives what is above the least that each place must have: in proportion to what it can take, or to
-/// the first that can take it.
+/// Distributes losses above the lower bounds: in proportion to the upper bounds, or to the first
+/// point with capacity left.
 fn share_out(lost: u64, parts: &mut [Part], closed: bool) {
     let mut given = 0;
     for part in parts.iter_mut() {
-        // Bounds that contradict each other must not make more than there was.
+        // Contradicting bounds must not exceed the total.
         part.packets = part.packets.min(lost - given);
         given += part.packets;
     }
@@ -123,7 +122,7 @@ fn share_out(lost: u64, parts: &mut [Part], closed: bool) {
         rest -= share;
         room -= u128::from(own);
     }
-    // Nothing above can take it: it belongs to no place that is known.
+    // No known point can have the rest.
     if let Some(path) = parts.last_mut() {
         path.packets += rest;
         path.most = path.most.max(path.packets);
@@ -151,7 +150,7 @@ mod tests {
         }
     }
 
-    /// `(place, packets, exact)`, those without packets left out.
+    /// Returns `(point, packets, exact)` of points with losses.
     fn split(lost: u64, candidates: &[Candidate], closed: bool) -> Vec<(&'static str, u64, bool)> {
         explain(lost, candidates, closed)
             .into_iter()
@@ -169,25 +168,25 @@ mod tests {
                 vec![place("qdisc", 5, 5), own("udp-receive-queue", 7)],
                 vec![("qdisc", 5, true), ("udp-receive-queue", 7, true)],
             ),
-            // Two packets of the control connection were dropped with ours.
+            // Two packets of the control connection were dropped, too.
             (
                 12,
                 vec![place("qdisc", 7, 7), own("udp-receive-queue", 7)],
                 vec![("qdisc", 5, true), ("udp-receive-queue", 7, true)],
             ),
-            // Bundles of up to 44: arithmetic tells what the counter does not.
+            // Super-datagrams of up to 44: the total determines the factor.
             (
                 100,
                 vec![place("qdisc", 3, 132), own("udp-receive-queue", 7)],
                 vec![("qdisc", 93, true), ("udp-receive-queue", 7, true)],
             ),
-            // Two kinds of bundles: only the sum is certain.
+            // Two points with super-datagrams: only the sum is certain.
             (
                 100,
                 vec![place("qdisc", 10, 100), place("softnet-backlog", 10, 100)],
                 vec![("qdisc", 50, false), ("softnet-backlog", 50, false)],
             ),
-            // Nothing can have lost so many.
+            // No point can have lost so many.
             (
                 50,
                 vec![place("qdisc", 10, 10)],
@@ -219,7 +218,7 @@ mod tests {
                     (PATH, 30, false),
                 ],
             ),
-            // Others' packets, more than we lost: what our own socket says stands.
+            // Other packets, more than our losses: the count of our own socket is exact.
             (
                 100,
                 vec![place("qdisc", 0, 5000), own("udp-receive-queue", 60)],

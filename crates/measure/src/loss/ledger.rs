@@ -1,4 +1,4 @@
-//! The counters of places, read before and after a run.
+//! Loss counters of hosts and interfaces, read before and after a run.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,18 +9,18 @@ use linerate_host::snapshot::places::{self, Count};
 use linerate_host::sys::namespace::{self, Space};
 use linerate_metric::record::PlaceCounter;
 
-/// Something that counts.
+/// Host or interface with counters.
 #[derive(Clone, Debug)]
 pub struct Spot {
-    /// What its host is called in the record.
+    /// Host name in the record.
     pub host: String,
-    /// Its network namespace; absent: the calling thread's.
+    /// Network namespace; absent: that of the calling thread.
     pub namespace: Option<Arc<OwnedFd>>,
-    /// The interface; absent: the host as a whole.
+    /// Interface; absent: the counters of the host.
     pub interface: Option<String>,
 }
 
-/// A spot, what it said when the ledger was opened, and who listens there meanwhile.
+/// Location with its first counter values, and the neighbour events since then.
 #[derive(Debug)]
 struct Watched {
     spot: Spot,
@@ -28,7 +28,7 @@ struct Watched {
     neighbours: Option<Watch>,
 }
 
-/// Spots and what they said when the ledger was opened.
+/// First counter values of several locations.
 #[derive(Debug)]
 pub struct Ledger {
     ipv6: bool,
@@ -36,7 +36,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Reads all spots. One that cannot be read is left out of the result.
+    /// Reads all locations; unreadable ones are left out of the result.
     #[must_use]
     pub fn open(spots: Vec<Spot>, ipv6: bool) -> Self {
         let spots = spots
@@ -59,7 +59,7 @@ impl Ledger {
         Self { ipv6, spots }
     }
 
-    /// Reads them again: every counter with both of its values.
+    /// Reads them again; returns every counter with both values.
     #[must_use]
     pub fn close(&self) -> Vec<PlaceCounter> {
         let mut counters = Vec::new();
@@ -92,12 +92,12 @@ fn counts(spot: &Spot, ipv6: bool) -> Vec<Count> {
     }
 }
 
-/// Looks around in the namespace of a spot.
+/// Runs `look` in the namespace of a location.
 pub(super) fn within<T: Send>(spot: &Spot, look: impl FnOnce() -> T + Send) -> io::Result<T> {
     let Some(space) = &spot.namespace else {
         return Ok(look());
     };
-    // A namespace is a thread's: one of its own goes there, and this one stays where it is.
+    // A namespace belongs to a thread: a helper thread enters it, this one stays.
     std::thread::scope(|scope| {
         let looking = std::thread::Builder::new()
             .name("counters".to_owned())

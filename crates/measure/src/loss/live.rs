@@ -1,4 +1,4 @@
-//! Losses by place while a run goes on, as far as their counters are in view.
+//! Losses by loss point during a run, as far as their counters are visible.
 
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
@@ -10,30 +10,29 @@ use linerate_metric::plan::{Direction, Plan, Protocol};
 use super::ledger::within;
 use super::{Ledger, Network, Spot, Ways, name_of};
 
-/// What a place has lost since somebody began to look, in the kernel's own units.
+/// Losses at one loss point since the view was opened, in the kernel's units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeenPlace {
-    /// Which way the packets were going.
     pub direction: Direction,
-    /// As in the losses of a record: `qdisc`, `udp-receive-queue`.
+    /// Name as in the losses of a record: `qdisc`, `udp-receive-queue`.
     pub place: &'static str,
-    /// How many, of all programs that share the place; `None` where its counter is out of view.
+    /// Packets of all programs that share the counter; `None` where it is not visible.
     pub packets: Option<u64>,
 }
 
-/// The sockets of an end's host, and what they had lost before.
+/// UDP socket counters of an end's host, with their first values.
 #[derive(Debug)]
 struct Sockets {
     spot: Spot,
     before: Option<[u64; 2]>,
 }
 
-/// Looks at the way of a run that goes on: from this host alone, or all along it in a lab.
+/// View of the losses of a running test: from this host alone, or along the complete path in a lab.
 #[derive(Debug)]
 pub struct Lookout {
     ways: Ways,
     ledger: Ledger,
-    /// By role, the client first; `None`: out of view, or not over UDP.
+    /// By role, the client first; `None`: not visible, or not over UDP.
     sockets: [Option<Sockets>; 2],
     directions: Vec<Direction>,
     is_udp: bool,
@@ -42,7 +41,7 @@ pub struct Lookout {
 }
 
 impl Lookout {
-    /// Begins to look at the way to the far end of a plan.
+    /// Opens the view of the path to the server of a plan.
     #[must_use]
     pub fn open(network: Option<&Arc<Network>>, far: IpAddr, plan: &Plan) -> Self {
         let far = far.to_canonical();
@@ -59,7 +58,7 @@ impl Lookout {
         };
         let (ways, spots, ends) = match region {
             Some((ways, spots)) => {
-                // Hosts as a whole are the ends, the client first.
+                // Locations without an interface are the two end hosts, the client first.
                 let mut ends = spots.iter().filter(|spot| spot.interface.is_none());
                 let ends = [ends.next().cloned(), ends.next().cloned()];
                 (ways, spots, ends)
@@ -92,13 +91,13 @@ impl Lookout {
         }
     }
 
-    /// Whether the counters are of whatever the host does. In a lab they are of the lab alone.
+    /// Returns whether the counters include other traffic of the host; those of a lab do not.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.is_shared
     }
 
-    /// What every place has lost since, in the order in which packets pass them.
+    /// Returns the losses of all loss points since the view was opened, in path order.
     #[must_use]
     pub fn look(&self) -> Vec<SeenPlace> {
         let counters = self.ledger.close();
@@ -135,7 +134,7 @@ fn buffers_full(spot: &Spot, ipv6: bool) -> Option<[u64; 2]> {
     within(spot, || places::udp_buffers_full(ipv6)).ok()?
 }
 
-/// The address from which this host sends to another one. Nothing is sent for that.
+/// Returns the local address that the kernel uses towards `far`; sends nothing.
 fn near_address(far: IpAddr) -> Option<IpAddr> {
     let any = if far.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" };
     let socket = UdpSocket::bind(any).ok()?;
@@ -168,7 +167,7 @@ mod tests {
     fn over_loopback_all_places_are_in_view_and_count_what_is_lost() {
         let plan = Plan::new(Kind::Throughput, Protocol::Udp, "127.0.0.1");
         let lookout = Lookout::open(None, "127.0.0.1".parse().unwrap(), &plan);
-        // Nobody reads: the queue overflows.
+        // The socket is not read: its queue overflows.
         let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
         let to = receiver.local_addr().unwrap();
@@ -176,7 +175,7 @@ mod tests {
             sender.send_to(&[0; 1_400], to).unwrap();
         }
         let seen = lookout.look();
-        // Counted although it is no run's: whoever shows it has to say so.
+        // Counted although it belongs to no run: a display must say so.
         assert!(lookout.is_shared());
         assert!(seen.iter().all(|seen| seen.packets.is_some()), "{seen:?}");
         let queue = seen.iter().find(|seen| seen.place == "udp-receive-queue");

@@ -1,9 +1,9 @@
-//! Where lost datagrams went: the counters of the places on their way, read before and after, and
-//! what follows from them.
+//! Loss accounting: counters of all loss points on the path, read before and after a run, and the
+//! losses that follow from them.
 //!
-//! Reading is [`ledger`]'s; which places a direction passes is [`network`]'s; what their counters mean
-//! in datagrams is [`places`]'; and what must then be true is [`explain`]'s. All but the first are pure.
-//! While a run goes on [`live`] tells what of this is in view.
+//! [`ledger`] reads counters, [`network`] finds the hops of a direction, [`places`] converts
+//! counters to bounds in datagrams, and [`explain`] computes the losses. Only the first does I/O.
+//! [`live`] shows the counters during a run.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -24,12 +24,12 @@ pub use live::{Lookout, SeenPlace};
 pub use network::Network;
 pub use places::{Ways, account, name_of};
 
-/// Frames that found the receive ring full at the port of our own stack, which is its interface.
+/// Frames dropped at the full receive ring of the user-space stack's port.
 const PORT_RING_FULL: &str = "port_ring_full";
-/// The same for want of a buffer.
+/// Frames dropped there for want of a buffer.
 const PORT_NO_BUFFER: &str = "port_no_buffer";
 
-/// This host's own counters, by the interface towards the other end.
+/// Reads this host's counters, and those of the interface towards the other end.
 #[must_use]
 pub fn own_ledger(role: Role, host: &Host, ipv6: bool) -> Ledger {
     let interface = host.interface.as_ref();
@@ -45,13 +45,13 @@ pub fn own_ledger(role: Role, host: &Host, ipv6: bool) -> Ledger {
     Ledger::open(spots.into_iter().flatten().map(spot).collect(), ipv6)
 }
 
-/// The counters of our own stack, where that is an end's: nothing of the kernel's is on its way in.
+/// Returns the counters of the user-space stack, which no counter of the kernel covers.
 #[must_use]
 pub fn of_stack(role: Role, stack: &StackFacts) -> Vec<PlaceCounter> {
     let count = |name: &str| stack.counter("ip", name);
     let failed =
         count("reassembly_no_buffer") + count("reassembly_too_long") + count("reassembly_errors");
-    // Datagrams that were given up, each counted once.
+    // Abandoned datagrams, each counted once.
     let timeouts = count("reassembly_timeouts") + count("reassembly_evicted");
     [
         (name::FRAGMENTS, count("reassembly_required")),
@@ -71,7 +71,7 @@ pub fn of_stack(role: Role, stack: &StackFacts) -> Vec<PlaceCounter> {
     .into()
 }
 
-/// The whole way of a run, where it is in view, with its counters.
+/// Counters of the complete path of a run, where it is visible (lab).
 #[derive(Debug)]
 pub struct Region {
     ways: Ways,
@@ -79,8 +79,8 @@ pub struct Region {
 }
 
 impl Region {
-    /// Looks at all of the way between the ends, the client's address first; `None` outside of such a
-    /// network.
+    /// Reads the counters of the path between the ends, given the client's address first; `None`
+    /// outside of a lab network.
     #[must_use]
     pub fn open(network: Option<&Arc<Network>>, near: IpAddr, far: IpAddr) -> Option<Self> {
         let (ways, spots) = Ways::within(network?, near, far)?;
@@ -91,7 +91,7 @@ impl Region {
         })
     }
 
-    /// Looks again.
+    /// Reads the counters again.
     #[must_use]
     pub fn close(self) -> (Ways, Vec<PlaceCounter>) {
         let counters = self.ledger.close();
@@ -106,7 +106,7 @@ mod tests {
 
     use super::*;
 
-    /// They were on the path, where no counter looks.
+    /// Before, these datagrams were attributed to the path, which has no counter.
     #[test]
     fn what_the_port_of_our_stack_had_no_room_for_is_lost_at_the_end_that_has_it() {
         let mut stack = StackFacts::default();
@@ -115,7 +115,7 @@ mod tests {
         link.insert("port_no_buffer".to_owned(), 7);
         let plan = Plan::new(Kind::Throughput, Protocol::Udp, "10.9.0.1");
         let ways = Ways::between_ends(None, None, false, false);
-        // Frames of others find no room either: no more than that were ours.
+        // Frames of other traffic are dropped too, so the count is an upper bound.
         let (at_ring, rest) = (("interface-rx", 57, false), ("path", 3, false));
         for (role, direction, places) in [
             (Role::Client, Direction::Receive, vec![at_ring, rest]),

@@ -1,11 +1,11 @@
-//! A network that can be looked into as a whole: which interfaces lie between two addresses.
+//! Visible network, such as a lab: interfaces between two addresses.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// All nodes and links of a network that is ours alone, as a lab's are.
+/// Nodes and links of a network whose counters are readable, such as a lab.
 #[derive(Clone, Debug, Default)]
 pub struct Network {
     nodes: Vec<Node>,
@@ -26,28 +26,26 @@ struct Plug {
     interface: String,
 }
 
-/// An interface of a node, as a place to look at.
+/// Interface of a node.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// The node's name.
     pub host: String,
-    /// Its network namespace; absent: the calling thread's.
+    /// Network namespace of the node; absent: that of the calling thread.
     pub namespace: Option<Arc<OwnedFd>>,
-    /// The interface's name.
     pub interface: String,
 }
 
-/// One link of a way: out of one interface, into another.
+/// Link of a path, with its two interfaces.
 #[derive(Clone, Debug)]
 pub struct Hop {
-    /// Where packets leave.
+    /// Transmitting interface.
     pub from: Place,
-    /// Where they arrive.
+    /// Receiving interface.
     pub to: Place,
 }
 
 impl Network {
-    /// Adds a host or a switch with the addresses of its interfaces; gives its number.
+    /// Adds a host or a switch with the addresses of its interfaces; returns its number.
     pub fn add_node(
         &mut self,
         name: impl Into<String>,
@@ -62,13 +60,14 @@ impl Network {
         self.nodes.len() - 1
     }
 
-    /// Adds a link between two interfaces of nodes that were added.
+    /// Adds a link between interfaces of two nodes.
     pub fn add_link(&mut self, ends: [(usize, String); 2]) {
         self.links
             .push(ends.map(|(node, interface)| Plug { node, interface }));
     }
 
-    /// The links from one address to another; `None` when one of them is not here.
+    /// Returns the links from one address to another; `None` when one of them is not in the
+    /// network.
     #[must_use]
     pub fn way(&self, from: IpAddr, to: IpAddr) -> Option<Vec<Hop>> {
         let (first, out) = self.find(from)?;
@@ -76,7 +75,7 @@ impl Network {
         if first == last {
             return Some(Vec::new());
         }
-        // Through the interfaces that have the addresses, where there is such a way.
+        // Prefers a path through the interfaces that have the addresses.
         self.search(first, last, Some(out), Some(into))
             .or_else(|| self.search(first, last, None, None))
     }
@@ -90,7 +89,7 @@ impl Network {
         })
     }
 
-    /// The shortest way, breadth first.
+    /// Returns the shortest path (breadth-first search).
     fn search(
         &self,
         first: usize,

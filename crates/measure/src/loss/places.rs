@@ -1,4 +1,4 @@
-//! What the counters along a way mean in lost datagrams.
+//! Conversion of the counters along a path to losses in datagrams.
 
 use std::net::IpAddr;
 
@@ -13,30 +13,30 @@ use super::ledger::Spot;
 use super::network::{Hop, Network};
 use super::{PORT_NO_BUFFER, PORT_RING_FULL};
 
-/// Most datagrams that the kernel keeps as one packet (UDP_MAX_SEGMENTS of Linux 6.9).
+/// Most datagrams in one packet of the kernel (UDP_MAX_SEGMENTS of Linux 6.9).
 const SEGMENTS: u64 = 128;
 
-/// An interface as the counters name it.
+/// Interface as named in counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct At {
     host: String,
     interface: Option<String>,
 }
 
-/// The links that payload passes, from the near end to the far one, as far as they are in view.
+/// Links from the client to the server, as far as they are visible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ways {
     there: Vec<[At; 2]>,
-    /// Nothing between the ends is out of view, and nobody else is there.
+    /// The complete path is visible, and carries no other traffic.
     closed: bool,
-    /// What arrives at one end of a link left the other end on this machine, whose counters may
-    /// tell of the same packet twice.
+    /// Both ends of each link are on this machine, so their counters may count the same packet
+    /// twice.
     one_machine: bool,
     ipv6: bool,
 }
 
 impl Ways {
-    /// The ends alone, by the interfaces towards each other.
+    /// Path with only the ends' interfaces towards each other visible.
     #[must_use]
     pub fn between_ends(
         near: Option<&str>,
@@ -56,7 +56,7 @@ impl Ways {
         }
     }
 
-    /// Both ends behind one interface of this host, as over loopback.
+    /// Path with both ends on one interface of this host, such as loopback.
     #[must_use]
     pub(super) fn on_this_host(interface: &str, ipv6: bool) -> Self {
         let at = At {
@@ -71,8 +71,8 @@ impl Ways {
         }
     }
 
-    /// What each place between the ends' sockets has counted as lost, in the kernel's own units; `None`
-    /// where a counter is out of view.
+    /// Returns the losses counted at each loss point between the sockets, in the kernel's units;
+    /// `None` where a counter is not visible.
     pub(super) fn seen(
         &self,
         direction: Direction,
@@ -91,8 +91,8 @@ impl Ways {
         ]
     }
 
-    /// Every link between two addresses of a network, and all that counts there; `None` when one of
-    /// them is not in it.
+    /// Returns every link between two addresses of a network, with all counter locations; `None`
+    /// when one of them is not in it.
     #[must_use]
     pub fn within(network: &Network, near: IpAddr, far: IpAddr) -> Option<(Self, Vec<Spot>)> {
         let hops = network.way(near, far)?;
@@ -130,7 +130,7 @@ impl Ways {
         Some((ways, spots))
     }
 
-    /// The links in the order in which payload of a direction passes them.
+    /// Returns the links in the order of a direction's payload.
     fn links(&self, direction: Direction) -> Vec<[&At; 2]> {
         let there = self.there.iter();
         match direction {
@@ -140,7 +140,7 @@ impl Ways {
     }
 }
 
-/// What an end is called in counters that it reads itself.
+/// Returns the host name of an end in its own counters.
 #[must_use]
 pub fn name_of(role: Role) -> &'static str {
     match role {
@@ -149,14 +149,14 @@ pub fn name_of(role: Role) -> &'static str {
     }
 }
 
-/// Packets that the places of one direction counted as lost, in the kernel's own units.
+/// Packets counted as lost in one direction, in the kernel's units.
 #[derive(Debug, Default)]
 struct Counted {
     qdisc: u64,
     tx: u64,
     rx: u64,
     backlog: u64,
-    /// Whether both ends told of their counters.
+    /// The counters of both ends are known.
     complete: bool,
 }
 
@@ -167,8 +167,8 @@ fn added(counters: &[PlaceCounter], at: &At, name: &str) -> Option<u64> {
         .map(PlaceCounter::added)
 }
 
-/// Adds up what was lost on the way, each packet once: what the kernel refuses on the way from one
-/// virtual interface to the other it counts at both.
+/// Adds up the losses on the path, each packet once: a packet that is dropped between two virtual
+/// interfaces is counted at both.
 fn count(ways: &Ways, direction: Direction, counters: &[PlaceCounter]) -> Counted {
     let links = ways.links(direction);
     let mut counted = Counted {
@@ -179,7 +179,7 @@ fn count(ways: &Ways, direction: Direction, counters: &[PlaceCounter]) -> Counte
         host: to.host.clone(),
         interface: None,
     });
-    // The machine's; in a lab the interfaces tell whose it was.
+    // A counter of the machine; in a lab the interface counters limit it to each hop.
     let backlog = |at: &At| added(counters, at, name::BACKLOG).unwrap_or(0);
     let backlog = host.as_ref().map_or(0, backlog);
     let mut backlog_left = backlog;
@@ -212,7 +212,7 @@ fn count(ways: &Ways, direction: Direction, counters: &[PlaceCounter]) -> Counte
     counted
 }
 
-/// What the receiving host's reassembly can have lost.
+/// Returns lower and upper bound of the losses at the receiving host's reassembly.
 fn reassembly(
     ways: &Ways,
     direction: Direction,
@@ -232,16 +232,16 @@ fn reassembly(
         .find(|c| c.host == host.host && c.counter == name::REASSEMBLY_OPEN)
         .map_or(0, |c| i128::from(c.after) - i128::from(c.before));
     let timeouts = of(name::REASSEMBLY_TIMEOUTS);
-    // Incomplete datagrams that came to be meanwhile: those of earlier runs end in ours.
+    // Datagrams that became incomplete meanwhile; those of earlier runs may time out in ours.
     let incomplete = u64::try_from(open + i128::from(timeouts)).unwrap_or(0);
     let refused = of(name::REASSEMBLY_FAILED).saturating_sub(timeouts);
-    // Fragments that arrived, of datagrams that did not come together.
+    // Received fragments of datagrams that were not reassembled.
     let stray = of(name::FRAGMENTS).saturating_sub(per_datagram * of(name::REASSEMBLED));
     if !ways.closed {
         return (0, incomplete + refused);
     }
-    // An incomplete datagram has one fragment at least, and all but one at most; one that was refused
-    // for want of memory may have had them all, each counted.
+    // An incomplete datagram has at least one fragment, and at most all but one. A datagram that
+    // was rejected for want of memory may have had all fragments, each counted.
     if refused == 0 {
         let (least, most) = (stray.div_ceil((per_datagram - 1).max(1)), stray);
         if (least..=most).contains(&incomplete) {
@@ -254,7 +254,7 @@ fn reassembly(
     (least.max(incomplete).min(most), most)
 }
 
-/// What one direction lost, and where.
+/// Returns the losses of one direction by loss point, and a warning if some are unexplained.
 fn split(
     plan: &Plan,
     ways: &Ways,
@@ -272,7 +272,7 @@ fn split(
         at_sender += refused.unwrap_or(0);
         let drops = stream.receiver.as_ref().and_then(|s| s.receive_queue_drops);
         let most = stream.summary.lost.unwrap_or(0);
-        // A socket counts from its opening; with omitted time it may know of more than were lost.
+        // A socket counts from its opening; with omitted time it may count more than were lost.
         at_queue += drops.unwrap_or(0).min(most);
     }
     let bundle = (LARGEST_DATAGRAM_BYTES / plan.payload_bytes.max(1)).clamp(1, SEGMENTS);
@@ -282,7 +282,7 @@ fn split(
         fragments(plan.payload_bytes, u64::from(mtu), ways.ipv6)
     });
     let counted = count(ways, direction, counters);
-    // Before counting began all of them may have been lost, and none of them.
+    // With omitted time, the counted losses may lie in it, completely or not at all.
     let whole = plan.omit_ns == 0;
     let on_the_way = [
         ("qdisc", counted.qdisc),
@@ -298,9 +298,9 @@ fn split(
     }];
     for (place, packets) in on_the_way {
         let (least, most) = if pieces > 1 {
-            // A datagram of which any fragment arrived is reassembly's. Of the others all fragments
-            // were dropped, or the first alone: a sender's kernel gives up the rest of a datagram
-            // whose fragment was refused (FragFails).
+            // If any fragment of a datagram arrived, the loss belongs to reassembly. Of other
+            // datagrams all fragments were dropped, or only the first: the kernel abandons a
+            // datagram whose fragment was rejected (FragFails).
             (0, packets)
         } else if gso {
             (packets, packets.saturating_mul(bundle))
@@ -351,7 +351,7 @@ fn split(
         });
     }
     let beyond = parts.iter().find(|part| part.place == PATH);
-    // A link without its carrier explains it.
+    // A lost carrier explains the losses.
     let stood = lost_carrier(counters).is_empty();
     let doubt = beyond
         .filter(|part| ways.closed && stood && part.packets > 0)
@@ -359,8 +359,8 @@ fn split(
             Doubt::new(
                 "loss-not-explained",
                 format!(
-                    "{} of {lost} lost datagrams are in no counter on their way, although all of the \
-                     lab is in view",
+                    "{} of {lost} lost datagrams are in no counter on their path, although the complete \
+                     lab is visible",
                     part.packets
                 ),
             )
@@ -368,14 +368,14 @@ fn split(
     (losses, doubt)
 }
 
-/// Interfaces that lost their carrier meanwhile, and how often.
+/// Returns the interfaces that lost their carrier during the run, with the number of times.
 fn lost_carrier(counters: &[PlaceCounter]) -> Vec<(&PlaceCounter, u64)> {
     let found = counters.iter().filter(|c| c.counter == name::CARRIER);
     let counted = found.map(|counter| (counter, counter.added()));
     counted.filter(|(_, times)| *times > 0).collect()
 }
 
-/// Says which links went down.
+/// Warns about links that went down.
 fn without_carrier(counters: &[PlaceCounter]) -> Option<Doubt> {
     let named = lost_carrier(counters).into_iter().map(|(counter, times)| {
         let interface = counter.interface.as_deref().unwrap_or("an interface");
@@ -390,17 +390,17 @@ fn without_carrier(counters: &[PlaceCounter]) -> Option<Doubt> {
         Doubt::new(
             "carrier-lost",
             format!(
-                "links lost their carrier during the run: {}; what was sent meanwhile is in no counter of \
-                 an interface",
+                "links lost their carrier during the run: {}; no interface counter has the packets sent \
+                 meanwhile",
                 named.join(", ")
             ),
         )
     })
 }
 
-/// Where each direction lost its datagrams, and what is left to doubt.
+/// Returns the losses of each direction by loss point, and the warnings.
 ///
-/// `mtu` gives the largest packet of the interface that a direction leaves by, where it is known.
+/// `mtu` returns the MTU of a direction's outgoing interface, where it is known.
 #[must_use]
 pub fn account(
     plan: &Plan,
@@ -519,7 +519,7 @@ mod tests {
         assert!(doubt.is_some_and(|doubt| doubt.doubt == "loss-not-explained"));
     }
 
-    /// A device that had no room, and one that a bad cable leads to, lose at the same place.
+    /// An overrun device and a bad cable lose packets at the same loss point.
     #[test]
     fn what_a_device_missed_and_what_came_broken_is_lost_at_the_interface() {
         for (counter_name, lost) in [(name::RX_MISSED, 40), (name::RX_ERRORS, 40)] {
@@ -599,14 +599,14 @@ mod tests {
             (losses[2].at_least, losses[2].at_most),
             (Some(70), Some(90))
         );
-        // Nothing else counted anything: then the rest was lost on the path, for sure.
+        // No other counter increased: the rest was certainly lost on the path.
         counters[1].after = counters[1].before;
         let (losses, _) = split(&plan(1000), &ways, &counters, &figures(100, 10, 0), None);
         assert_eq!(
             places(&losses),
             [("udp-receive-queue", 10, true), ("path", 90, true)]
         );
-        // Without a word of the far end that is not known.
+        // Without the server's counters this is not certain.
         let (losses, _) = split(&plan(1000), &ways, &[], &figures(100, 10, 0), None);
         assert_eq!(
             places(&losses),
@@ -630,8 +630,8 @@ mod tests {
 
     #[test]
     fn a_datagram_of_which_fragments_came_is_lost_once_and_at_reassembly() {
-        // 100 datagrams of 4 fragments; a queue dropped 30 fragments: 5 datagrams whole, and one or
-        // more of 7 others.
+        // 100 datagrams of 4 fragments; a queue dropped 30 fragments: 5 complete datagrams, and one
+        // or more fragments of 7 others.
         let counters = [
             counter("client", Some("eth0"), name::QDISC, 30),
             counter("server", None, name::FRAGMENTS, 370),
@@ -650,7 +650,8 @@ mod tests {
             [("qdisc", 5, true), ("reassembly", 7, true)]
         );
         assert_eq!(doubt, None);
-        // The sender's kernel gives up a datagram with its first refused fragment: each drop is one.
+        // The kernel abandons a datagram with its first rejected fragment: each drop is one
+        // datagram.
         let counters = [
             counter("client", Some("eth0"), name::QDISC, 11_277),
             counter("server", None, name::FRAGMENTS, 4_590),
@@ -669,7 +670,7 @@ mod tests {
             [("qdisc", 10_129, true), ("reassembly", 1_148, true)]
         );
         assert_eq!(doubt, None);
-        // Refused for want of memory, each fragment counted.
+        // Rejected for want of memory, each fragment counted.
         let counters = [
             counter("server", None, name::FRAGMENTS, 400),
             counter("server", None, name::REASSEMBLED, 90),
