@@ -1,4 +1,4 @@
-//! What the flows of an end take in memory, looked at when intervals end.
+//! Memory of an end's flows, sampled at the end of intervals.
 
 use linerate_host::processor_time::resident_bytes;
 use linerate_host::sys::clock::Nanos;
@@ -8,13 +8,13 @@ use linerate_metric::facts::Role;
 use crate::end::FlowHandle;
 use crate::transport::Watch;
 
-/// Sockets that are asked at a time: 0.4 us each, spread over all flows.
+/// Sockets per sample, spread over all flows: each query takes 0.4 us.
 const ASKED: usize = 64;
 
-/// Time between two looks, at least: one takes some 50 us.
+/// Shortest time between two samples: each takes some 50 us.
 const AGAIN_NS: Nanos = 100_000_000;
 
-/// Memory that programs can have before others lose theirs: `MemAvailable` of `/proc/meminfo`.
+/// Returns `MemAvailable` of `/proc/meminfo` in bytes: memory for new programs without swapping.
 #[must_use]
 pub fn available() -> Option<u64> {
     available_in(&std::fs::read_to_string("/proc/meminfo").ok()?)
@@ -28,7 +28,7 @@ fn available_in(text: &str) -> Option<u64> {
     Some(kib.saturating_mul(1024))
 }
 
-/// The most that was seen so far.
+/// Peak memory of the flows so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Memory {
     /// Resident memory before the flows were opened.
@@ -39,7 +39,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Begins with what the process has before its flows are opened.
+    /// Samples the memory of the process before its flows are opened.
     #[must_use]
     pub fn before_flows() -> Self {
         Self {
@@ -48,7 +48,7 @@ impl Memory {
         }
     }
 
-    /// Looks, unless it has just done so.
+    /// Takes a sample, unless the last one is recent.
     pub fn look(&mut self, flows: &[FlowHandle], now: Nanos) {
         if now < self.looked_ns + AGAIN_NS {
             return;
@@ -67,13 +67,13 @@ impl Memory {
         }
     }
 
-    /// What it comes to; `None` when nobody looked.
+    /// Returns the memory cost; `None` without a sample.
     #[must_use]
     pub fn cost(&self, role: Role, flows: usize) -> Option<MemoryCost> {
         let streams = u32::try_from(flows).ok().filter(|&streams| streams > 0)?;
         let grown = self.resident.zip(self.before);
-        // A server that served before has its memory already: then what these streams take is not
-        // known, which is not nothing.
+        // A server keeps the memory of earlier tests, so the growth may be 0: then the cost of
+        // these streams is unknown.
         let grown = grown.map(|(now, before)| now.saturating_sub(before) as f64);
         let grown = grown.filter(|&grown| grown > 0.0);
         let cost = MemoryCost {

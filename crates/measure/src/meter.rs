@@ -1,12 +1,12 @@
-//! Counters that a measuring thread writes and the coordinator reads while payload moves.
+//! Flow counters that a worker thread writes and the coordinator reads while payload moves.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What one flow has moved so far at this end.
+/// Payload counters of one flow at this end.
 ///
-/// One writer stores plain totals, so neither side takes a lock or an atomic addition. A reader may
-/// see one counter a call ahead of another. Aligned so that no two flows share a cache line (128 B:
-/// adjacent lines are fetched in pairs).
+/// The only writer stores totals with plain stores, so neither side takes a lock or needs an atomic
+/// addition. A reader may see one counter a call ahead of another. Aligned so that no two flows
+/// share a cache line (128 B: adjacent lines are fetched in pairs).
 #[repr(align(128))]
 #[derive(Debug, Default)]
 pub struct Meter {
@@ -17,7 +17,7 @@ pub struct Meter {
     repeated: AtomicU64,
 }
 
-/// A reading of a [`Meter`], or a sum of readings.
+/// Reading of a [`Meter`], or a sum of readings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Payload bytes.
@@ -26,29 +26,29 @@ pub struct Totals {
     pub packets: u64,
     /// Calls that moved payload.
     pub calls: u64,
-    /// Datagrams found missing, or that the sending socket had no room for, or answers that did not come
-    /// in time, or were not given.
+    /// Missing datagrams, datagrams rejected by a full socket buffer, and responses that were late
+    /// or missing.
     pub missing: u64,
-    /// Datagrams that came again; they are among the packets.
+    /// Duplicate datagrams; included in `packets`.
     pub repeated: u64,
 }
 
 impl Totals {
-    /// What was added since an earlier reading.
+    /// Returns the increase since an earlier reading.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {
             bytes: self.bytes.saturating_sub(earlier.bytes),
             packets: self.packets.saturating_sub(earlier.packets),
             calls: self.calls.saturating_sub(earlier.calls),
-            // A late datagram is missed first and found later: the count may fall.
+            // A late datagram counts as missing first and arrives later: the count may fall.
             missing: self.missing.saturating_sub(earlier.missing),
             repeated: self.repeated.saturating_sub(earlier.repeated),
         }
     }
 }
 
-/// What a peer's numbers say is missing has no bound.
+/// Saturates: the missing count is derived from a peer's sequence numbers and has no bound.
 impl std::ops::AddAssign for Totals {
     fn add_assign(&mut self, other: Self) {
         self.bytes = self.bytes.saturating_add(other.bytes);
@@ -60,7 +60,7 @@ impl std::ops::AddAssign for Totals {
 }
 
 impl Meter {
-    /// Publishes the writer's own totals.
+    /// Publishes the writer's totals.
     #[inline]
     pub fn publish(&self, totals: &Totals) {
         self.bytes.store(totals.bytes, Relaxed);
@@ -70,7 +70,7 @@ impl Meter {
         self.repeated.store(totals.repeated, Relaxed);
     }
 
-    /// Reads it from another thread.
+    /// Reads the counters from another thread.
     #[must_use]
     pub fn read(&self) -> Totals {
         Totals {

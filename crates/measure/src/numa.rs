@@ -1,13 +1,13 @@
-//! Whether ports, the memory of frames and threads sit on one NUMA node.
+//! NUMA placement of ports, frame memory and threads.
 
 use linerate_host::snapshot::{self, NumaNodes};
 use linerate_metric::record::Doubt;
 use linerate_port::{Capabilities, Memory};
 
-/// What takes part in a run, with its node.
+/// Resource of a run, with its NUMA node.
 type Seat = (String, u32);
 
-/// Where ports and the memory of their frames lie: asked once, when they are open.
+/// NUMA nodes of ports and frame memory, read once when the ports are open.
 #[derive(Clone, Debug)]
 pub(crate) struct Seats {
     seats: Vec<Seat>,
@@ -15,9 +15,9 @@ pub(crate) struct Seats {
 }
 
 impl Seats {
-    /// Those of these ports.
+    /// Reads the nodes of these ports and of the frame memory.
     pub(crate) fn of<'a>(ports: impl Iterator<Item = &'a Capabilities>, memory: &Memory) -> Self {
-        // A virtual interface lies nowhere: only what hangs on a bus has a node.
+        // Virtual interfaces have no node: only devices on a bus have one.
         let ports = ports.filter_map(|port| {
             let interface = snapshot::interface(port.interface.as_ref()?.name())?;
             Some((port.name.clone(), interface.numa_node?))
@@ -29,14 +29,14 @@ impl Seats {
         }
     }
 
-    /// The doubt of a run with threads on these processors.
+    /// Warns when a run with threads on these CPUs spans several nodes.
     pub(crate) fn doubt(&self, cpus: &[u32]) -> Option<Doubt> {
         let mut cpus = cpus.to_vec();
         cpus.sort_unstable();
         cpus.dedup();
         let cpus = cpus
             .iter()
-            .filter_map(|&cpu| Some((format!("processor {cpu}"), self.nodes.of_cpu(cpu)?)));
+            .filter_map(|&cpu| Some((format!("CPU {cpu}"), self.nodes.of_cpu(cpu)?)));
         let seats: Vec<Seat> = self.seats.iter().cloned().chain(cpus).collect();
         let wanted = seats.first()?.1;
         if seats.iter().all(|seat| seat.1 == wanted) {
@@ -49,8 +49,8 @@ impl Seats {
         Some(Doubt::new(
             "numa-nodes",
             format!(
-                "what takes part sits on several NUMA nodes ({}): frames cross between them; run all of it on one: \
-                 numactl --cpunodebind={wanted} --membind={wanted} linerate ..., with processors of that node",
+                "the run uses several NUMA nodes ({}), and frames cross between them: use one node with \
+                 numactl --cpunodebind={wanted} --membind={wanted} linerate ..., and CPUs of that node",
                 seats.join(", ")
             ),
         ))
@@ -63,7 +63,7 @@ mod tests {
     use linerate_host::snapshot::Files;
     use std::fs;
 
-    /// Processors 0 and 1 on node 0, 2 and 3 on node 1.
+    /// CPUs 0 and 1 on node 0, 2 and 3 on node 1.
     fn two() -> NumaNodes {
         let folder = tempfile::tempdir().unwrap();
         for (node, cpus) in [(0, "0-1"), (1, "2-3")] {
@@ -90,14 +90,14 @@ mod tests {
         for (port, memory, cpus, wanted) in [
             (Some(0), Some(1), &[1][..], "the memory of frames on node 1"),
             (Some(1), Some(0), &[0], "--cpunodebind=1"),
-            (None, Some(0), &[1, 2, 2], "processor 2 on node 1"),
+            (None, Some(0), &[1, 2, 2], "CPU 2 on node 1"),
         ] {
             let why = why(port, memory, cpus).unwrap();
             assert!(why.contains(wanted), "{wanted}: {why}");
         }
         assert_eq!(why(Some(0), Some(0), &[0, 1]), None);
         assert_eq!(why(Some(1), Some(1), &[2]), None);
-        // What nobody tells is on no other node.
+        // An unknown node is no other node.
         assert_eq!(why(None, None, &[7]), None);
         assert_eq!(why(Some(1), None, &[]), None);
     }
