@@ -1,4 +1,4 @@
-//! What one end found, as figures: made once, when its threads have ended.
+//! Results of one end: figures that are built once its threads have ended.
 
 use std::collections::BTreeMap;
 
@@ -24,64 +24,59 @@ use crate::pattern;
 use crate::threads::Threads;
 use crate::transport::calls::CallTally;
 
-/// Stolen processor time from which a figure is doubtful: the third digit moves.
+/// Fraction of stolen CPU time from which figures are doubtful: it changes the third digit.
 const STEAL_SHARE: f64 = 0.01;
 
-/// Share of its core below which a thread that never sleeps was held up by others.
+/// Fraction of its CPU below which a spinning thread was preempted by others.
 const OWN_CORE_SHARE: f64 = 0.95;
 
-/// Everything that figures are made from.
+/// Builder of one end's results: everything that its figures are made from.
 pub struct Account<'a> {
-    /// Which end.
     pub role: Role,
-    /// What was run.
     pub plan: &'a Plan,
-    /// This host.
     pub host: &'a Host,
-    /// The flows as the coordinator saw them.
     pub flows: &'a [FlowHandle],
-    /// What they came to.
     pub finished: &'a [FlowOutcome],
-    /// Counters when counting began, by flow.
+    /// Counters by flow at the start of counting.
     pub base: &'a BTreeMap<u32, Reading>,
-    /// When payload could move.
+    /// Start of payload.
     pub start_ns: Nanos,
-    /// When counting began.
+    /// Start of counting, after the omitted time.
     pub counted_from_ns: Nanos,
-    /// Until when a sink counts at least.
+    /// Time until which a receiver counts at least.
     pub window_end_ns: Option<Nanos>,
-    /// How many threads moved payload.
+    /// Number of threads that moved payload.
     pub threads: usize,
-    /// What each of them cost.
+    /// Cost of each thread.
     pub costs: &'a Threads,
-    /// What the flows took in memory.
+    /// Memory of the flows.
     pub memory: Option<MemoryCost>,
-    /// Where the machine's time went meanwhile.
+    /// CPU time of the machine during the run.
     pub machine: Option<MachineTime>,
-    /// The same of each processor.
+    /// CPU time of each CPU during the run.
     pub processors: Vec<ProcessorTime>,
-    /// When the last of them ended.
+    /// End time of the last thread.
     pub threads_ended_ns: Nanos,
-    /// What they cost.
+    /// CPU time and context switches of all threads.
     pub usage: ThreadUsage,
-    /// How long their system calls took, where they were recorded.
+    /// Durations of their system calls, where they were recorded.
     pub calls: Option<&'a CallTally>,
-    /// The machine's clock ticks at the start, where this end watches over it.
+    /// Steal ticks at the start, where this end measures them.
     pub ticks: Option<&'a Ticks>,
-    /// Whether somebody ended the run early.
+    /// Stopped early by a user.
     pub interrupted: bool,
-    /// What is known to speak against the figures.
+    /// Warnings so far.
     pub doubts: Vec<Doubt>,
-    /// What this host counted where packets can be lost.
+    /// Loss counters of this host.
     pub counters: Vec<PlaceCounter>,
 }
 
-/// Longest time that finding out what a wake-up costs may take, while the other end waits for what
-/// this one found.
+/// Longest measurement of the wake-up time in nanoseconds: the other end waits for the results
+/// meanwhile.
 const WAKE_UP_LIMIT_NS: u64 = 30_000_000;
 
 impl Account<'_> {
-    /// What this end tells the other one and puts into the record.
+    /// Builds the results for the other end and for the record.
     #[must_use]
     pub fn outcome(self) -> Outcome {
         let ended = self.finished.iter().map(|flow| self.ended_ns(flow)).max();
@@ -116,7 +111,8 @@ impl Account<'_> {
             host: self.host(),
             cpu: Some(self.cpu()),
             memory: self.memory,
-            // Both ends together know where ([`crate::loss`]); earlier versions expect the field.
+            // Losses need the counters of both ends ([`crate::loss`]); earlier versions expect the
+            // field.
             losses: Vec::new(),
             streams,
             histograms: self.histograms(),
@@ -131,7 +127,7 @@ impl Account<'_> {
         }
     }
 
-    /// This host, with what is only known when the run is over.
+    /// Returns the facts of this host, with those that are known only after the run.
     fn host(&self) -> Host {
         let mut host = self.host.clone();
         let cpus = linerate_host::sys::cpu::usable().unwrap_or_default();
@@ -141,7 +137,8 @@ impl Account<'_> {
             Role::Client => wait.near,
             Role::Server => wait.far,
         });
-        // A thread that spins is never woken; and of two ends on one machine one asks it.
+        // A spinning thread is never woken. Of two ends on one machine, one measures the wake-up
+        // time.
         if wait != Some(Wait::Spin) && !self.interrupted && self.ticks.is_some() {
             host.wake_up_ns = linerate_host::wake_up::round_trip(WAKE_UP_LIMIT_NS);
         }
@@ -170,7 +167,7 @@ impl Account<'_> {
         histograms
     }
 
-    /// The first answers above the limit, all flows together.
+    /// Returns the first responses above the limit, over all flows.
     fn slow(&self) -> Vec<SlowAnswer> {
         let mut slow: Vec<SlowAnswer> = (self.finished.iter())
             .filter_map(|flow| flow.asking.as_ref()?.slow.as_ref())
@@ -181,12 +178,12 @@ impl Account<'_> {
         slow
     }
 
-    /// When a flow's counted time ends: for a sink not before the run does, so that a path that
-    /// went dead counts as slow and not as short.
+    /// Returns the end of a flow's counted time: for a receiver not before the end of the run, so
+    /// that a dead path counts as slow and not as short.
     fn ended_ns(&self, flow: &FlowOutcome) -> Nanos {
         match (flow.part, self.plan.kind, self.window_end_ns) {
             (Part::Sink, Kind::Throughput, Some(window)) => {
-                // An amount that has arrived whole was over with its last payload.
+                // A complete amount ends with its last payload.
                 let whole = self.plan.duration_ns.is_none() && !self.interrupted;
                 let complete = whole && self.lost(flow, Totals::default()).unwrap_or(0) == 0;
                 if complete {
@@ -208,7 +205,7 @@ impl Account<'_> {
         (!broken.is_empty()).then(|| Doubt::new("stream-broken", broken.join("; ")))
     }
 
-    /// Says so when connections had to wait for a local port.
+    /// Warns when connections had to wait for a local port.
     fn without_ports(&self) -> Option<Doubt> {
         let asking = self.finished.iter().filter_map(|flow| flow.asking.as_ref());
         let waited: u64 = asking.map(|asking| asking.ports_waited).sum();
@@ -216,15 +213,14 @@ impl Account<'_> {
             Doubt::new(
                 "ports-exhausted",
                 format!(
-                    "no local port was free for a new connection {waited} times, and it was tried \
-                     again a millisecond later: others hold them, see `ss -tan state time-wait` and \
-                     net.ipv4.ip_local_port_range"
+                    "no local port was free for a new connection {waited} times, with a retry after \
+                     1 ms: see `ss -tan state time-wait` and net.ipv4.ip_local_port_range"
                 ),
             )
         })
     }
 
-    /// Says so when connections were refused or broken off.
+    /// Warns when connections were rejected or broken.
     fn broken_connections(&self) -> Option<Doubt> {
         let asking = self.finished.iter().filter_map(|flow| flow.asking.as_ref());
         let count: u64 = asking.map(|asking| asking.broken).sum();
@@ -232,15 +228,15 @@ impl Account<'_> {
             Doubt::new(
                 "connections-broken",
                 format!(
-                    "{count} connections were refused or broken off, and their round trips count as lost: a \
-                     full queue of connections, a tracker of connections or a filter does that, see \
+                    "{count} connections were rejected or reset, and their round trips count as lost: \
+                     causes are a full listen queue, connection tracking or a filter, see \
                      `nstat -az TcpExtListenOverflows TcpEstabResets`"
                 ),
             )
         })
     }
 
-    /// Says so when the kernel had no way to the far end for a while.
+    /// Warns when the kernel had no route for a while.
     fn unroutable(&self) -> Option<Doubt> {
         let facts = self
             .finished
@@ -251,14 +247,14 @@ impl Account<'_> {
             Doubt::new(
                 "no-route",
                 format!(
-                    "{count} sends found no way to the far end and were tried again: a link or a route was \
+                    "{count} sends had no route and were repeated: a link or a route was \
                      down, see `ip route get` and `ip -s link`"
                 ),
             )
         })
     }
 
-    /// Says so when times from the due time are lower bounds.
+    /// Warns when intended round-trip times are lower bounds.
     fn unanswered(&self) -> Option<Doubt> {
         let asking = self.finished.iter().filter_map(|flow| flow.asking.as_ref());
         let count: u64 = asking.map(|asking| asking.unanswered).sum();
@@ -266,14 +262,14 @@ impl Account<'_> {
             Doubt::new(
                 "unanswered-at-end",
                 format!(
-                    "{count} questions were due and had no answer at the end: from the due time each \
-                     counts with its age then, and would have taken longer"
+                    "{count} scheduled requests had no response at the end: each counts with its age \
+                     since the scheduled send, a lower bound of its time"
                 ),
             )
         })
     }
 
-    /// Says so when answers did not carry the times of the device, or such that cannot be.
+    /// Warns when responses carry no device times, or impossible ones.
     fn device(&self) -> Option<Doubt> {
         let asking = self.finished.iter().filter_map(|flow| flow.asking.as_ref());
         let (mut read, mut without, mut impossible) = (0, 0, 0);
@@ -290,9 +286,9 @@ impl Account<'_> {
             return Some(Doubt::new(
                 "device-stamps-impossible",
                 format!(
-                    "{impossible} of {all} answers were longer inside the device than the round trip \
-                     took, as --device-stamps {stamps} reads them: compare its offset, width, order and \
-                     hz with what the device writes"
+                    "{impossible} of {all} responses have a device time above the round-trip time, \
+                     read with --device-stamps {stamps}: compare its offset, width, order and hz \
+                     with what the device writes"
                 ),
             ));
         }
@@ -300,8 +296,8 @@ impl Account<'_> {
             Doubt::new(
                 "device-stamps-missing",
                 format!(
-                    "{without} of {all} answers carry no times at bytes {} to {}: the device writes \
-                     none there",
+                    "{without} of {all} responses carry no device times at bytes {} to {}: the device \
+                     writes none there",
                     stamps.range().start,
                     stamps.range().end - 1
                 ),
@@ -309,54 +305,54 @@ impl Account<'_> {
         })
     }
 
-    /// Says so when answers look like those of a device that writes its times into them, and nobody reads them.
+    /// Warns when responses seem to carry device times that are not read.
     fn unread_stamps(&self) -> Option<Doubt> {
         let asking = || self.finished.iter().filter_map(|flow| flow.asking.as_ref());
         let stamped: u64 = asking().map(|asking| asking.stamped).sum();
         let wrong = asking().map(|asking| asking.wrong_content + asking.wrong_length);
         let is_echo = self.plan.dialect.as_deref() == Some("echo");
-        // A path that spoils some of them is another matter.
+        // A path that corrupts some responses is another cause.
         (is_echo && stamped > 0 && stamped == wrong.sum::<u64>()).then(|| {
             Doubt::new(
                 "device-stamps-unread",
                 format!(
-                    "{stamped} answers differ from their questions in bytes 16 to 31 alone, as those of a \
-                     device that writes its times there (`linerate target-code --stamps`): \
+                    "{stamped} responses differ from their requests only in bytes 16 to 31, where a \
+                     device may write its times (`linerate target-code --stamps`): \
                      --device-stamps 16 reads them"
                 ),
             )
         })
     }
 
-    /// Says so when the hypervisor gave processor time of this machine to others.
+    /// Warns when the hypervisor gave CPU time of this machine to other guests.
     fn stolen(&self) -> Option<Doubt> {
         let share = Ticks::now()?.stolen_since(self.ticks?)?;
         (share >= STEAL_SHARE).then(|| {
             Doubt::new(
                 "steal",
                 format!(
-                    "the hypervisor gave {} of this machine's processor time to others meanwhile",
+                    "the hypervisor gave {} of this machine's CPU time to other guests (steal time)",
                     format_share(share)
                 ),
             )
         })
     }
 
-    /// Says so when threads that never sleep did not have their cores to themselves.
+    /// Warns when spinning threads did not have their CPUs to themselves.
     fn crowded(&self) -> Option<Doubt> {
         let wait = self.plan.wait.as_ref()?;
         let (name, wait) = match self.role {
             Role::Client => ("client", wait.near),
             Role::Server => ("server", wait.far),
         };
-        // Of a throughput run, sources may sleep all the same.
+        // The senders of a throughput run may sleep.
         let all_spin = self.plan.kind == Kind::Latency
             || self.finished.iter().all(|flow| flow.part == Part::Sink);
         if !all_spin || wait != Wait::Spin || self.threads == 0 {
             return None;
         }
         let share = self.cpu().share / self.threads as f64;
-        // What a thread gives up by itself nobody took.
+        // CPU time that a thread yields is not taken by others.
         let own = OWN_CORE_SHARE
             - if self.plan.round_trip.rt_yield {
                 0.1
@@ -367,14 +363,14 @@ impl Account<'_> {
             Doubt::new(
                 "crowded-cores",
                 format!(
-                    "the {name}'s spinning threads had {} of a core each: something else ran there",
+                    "the {name}'s spinning threads had {} of a CPU each: other threads ran there",
                     format_share(share)
                 ),
             )
         })
     }
 
-    /// Says so when the kernel turned out not to cut datagrams on this path.
+    /// Warns when the kernel does not segment datagrams on this path.
     fn not_cut(&self) -> Option<Doubt> {
         let asked = self.plan.udp_offload.gso == Some(true);
         let several = LARGEST_DATAGRAM_BYTES / self.plan.payload_bytes.max(1) > 1;
@@ -385,12 +381,12 @@ impl Account<'_> {
         (asked && several && refused).then(|| {
             Doubt::new(
                 "offload-refused",
-                "the interface does not take UDP GSO: one datagram a call left",
+                "the interface does not support UDP GSO: each call sent one datagram",
             )
         })
     }
 
-    /// Says so when busy polling had no queue to look into.
+    /// Warns when busy polling had no receive queue.
     fn nothing_to_poll(&self) -> Option<Doubt> {
         let wait = self.plan.wait.as_ref()?;
         let (name, wait) = match self.role {
@@ -403,20 +399,20 @@ impl Account<'_> {
             Doubt::new(
                 "nothing-to-poll",
                 format!(
-                    "the {name}'s interface names no receive queue to its sockets, as loopback and \
-                     plain veth do not: busy polling was blocking"
+                    "the {name}'s interface gives its sockets no NAPI id (as with loopback and \
+                     plain veth): busy polling was blocking"
                 ),
             )
         })
     }
 
-    /// Says so when content did not arrive as it was sent.
+    /// Warns when content differs from what was sent.
     fn differs(&self) -> Option<Doubt> {
         let bytes: u64 = (self.finished.iter())
             .filter(|flow| flow.first_mismatch.is_some())
             .map(|flow| flow.mismatched)
             .sum();
-        // The flow with the lowest number, which is the first that was opened.
+        // The flow with the lowest number is the first that was opened.
         let first = (self.finished.iter())
             .filter_map(|flow| Some((flow.id, flow.first_mismatch.as_ref()?)))
             .min_by_key(|(id, _)| *id);
@@ -426,20 +422,20 @@ impl Account<'_> {
             None => format!("offset {}", mismatch.offset),
         };
         let found = match mismatch.found.as_str() {
-            "" => "nothing more",
+            "" => "no more bytes",
             found => found,
         };
         Some(Doubt::new(
             "content-mismatch",
             format!(
-                "{bytes} B did not arrive as they were sent; first in stream {id}, {place}: \
+                "{bytes} B differ from what was sent; first in stream {id}, {place}: \
                  expected {}, found {found}",
                 mismatch.expected
             ),
         ))
     }
 
-    /// Says so when sends that were to do without a copy did not.
+    /// Warns when zero-copy sends were copied.
     fn copied_after_all(&self) -> Option<Doubt> {
         let facts = self.finished.iter().filter_map(|flow| flow.facts.zero_copy);
         let (sends, copied) = facts.fold((0, 0), |(sends, copied), facts| {
@@ -449,7 +445,7 @@ impl Account<'_> {
             Doubt::new(
                 "copied-after-all",
                 format!(
-                    "the kernel copied {} of the {sends} sends with MSG_ZEROCOPY after all, as it \
+                    "the kernel copied {} of the {sends} sends with MSG_ZEROCOPY, as it \
                      does on loopback and veth",
                     format_share(copied as f64 / sends.max(1) as f64)
                 ),
@@ -457,7 +453,7 @@ impl Account<'_> {
         })
     }
 
-    /// What verifying costs on this processor, now that nothing moves any more.
+    /// Measures the cost of verification on this CPU, while no payload moves.
     fn verification(&self) -> Option<Verification> {
         let does = |part| self.finished.iter().any(|flow| flow.part == part);
         (self.plan.verify).then(|| pattern::cost(self.role, does(Part::Source), does(Part::Sink)))
@@ -481,7 +477,7 @@ impl Account<'_> {
         })
     }
 
-    /// What this end knows of one flow.
+    /// Returns this end's figures of one flow.
     fn stream(&self, flow: &FlowOutcome) -> Stream {
         let plan = self.plan;
         let base = self.base.get(&flow.id).copied().unwrap_or_default();
@@ -501,7 +497,7 @@ impl Account<'_> {
         match (plan.kind, flow.part) {
             (Kind::Throughput, Part::Source) => {
                 summary.bytes_sent = Some(totals.bytes);
-                // Those that the socket had no room for have a number, and are among the lost.
+                // Datagrams rejected by a full socket buffer have a number, and count as lost.
                 summary.packets_sent = is_udp.then_some(totals.packets + totals.missing);
                 summary.offered_bps = per_second(totals.bytes * 8);
                 summary.rate_error =
@@ -558,7 +554,7 @@ impl Account<'_> {
         }
     }
 
-    /// What an asking end found beside its round-trip times.
+    /// Adds the results of a requesting end other than its round-trip times.
     fn asked(&self, flow: &FlowOutcome, summary: &mut Summary) {
         if let Some(numbers) = &flow.sequence {
             summary.out_of_order = Some(numbers.out_of_order());
@@ -572,7 +568,7 @@ impl Account<'_> {
         summary.unsent = asking.unsent;
     }
 
-    /// Different datagrams that a sink has received.
+    /// Returns the number of distinct datagrams that a receiver got.
     fn unique(flow: &FlowOutcome) -> u64 {
         match &flow.sequence {
             Some(sequence) => sequence.unique(),
@@ -580,22 +576,22 @@ impl Account<'_> {
         }
     }
 
-    /// Datagrams of a flow that did not arrive at its sink since `base`; `None` when nobody can
-    /// tell.
+    /// Returns the datagrams of a flow that did not arrive since `base`; `None` when this is
+    /// unknown.
     fn lost(&self, flow: &FlowOutcome, base: Totals) -> Option<u64> {
         let handle = flow_of(self.flows, flow.id)?;
         let lost = match (handle.shared.expected(), &flow.sequence) {
-            // Without numbers nobody knows what of the loss fell into the omitted time.
+            // Without sequence numbers, losses in the omitted time cannot be separated.
             (Some(_), None) if self.plan.omit_ns > 0 => return None,
             (Some(expected), _) => expected.saturating_sub(Self::unique(flow)),
-            // The sender could not say what it sent: gaps are all there is to see.
+            // Without the sender's total, only gaps are visible.
             (None, Some(sequence)) => sequence.missing(),
             (None, None) => return None,
         };
         Some(lost.saturating_sub(base.missing))
     }
 
-    /// What the numbers on datagrams and the sender's total tell together.
+    /// Adds the figures of sequence numbers and the sender's total.
     fn account(&self, flow: &FlowOutcome, base: Totals, summary: &mut Summary) {
         if let Some(sequence) = &flow.sequence {
             summary.out_of_order = Some(sequence.out_of_order());

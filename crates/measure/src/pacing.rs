@@ -1,42 +1,43 @@
-//! When the next payload may leave, so that the offered load is what was asked for.
+//! Pacer: computes departure times so that the offered load matches the intended load.
 //!
-//! Decides without a clock: time and bytes go in, the time of the next departure comes out. How late
-//! departures were comes from the same readings.
+//! Decides without a clock: time and bytes are inputs, the next departure time is the output. The
+//! lateness of departures comes from the same readings.
 
 use linerate_host::sys::clock::Nanos;
 use linerate_metric::histogram::Histogram;
 
-/// Lateness that is caught up with a burst where nobody says another; what is older is given up, so that a
-/// stall of the sender is not followed by a flood.
+/// Default lateness that is caught up with a burst. Older payload is dropped from the schedule, so
+/// that a stall of the sender is not followed by a flood.
 const CATCH_UP_NS: Nanos = 100_000_000;
 
 /// Spreads payload evenly over time at a fixed rate, in bursts.
 #[derive(Clone, Debug)]
 pub struct Pacer {
-    /// `None`: as fast as it goes.
+    /// `None`: unlimited.
     rate_bps: Option<u64>,
     next_ns: Nanos,
-    /// Remainder of the division that made `next_ns`, so that no bit is lost over hours.
+    /// Remainder of the division for `next_ns`, so that rounding errors do not add up.
     remainder: u64,
-    /// Bytes that leave at once, and what is left of the burst that is leaving.
+    /// Size of a burst, and the unsent rest of the current one.
     burst_bytes: u64,
     left_bytes: u64,
-    /// How long before its time payload is handed over, where the kernel holds it back.
+    /// Time by which payload is handed over before its departure, where the kernel delays it.
     lead_ns: Nanos,
     /// Lateness that is caught up.
     catch_up_ns: Nanos,
-    /// How late bursts began.
+    /// Lateness of burst starts.
     lateness: Option<Histogram>,
-    /// Where what is late leaves at no more than twice the rate: from when on the next payload may.
+    /// With smooth catch-up (at most twice the rate): earliest time of the next payload.
     gentle_ns: Option<Nanos>,
 }
 
-/// What may leave at once while a delay is caught up gently, as the time that it takes at twice the rate: a
-/// poll of a busy loop is shorter.
+/// Payload that may leave in one burst during smooth catch-up, as its time at twice the rate;
+/// longer than one poll of a busy loop.
 const AT_ONCE_NS: Nanos = 100_000;
 
 impl Pacer {
-    /// A pacer of `rate_bps` payload bits per second whose first departure is due at `start_ns`.
+    /// Creates a pacer of `rate_bps` payload bits per second with its first departure at
+    /// `start_ns`.
     #[must_use]
     pub fn new(rate_bps: Option<u64>, start_ns: Nanos) -> Self {
         let rate_bps = rate_bps.filter(|&rate| rate > 0);
@@ -53,8 +54,8 @@ impl Pacer {
         }
     }
 
-    /// Lets what is late leave at no more than twice the rate, and not all at once: a burst that nobody asked
-    /// for would be the sender's doing and look like the path's.
+    /// Limits late payload to twice the rate, so that the sender adds no bursts of its own that
+    /// look like the path's.
     #[must_use]
     pub fn catching_up_gently(self) -> Self {
         Self {
@@ -63,7 +64,7 @@ impl Pacer {
         }
     }
 
-    /// Lets so many bytes leave at once.
+    /// Sets the burst size in bytes.
     #[must_use]
     pub fn in_bursts_of(self, burst_bytes: u64) -> Self {
         Self {
@@ -72,13 +73,13 @@ impl Pacer {
         }
     }
 
-    /// Hands payload over so long before its time.
+    /// Sets the time by which payload is handed over before its departure.
     #[must_use]
     pub fn ahead_by(self, lead_ns: Nanos) -> Self {
         Self { lead_ns, ..self }
     }
 
-    /// Catches so much lateness up where what is older is given up.
+    /// Sets the lateness that is caught up; older payload is dropped.
     #[must_use]
     pub fn catching_up(self, catch_up_ns: Nanos) -> Self {
         Self {
@@ -87,8 +88,8 @@ impl Pacer {
         }
     }
 
-    /// The same where the first payload, of so many bytes, is due once its own time has passed: what has left
-    /// is never more than the rate gives.
+    /// Delays the first payload, of this size, by its own transmission time, so that the sent
+    /// amount never exceeds the rate.
     #[must_use]
     pub fn behind(mut self, bytes: u64) -> Self {
         if let Some(rate) = self.rate_bps {
@@ -97,19 +98,19 @@ impl Pacer {
         self
     }
 
-    /// Makes the first payload due at `start_ns`.
+    /// Sets the departure time of the first payload.
     pub fn due_from(&mut self, start_ns: Nanos) {
         self.next_ns = start_ns;
     }
 
-    /// Whether there is a rate to keep.
+    /// Returns whether a rate is set.
     #[inline]
     #[must_use]
     pub fn is_paced(&self) -> bool {
         self.rate_bps.is_some()
     }
 
-    /// The time until which nothing may leave; `None` when something may leave now.
+    /// Returns the time until which no payload may leave; `None` when some may leave now.
     #[inline]
     #[must_use]
     pub fn wait_until(&self, now_ns: Nanos) -> Option<Nanos> {
@@ -118,8 +119,8 @@ impl Pacer {
         (self.rate_bps.is_some() && self.left_bytes == 0 && now_ns < due).then_some(due)
     }
 
-    /// Whether the next payload may leave now, if it was due by `until`, which may be earlier: at the end of a
-    /// run only what was due before leaves.
+    /// Returns whether the next payload may leave now, if it was scheduled by `until_ns`. At the
+    /// end of a run, only payload scheduled before the end leaves.
     #[inline]
     #[must_use]
     pub fn may_leave(&self, now_ns: Nanos, until_ns: Nanos) -> bool {
@@ -129,14 +130,15 @@ impl Pacer {
                 && self.gentle_ns.is_none_or(|free| free <= now_ns)
     }
 
-    /// When the next payload is due.
+    /// Returns the departure time of the next payload.
     #[inline]
     #[must_use]
     pub fn due_ns(&self) -> Nanos {
         self.next_ns
     }
 
-    /// How much of a burst may leave now, at least `payload` bytes; only of use where there is a rate.
+    /// Returns the part of a burst that may leave now, at least `payload` bytes; meaningful only
+    /// with a rate.
     #[inline]
     #[must_use]
     pub fn allowance(&self, payload: u64) -> u64 {
@@ -147,8 +149,8 @@ impl Pacer {
         left.max(payload)
     }
 
-    /// Gives up what should have left more than a moment ago; returns how many payloads of `bytes`
-    /// that were. Time that is no whole payload stays.
+    /// Drops overdue payload from the schedule; returns the number of payloads of `bytes`.
+    /// Fractions of a payload stay scheduled.
     #[inline]
     pub fn give_up(&mut self, now_ns: Nanos, bytes: u64) -> u64 {
         let oldest = now_ns.saturating_sub(self.catch_up_ns);
@@ -164,14 +166,14 @@ impl Pacer {
         }
     }
 
-    /// Lets go of everything that is due and has not left: the schedule goes on from now.
+    /// Drops all overdue payload: the schedule continues from now.
     pub fn restart(&mut self, now_ns: Nanos) {
         if self.rate_bps.is_some() {
             self.next_ns = self.next_ns.max(now_ns);
         }
     }
 
-    /// Payloads of `bytes` that are due and have not left; none where there is no rate.
+    /// Returns the number of overdue payloads of `bytes`; 0 without a rate.
     #[must_use]
     pub fn owed(&self, now_ns: Nanos, bytes: u64) -> u64 {
         let Some(rate) = self.rate_bps else { return 0 };
@@ -180,7 +182,7 @@ impl Pacer {
         u64::try_from(late * u128::from(rate) / each).unwrap_or(u64::MAX)
     }
 
-    /// Notes that `bytes` left at `now_ns`.
+    /// Records that `bytes` left at `now_ns`.
     #[inline]
     pub fn left(&mut self, bytes: u64, now_ns: Nanos) {
         let Some(rate) = self.rate_bps else { return };
@@ -208,7 +210,7 @@ impl Pacer {
         self.remainder = (scaled % u128::from(rate)) as u64;
     }
 
-    /// How late bursts began; `None` without a rate.
+    /// Returns the lateness of burst starts; `None` without a rate.
     #[must_use]
     pub fn into_lateness(self) -> Option<Histogram> {
         self.lateness
@@ -231,7 +233,8 @@ mod tests {
 
     #[test]
     fn a_stall_is_not_followed_by_a_flood() {
-        // 8 Mb/s in 1000-byte payloads: one a millisecond. Of a second asleep, a tenth is caught up.
+        // 8 Mb/s in 1000-byte payloads: one a millisecond. After 1 s of sleep, 100 ms are caught
+        // up.
         let mut pacer = Pacer::new(Some(8_000_000), 0);
         pacer.left(1000, 0);
         let late = 1_000_000_000;
@@ -243,7 +246,7 @@ mod tests {
             pacer.left(1000, late);
             sent += 1;
         }
-        assert_eq!(sent, 101, "100 ms of them, and the one that is due now");
+        assert_eq!(sent, 101, "100 ms of them, and the current one");
         assert_eq!(pacer.give_up(late, 1000), 0);
     }
 
@@ -260,8 +263,8 @@ mod tests {
         assert_eq!(pacer.due_ns(), 51_500_000, "what is not due stays");
     }
 
-    /// A payload a millisecond, and a stall of 20 ms: what was due meanwhile leaves at twice the rate, and after
-    /// as much time again the schedule is kept.
+    /// A payload per millisecond, and a stall of 20 ms: overdue payload leaves at twice the rate,
+    /// and after another 20 ms the schedule is kept again.
     #[test]
     fn a_gentle_sender_catches_up_at_twice_the_rate() {
         let mut pacer = Pacer::new(Some(8_000_000), 0).catching_up_gently();
@@ -275,11 +278,11 @@ mod tests {
             }
             now += 10_000;
         }
-        assert_eq!(sent.len(), 60, "nothing is given up");
+        assert_eq!(sent.len(), 60, "no payload is dropped");
         let least = sent.windows(2).map(|two| two[1] - two[0]).min();
         assert!(least >= Some(390_000), "{least:?}");
         assert_eq!(sent.last(), Some(&59_000_000), "on time again");
-        // What was due before an end leaves after it as well, and no more.
+        // Payload scheduled before an end leaves after it too, and no more.
         let mut late = Pacer::new(Some(8_000_000), 0).catching_up_gently();
         let mut left = Vec::new();
         for now in (0..20_000_000)
@@ -296,7 +299,7 @@ mod tests {
             left.last()
                 .is_some_and(|&last| (9_000_000..12_000_000).contains(&last))
         );
-        // Faster than a loop looks: what one poll has due leaves with it.
+        // A rate faster than the loop: all payload of one poll leaves together.
         let mut fast = Pacer::new(Some(8_000_000_000), 0).catching_up_gently();
         let mut at_once = 0;
         while fast.wait_until(50_000).is_none() {

@@ -1,11 +1,11 @@
-//! The content of verified payload: cheap to make and to compare, different for every flow, and
-//! different at every position.
+//! Content of verified payload: cheap to write and to compare, different for every flow and at
+//! every position.
 //!
-//! The word at position 8i of a stream is `key + i * STEP` (wrapping, little-endian), where the key
-//! comes from the flow's token, which both ends know. Words do not repeat within 2^64 of them, so
-//! bytes that were changed, shifted, swapped, repeated or left out are told. Datagrams have a key of
-//! their own, of the flow's, their number and their time, so that their header is checked too. It is
-//! no protection against somebody who wants to deceive.
+//! The word at byte 8i of a stream is `key + i * STEP` (wrapping, little-endian). The key is
+//! derived from the flow's token, which both ends have. Words do not repeat within 2^64 of them, so
+//! changed, shifted, swapped, repeated and missing bytes are detected. Each datagram has its own
+//! key, derived from the flow's key, its number and its time, so that its header is verified too.
+//! The pattern is no protection against forgery.
 
 use std::hint::black_box;
 
@@ -14,36 +14,34 @@ use linerate_host::sys::clock;
 use linerate_metric::facts::Role;
 use linerate_metric::record::{Mismatch, Verification};
 
-/// What each word differs from the one before: 2^64 over the golden ratio, whose multiples are spread
-/// evenly.
+/// Difference of consecutive words: 2^64 over the golden ratio, whose multiples are spread evenly.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Bytes of a word.
 const WORD: usize = 8;
 
-/// Words that are compared before the result is looked at: 4 KiB.
+/// Words compared between two checks of the result: 4 KiB.
 const BLOCK: usize = 512;
 
-/// Bytes that are shown of a difference.
+/// Bytes of a mismatch that are reported.
 const SHOWN: usize = 16;
 
-/// The content of one flow, or of one datagram.
+/// Content of one flow, or of one datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pattern {
     key: u64,
 }
 
-/// Where payload differs.
+/// Mismatch between payload and pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The first byte that does, counted from the start of what was compared.
+    /// Offset of the first wrong byte in the compared slice.
     pub at: usize,
-    /// How many do.
+    /// Number of wrong bytes.
     pub bytes: u64,
 }
 
 impl Pattern {
-    /// The content of the flow that opened with this token.
+    /// Returns the content of the flow with this token.
     #[must_use]
     pub fn of(token: Token) -> Self {
         let mut key = 0;
@@ -55,11 +53,11 @@ impl Pattern {
         Self { key }
     }
 
-    /// The content of a datagram of this flow, behind its header.
+    /// Returns the content of a datagram of this flow, after its header.
     #[inline]
     #[must_use]
     pub fn datagram(self, sequence: u64, sent_ns: u64) -> Self {
-        // Odd factors: no two numbers, and no two times, give one key.
+        // Odd factors: distinct numbers, and distinct times, give distinct keys.
         const OF_SEQUENCE: u64 = 0xc2b2_ae3d_27d4_eb4f;
         const OF_TIME: u64 = 0x1656_67b1_9e37_79f9;
         Self {
@@ -75,14 +73,14 @@ impl Pattern {
         self.key.wrapping_add(number.wrapping_mul(STEP))
     }
 
-    /// The byte at an offset.
+    /// Returns the byte at an offset.
     #[inline]
     #[must_use]
     pub fn byte(self, offset: u64) -> u8 {
         self.word(offset / WORD as u64).to_le_bytes()[(offset % WORD as u64) as usize]
     }
 
-    /// How many bytes lie before the next whole word.
+    /// Returns the number of bytes before the next word boundary.
     #[inline]
     fn head(offset: u64, length: usize) -> usize {
         let head = (offset.wrapping_neg() % WORD as u64) as usize;
@@ -111,7 +109,7 @@ impl Pattern {
         }
     }
 
-    /// Compares what was received from `offset` on; `None` when every byte is right.
+    /// Compares received payload that starts at `offset`; `None` when every byte is right.
     #[inline]
     #[must_use]
     pub fn check(self, offset: u64, payload: &[u8]) -> Option<Difference> {
@@ -123,7 +121,7 @@ impl Pattern {
         for block in words.chunks(BLOCK) {
             let mut difference = 0;
             for found in block {
-                // No branch and no exit inside: so it is done in the widest registers there are.
+                // Without a branch or early exit, so that the loop is vectorised.
                 difference |= u64::from_le_bytes(*found) ^ word;
                 word = word.wrapping_add(STEP);
             }
@@ -139,7 +137,7 @@ impl Pattern {
         found.any(|(&byte, at)| byte != self.byte(offset.wrapping_add(at)))
     }
 
-    /// The same, byte by byte.
+    /// Compares byte by byte and returns the mismatch.
     #[cold]
     fn locate(self, offset: u64, payload: &[u8]) -> Option<Difference> {
         let mut first = None;
@@ -154,18 +152,18 @@ impl Pattern {
     }
 }
 
-/// Keeps account of what a flow's receiver has compared.
+/// Verification state of a receiving flow.
 #[derive(Debug)]
 pub struct Verifier {
     pattern: Pattern,
-    /// Bytes that differ, are missing in a datagram or are too many in it.
+    /// Bytes that differ, are missing in a datagram, or are excess.
     pub mismatched: u64,
-    /// The first of them.
+    /// First mismatch.
     pub first: Option<Mismatch>,
 }
 
 impl Verifier {
-    /// For a flow with this content.
+    /// Creates the state for a flow with this content.
     #[must_use]
     pub fn new(pattern: Pattern) -> Self {
         Self {
@@ -175,7 +173,7 @@ impl Verifier {
         }
     }
 
-    /// Compares a piece of the stream that begins at `offset`.
+    /// Compares a part of the stream that starts at `offset`.
     #[inline]
     pub fn stream(&mut self, offset: u64, payload: &[u8]) {
         if let Some(difference) = self.pattern.check(offset, payload) {
@@ -183,8 +181,8 @@ impl Verifier {
         }
     }
 
-    /// Compares a datagram that is to have `length` bytes; its number and time are in `header`, whose
-    /// bytes are `skip`.
+    /// Compares a datagram of expected size `length`. `header` has its number and time, and
+    /// occupies the first `skip` bytes.
     #[inline]
     pub fn datagram(
         &mut self,
@@ -252,8 +250,8 @@ fn hex(bytes: &[u8]) -> String {
     text
 }
 
-/// What this processor takes to write and to compare content: the best of some rounds over a buffer
-/// of the size of a receive call.
+/// Measures the cost of writing and comparing content on this CPU: best of several rounds over a
+/// buffer of the size of a receive call.
 #[must_use]
 pub fn cost(role: Role, sends: bool, receives: bool) -> Verification {
     const BYTES: usize = 256 << 10;
@@ -309,7 +307,7 @@ mod tests {
         FLOW.fill(40, &mut payload);
         let mut swapped = payload.clone();
         swapped.rotate_left(4_096);
-        // Single bytes of a word repeat sooner than words do, so the first may be right by chance.
+        // Single bytes repeat sooner than words, so the first byte may match by chance.
         assert!(FLOW.check(40, &swapped).unwrap().at < WORD);
         // 4 KiB are missing in the middle.
         let cut = [&payload[..100], &payload[4_196..]].concat();
@@ -356,7 +354,7 @@ mod tests {
         assert_eq!((count, first.unwrap().offset), (10, 90));
         let (count, first) = check(&payload[..10], 100);
         assert_eq!((count, first.unwrap().datagram), (90, Some(3)));
-        // Another number in the header: nothing fits.
+        // Another number in the header: the content does not match.
         let mut verifier = Verifier::new(FLOW);
         verifier.datagram(Some((4, 9)), 16, &payload, 100);
         assert!(verifier.mismatched > 70);
@@ -366,7 +364,7 @@ mod tests {
     fn it_is_vectorised() {
         let cost = cost(Role::Server, true, true);
         let (fill, check) = (cost.fill_ns_per_kib, cost.check_ns_per_kib);
-        // Byte by byte it would be a nanosecond each; printed, because this machine may be busy.
+        // Byte by byte it would take 1 ns each; printed only, because the machine may be busy.
         println!("fill {fill:?}, check {check:?} ns per KiB");
         let mut copy = vec![1u8; 256 << 10];
         let source = vec![2u8; 256 << 10];
