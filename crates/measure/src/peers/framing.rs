@@ -1,4 +1,4 @@
-//! What stands in front of the payload of datagrams and questions, as each dialect has it.
+//! Headers in front of the payload of datagrams and requests, by protocol.
 
 use linerate_dialect::control::flow as own;
 use linerate_dialect::iperf2::{bounceback, datagram as iperf2};
@@ -9,60 +9,62 @@ use linerate_host::sys::clock::Nanos;
 
 use crate::flow::is_greeting;
 
-/// What stands in front of the payload of a flow.
+/// Header format in front of the payload of a flow.
 #[derive(Clone, Debug, Default)]
 pub enum Framing {
-    /// Number and time of our own.
+    /// Sequence number and send time of our own protocol.
     #[default]
     Own,
-    /// Nothing: payload from the first byte on.
+    /// No header: payload from the first byte on.
     Bare,
-    /// Datagrams of iperf3.
+    /// iperf3 datagrams.
     Iperf3(Counters),
-    /// Datagrams of iperf2.
+    /// iperf2 datagrams.
     Iperf2 {
-        /// What stands behind number and time in each of them.
+        /// Bytes after sequence number and time, the same in every datagram.
         header: Box<[u8]>,
-        /// How far the wall clock is ahead of the monotonic one.
+        /// Offset of the wall clock from the monotonic clock.
         wall_ahead_ns: u64,
-        /// Whether the far end numbers with 64 bits.
+        /// True if the remote end numbers with 64 bits.
         wide: bool,
     },
-    /// A stream whose first bytes are these: what its client wants, or whose payload it is.
+    /// Stream that starts with these bytes: its client's settings, or a pattern that identifies the
+    /// tool.
     Begun(Box<[u8]>),
-    /// Datagrams of nuttcp: how much was sent up to the end of each, where there is room.
+    /// nuttcp datagrams: bytes sent up to the end of each, where the datagram has space for the
+    /// count.
     Nuttcp(nuttcp::CountReader),
-    /// Datagrams of ttcp: those of up to 4 bytes are markers.
+    /// ttcp datagrams: up to 4 bytes are markers.
     Ttcp,
-    /// Questions of sockperf.
+    /// sockperf requests.
     Sockperf,
-    /// Questions of iperf2, over TCP.
+    /// iperf2 bounceback requests over TCP.
     Bounceback {
-        /// How far the wall clock is ahead of the monotonic one.
+        /// Offset of the wall clock from the monotonic clock.
         wall_ahead_ns: u64,
     },
 }
 
-/// What a datagram turned out to be.
+/// Classification of a received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// Payload with a number from 0 on, and the time at which it left on the sender's clock.
+    /// Payload with a sequence number from 0, and the send time on the sender's clock.
     Numbered(u64, Option<Nanos>),
-    /// Payload without a number.
+    /// Payload without a sequence number.
     Plain,
-    /// No payload: a greeting, or a marker.
+    /// No payload: a hello or a marker.
     Aside,
-    /// No payload: a marker, which is the start before payload and the end behind it.
+    /// Marker: the start if before payload, the end if after it.
     Marker,
-    /// The last word of the sender, who may have said how many datagrams there were before it.
+    /// End of the flow, with the number of datagrams before it where the sender reports that.
     End(Option<u64>),
 }
 
-/// Fields of a bounceback that the answering end fills in.
+/// Byte range of a bounceback message that the responder fills in.
 const BOUNCEBACK_ANSWERED: std::ops::Range<usize> = 28..44;
 
 impl Framing {
-    /// Numbers and stamps a datagram; what is behind the header stays as it is.
+    /// Writes sequence number and time into a datagram; bytes behind the header stay.
     #[inline]
     pub fn write(&self, datagram: &mut [u8], number: u64, now: Nanos) {
         match self {
@@ -94,7 +96,7 @@ impl Framing {
         }
     }
 
-    /// Reads what stands in front of a datagram.
+    /// Reads the header of a datagram.
     #[inline]
     #[must_use]
     pub fn read(&self, datagram: &[u8]) -> Seen {
@@ -137,7 +139,7 @@ impl Framing {
         }
     }
 
-    /// Writes what a stream begins with into payload that begins at an offset of it.
+    /// Writes the prefix of a stream into payload that starts at `offset` of the stream.
     #[inline]
     pub fn begin(&self, offset: u64, payload: &mut [u8]) {
         let Self::Begun(header) = self else {
@@ -150,7 +152,7 @@ impl Framing {
         }
     }
 
-    /// Whether datagrams tell their number.
+    /// Returns whether datagrams carry sequence numbers.
     #[must_use]
     pub fn is_numbered(&self) -> bool {
         matches!(
@@ -159,19 +161,19 @@ impl Framing {
         )
     }
 
-    /// Whether their numbers come with the times at which they left.
+    /// Returns whether sequence numbers come with send times.
     #[must_use]
     pub fn is_timed(&self) -> bool {
         self.is_numbered() && !matches!(self, Self::Nuttcp(_))
     }
 
-    /// Whether the answer to a question is the question as it was asked.
+    /// Returns whether a reply is an unchanged copy of its request.
     #[must_use]
     pub fn echoes(&self) -> bool {
         !matches!(self, Self::Sockperf | Self::Bounceback { .. })
     }
 
-    /// Makes a question of the message that its answer has to be.
+    /// Turns the expected reply into the request for it.
     pub fn ask(&self, message: &mut [u8], number: u64, now: Nanos) {
         if let Self::Sockperf = self
             && let Some(head) = message.get_mut(..sockperf::HEADER_BYTES)
@@ -183,7 +185,7 @@ impl Framing {
         }
     }
 
-    /// The number of the question that a datagram answers, from 0.
+    /// Returns the number, from 0, of the request that a datagram replies to.
     #[must_use]
     pub fn answers(&self, datagram: &[u8]) -> Option<u64> {
         match self {
@@ -192,7 +194,8 @@ impl Framing {
         }
     }
 
-    /// Whether a piece of an answer, from a place of the message on, is what it has to be.
+    /// Returns whether part of a reply, from offset `offset` of the message on, matches the
+    /// expected bytes.
     #[inline]
     #[must_use]
     pub fn is_right(&self, piece: &[u8], expected: &[u8], place: usize) -> bool {
@@ -205,14 +208,14 @@ impl Framing {
     }
 }
 
-/// Writes the next question of a flow of iperf2's into a message.
+/// Writes the next request of an iperf2 bounceback flow into a message.
 pub fn bounce(client: &mut bounceback::Client, message: &mut [u8], now_wall_ns: u64) {
     let question = client.question(now_wall_ns);
     let bytes = question.len().min(message.len());
     message[..bytes].copy_from_slice(&question[..bytes]);
 }
 
-/// A datagram of nuttcp's: each is of one size, so that the count of bytes is a number.
+/// Classifies a nuttcp datagram; all have one size, so the byte count gives the sequence number.
 fn numbered_by_bytes(counts: &nuttcp::CountReader, datagram: &[u8]) -> Seen {
     match datagram {
         [b'E', b'O', b'D', b'1'..=b'9'] => return Seen::End(None),

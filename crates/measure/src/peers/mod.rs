@@ -1,7 +1,8 @@
-//! Tests with programs of other kinds.
+//! Tests with other tools: iperf2, iperf3, nuttcp, ttcp, sockperf, echo, discard, chargen.
 //!
-//! Their dialects are codecs ([`linerate_dialect`]); here are the ends that speak them, and what makes
-//! the same record of their tests as of ours ([`record`]).
+//! Their protocols are codecs in [`linerate_dialect`]. This module runs both ends of them, the
+//! client ([`call`]) and the server ([`serve`]), and builds the same record as for our own tests
+//! ([`record`]).
 
 pub mod call;
 pub mod framing;

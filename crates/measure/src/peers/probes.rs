@@ -1,29 +1,33 @@
-//! What `--peer auto` asks with, and how a port that takes everything tells it from payload.
+//! Probes that `--peer auto` sends, and the check that distinguishes them from payload on a port
+//! that accepts anything.
 
 use linerate_dialect::control::{Connection, Hello};
 use linerate_dialect::iperf2::{Amount, Settings, TcpClient};
 use linerate_dialect::iperf3::Cookie;
 use linerate_dialect::sockperf::{HEADER_BYTES, Header};
 
-/// How whoever asks calls himself. No server calls itself so: what comes back unchanged is echo.
+/// Agent name in the probe for our own server. No server has this name, so an unchanged copy means
+/// echo.
 const AGENT: &str = "linerate --peer auto";
 
-/// What echo is asked with, and the end of the datagrams that iperf2 is.
+/// Payload of the echo probe, and the tail of the iperf2 UDP probe.
 pub const MARK: &[u8] = b"linerate?";
 
-/// A version that no server has: one that said the same would be taken for echo.
+/// nuttcp greeting with a version that no server has: a server with the same one would look like
+/// echo.
 pub const NUTTCP: &[u8] = b"HELO nuttcp v6.1.99\n";
 
-/// The smallest of sockperf's questions.
+/// Smallest request of sockperf.
 pub const SOCKPERF: Header = Header::question(1, HEADER_BYTES as u32);
 
-/// What cookies of probes begin with.
+/// Prefix of the cookies that probes for iperf3 send.
 const COOKIE: &[u8; 8] = b"linerate";
 
-/// Payload of the datagrams that iperf2 is asked with: old servers' reports are as long as what they answer.
+/// Payload bytes of the iperf2 UDP probe: reports of old servers are as long as the datagram they
+/// reply to.
 pub const END_BYTES: usize = 128;
 
-/// For our own server.
+/// Returns the probe for our own server.
 pub fn own() -> Vec<u8> {
     match Connection::client(Hello::new(AGENT)) {
         Ok(connection) => connection.outgoing().to_vec(),
@@ -31,7 +35,7 @@ pub fn own() -> Vec<u8> {
     }
 }
 
-/// For iperf3.
+/// Returns the probe for iperf3.
 pub fn iperf3() -> Vec<u8> {
     let random = std::array::from_fn(|at| match COOKIE.get(at) {
         Some(letter) => letter - b'a',
@@ -40,7 +44,7 @@ pub fn iperf3() -> Vec<u8> {
     Cookie::new(random).to_wire().to_vec()
 }
 
-/// For iperf2.
+/// Returns the probe for iperf2 over TCP.
 pub fn iperf2() -> Vec<u8> {
     let settings = Settings {
         amount: Some(Amount::Bytes(1)),
@@ -49,7 +53,7 @@ pub fn iperf2() -> Vec<u8> {
     TcpClient::new(settings).map_or_else(|_| Vec::new(), |client| client.header().to_vec())
 }
 
-/// Whether a connection that says no more than this, or a datagram, is such a question and no payload.
+/// Returns whether a datagram, or all that a connection has sent, is one of these probes.
 #[must_use]
 pub fn is_probe(bytes: &[u8]) -> bool {
     let agent = AGENT.as_bytes();

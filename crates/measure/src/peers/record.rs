@@ -1,8 +1,8 @@
-//! The record of a test with a program of another kind, from what one end knows of it.
+//! Record of a test with another tool, from what one end has counted.
 //!
-//! A foreign far end tells little, and each dialect something else. So the two halves of a run are
-//! made here from one end: its own counts, and the [`FarReport`] of its dialect. What neither knows
-//! stays absent.
+//! Other tools report little, and each something else. So both halves of the record are built from
+//! one end: its own counts, and the [`FarReport`] of the protocol. Figures that neither has stay
+//! absent.
 
 mod told;
 
@@ -27,84 +27,85 @@ use crate::stamped::Stamped;
 use crate::timing;
 use told::{arrived, contradiction, departed, forget_arrivals, mixed_up, passed, sum_of};
 
-/// A test with a program of another kind, as one end knows it.
+/// Test with another tool, as counted by one end.
 pub struct PeerTest {
-    /// The far end's dialect, by its name in [`linerate_dialect::sniff::DIALECTS`].
+    /// Protocol of the remote end, by its name in [`linerate_dialect::sniff::DIALECTS`].
     pub dialect: &'static str,
-    /// Every effective option; directions as the client sees them, at both ends.
+    /// Plan with every effective option; directions are the client's, at both ends.
     pub plan: Plan,
-    /// When the first payload moved.
+    /// Start of the payload.
     pub started: Timestamp,
-    /// What this end found: [`own_half`] makes one, [`Counted::figures`] its flows.
+    /// Results of this end: built by [`own_half`], with the flows from [`Counted::figures`].
     pub own: Outcome,
-    /// The series, as this end counted it; directions as the client sees them.
+    /// Interval series of this end; directions are the client's.
     pub intervals: Vec<Interval>,
-    /// Intervals that were too many to keep.
+    /// Number of intervals above the storage limit.
     pub intervals_left_out: u64,
-    /// What the far end said of the test, in this end's words: `Direction::Send` is what this end
-    /// sent.
+    /// Report of the remote end. Its directions are those of this end: `Direction::Send` is what
+    /// this end sent.
     pub far: FarReport,
-    /// TCP flows of which the far kernel acknowledged payload, by flow number: with a far end that
-    /// counts nothing, that is all that is known of what arrived.
+    /// TCP payload that the remote kernel acknowledged, by flow number: all that is known of the
+    /// arrivals at a remote end without counts.
     pub acknowledged: BTreeMap<u32, Acknowledged>,
-    /// What ended the test before its time.
+    /// Error that ended the test early.
     pub failure: Option<MeasureError>,
-    /// Whether the ends talk over IPv6.
+    /// True if the ends use IPv6.
     pub ipv6: bool,
-    /// Where the whole way is in view: what it consists of, and what was counted on it.
+    /// Counters along the whole path, where it is visible.
     pub(crate) region: Option<(Ways, Vec<PlaceCounter>)>,
-    /// What this end noted of its calls, where a timeline was asked for.
+    /// Timestamps of this end's calls, if a timeline was requested.
     pub(crate) stamped: Option<Box<Stamped>>,
 }
 
-/// Payload of a TCP flow that the far kernel acknowledged.
+/// Payload of a TCP flow that the remote kernel acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acknowledged {
-    /// How much.
+    /// Acknowledged bytes.
     pub bytes: u64,
-    /// How long after the last payload had left, in ns.
+    /// Time of the last acknowledgement after the last send, in ns.
     pub behind_ns: u64,
 }
 
-/// What one end counted of one of its flows; what it did not count is absent.
+/// Counts of one flow at one end; what that end did not count is absent.
 #[derive(Clone, Debug)]
 pub struct Counted {
-    /// Number of the flow, as its dialect has it, unique within the test.
+    /// Flow number of the protocol, unique within the test.
     pub id: u32,
-    /// What this end did in it.
+    /// Role of this end in the flow.
     pub part: Part,
-    /// Payload bytes that this end sent or received; answers received, for round trips.
+    /// Payload bytes sent or received by this end; for round trips, those of received responses.
     pub bytes: u64,
     /// UDP: datagrams.
     pub packets: Option<u64>,
     /// Calls that moved payload.
     pub calls: Option<u64>,
-    /// From the first payload to the last, or to the end of the test, in ns.
+    /// Time from the first payload to the last, or to the end of the test, in ns.
     pub duration_ns: u64,
-    /// Sink: datagrams found missing by their numbers. Asking: questions without an answer in time.
+    /// Receiver: datagrams missing by their sequence numbers. Round trips: requests without a
+    /// response in time.
     pub lost: Option<u64>,
-    /// Datagrams, or answers, that came after one with a higher number.
+    /// Datagrams, or responses, received after one with a higher number.
     pub out_of_order: Option<u64>,
-    /// Datagrams, or answers, that came more than once.
+    /// Datagrams, or responses, received more than once.
     pub duplicates: Option<u64>,
-    /// Sink: variation of the transit time (RFC 3550 section 6.4.1), in ns.
+    /// Receiver: variation of the transit time (RFC 3550 section 6.4.1), in ns.
     pub ipdv_ns: Option<f64>,
-    /// Sink: one-way delays, where the sender says that the clocks agree, in ns.
+    /// Receiver: one-way delays, where the sender declares the clocks synchronised, in ns.
     pub one_way: Option<Histogram>,
-    /// TCP source: segments that the kernel sent again.
+    /// TCP sender: retransmitted segments.
     pub retransmits: Option<u64>,
-    /// Asking: round-trip times, in ns.
+    /// Round-trip times, in ns.
     pub times: Option<Histogram>,
-    /// Asking: answers that differ from what was sent.
+    /// Round trips: responses that differ from what was sent.
     pub mismatched: Option<u64>,
-    /// Asking: payload bytes of all questions.
+    /// Round trips: payload bytes of all requests.
     pub asked_bytes: Option<u64>,
-    /// The socket, as the kernel had it at the end.
+    /// State of the socket at the end.
     pub socket: Option<Socket>,
 }
 
 impl Counted {
-    /// A flow of which nothing is known yet.
+    /// Creates the counts of a flow, without values.
     #[must_use]
     pub fn new(id: u32, part: Part) -> Self {
         Self {
@@ -127,7 +128,7 @@ impl Counted {
         }
     }
 
-    /// The same as figures, for [`Outcome::streams`].
+    /// Converts the counts into figures, for [`Outcome::streams`].
     #[must_use]
     pub fn figures(&self, role: Role, plan: &Plan) -> FlowFigures {
         let udp = plan.protocol == Protocol::Udp;
@@ -194,7 +195,7 @@ impl Counted {
     }
 }
 
-/// What an end found that counted these flows; whatever else it knows is added by its caller.
+/// Returns the results of an end with these flows; the caller adds what else it has.
 #[must_use]
 pub fn own_half(role: Role, host: Host, plan: &Plan, flows: &[Counted]) -> Outcome {
     let mut times: Option<Histogram> = None;
@@ -216,7 +217,7 @@ pub fn own_half(role: Role, host: Host, plan: &Plan, flows: &[Counted]) -> Outco
     }
 }
 
-/// Which way a flow goes as the client sees it, from what the end of that role does in it.
+/// Returns the client's direction of a flow, from the role of the end at `role` in it.
 #[must_use]
 pub fn direction(role: Role, part: Part) -> Direction {
     match (role, part) {
@@ -226,7 +227,7 @@ pub fn direction(role: Role, part: Part) -> Direction {
 }
 
 impl PeerTest {
-    /// A test of which nothing but this end's half is known.
+    /// Creates a test with the results of this end only.
     #[must_use]
     pub fn new(dialect: &'static str, plan: Plan, started: Timestamp, own: Outcome) -> Self {
         Self {
@@ -245,7 +246,7 @@ impl PeerTest {
         }
     }
 
-    /// The record, and what ended the test before its time.
+    /// Returns the record, and the error that ended the test early.
     #[must_use]
     pub fn record(mut self) -> (Record, Option<MeasureError>) {
         self.plan.dialect = Some(self.dialect.to_owned());
@@ -257,7 +258,7 @@ impl PeerTest {
         let mut far = empty_half(far_role, Host::default());
         let mut totals = Vec::new();
         let mut doubts = Vec::new();
-        // Directions of which some flows were counted there, and others not.
+        // Directions with a count of the remote end for only some of their flows.
         let mut in_part = Vec::new();
         if self.plan.kind == Kind::Throughput {
             for &direction in &self.plan.directions {
@@ -302,12 +303,13 @@ impl PeerTest {
                 .losses
                 .retain(|loss| !in_part.contains(&loss.direction));
         }
-        // Of the far host nothing is known.
+        // The facts of the remote host are not known.
         record.hosts.retain(|host| host.role != Some(far_role));
         (record, failure)
     }
 
-    /// What the far end, or its kernel, told of one direction; false where it counted some flows alone.
+    /// Adds what the remote end, or its kernel, reported of one direction; false if it counted only
+    /// some of the flows.
     fn half_of(
         &self,
         direction: Direction,
@@ -320,7 +322,7 @@ impl PeerTest {
             .collect();
         let sends = self::direction(self.own.role, Part::Source) == direction;
         let said = self.far.flows.iter().filter(|said| {
-            // The report is in this end's words.
+            // The directions of the report are those of this end.
             let sent = said.direction == Direction::Send;
             sent == sends
         });
@@ -385,8 +387,8 @@ impl PeerTest {
             doubts.push(Doubt::new(
                 "far-count-unknown",
                 format!(
-                    "the far end said of {counted} of {} flows what arrived there, and nothing of the \
-                     others: what arrived in all is not known",
+                    "the server reported for {counted} of {} flows what arrived there, and nothing for the \
+                     others: the total that arrived is not known",
                     own.len()
                 ),
             ));
@@ -405,7 +407,7 @@ impl PeerTest {
         all
     }
 
-    /// What the far end offered, where it did not say so itself.
+    /// Adds the offered load of the remote sender, where its report has none.
     fn offered_there(
         &self,
         direction: Direction,
@@ -443,7 +445,8 @@ impl PeerTest {
         }
     }
 
-    /// Of what this end sent the far end said nothing: over TCP its kernel did.
+    /// Adds the kernel's acknowledged bytes of what this end sent, where the remote end has no
+    /// count.
     fn without_count(
         &self,
         direction: Direction,
@@ -458,7 +461,7 @@ impl PeerTest {
             doubts.push(Doubt::new(
                 "far-count-unknown",
                 format!(
-                    "a far end that speaks {} did not say what arrived there: what was sent is known, \
+                    "a remote end that speaks {} did not report what arrived there: what was sent is known, \
                      goodput and loss are not",
                     self.dialect
                 ),
@@ -469,7 +472,7 @@ impl PeerTest {
             let Some(by_kernel) = self.acknowledged.get(&flow.stream.id) else {
                 continue;
             };
-            // From the first payload on, as the far end has it too.
+            // From the first payload on, as the remote end counts it too.
             let own_ns = flow.stream.summary.duration_ns;
             let duration_ns = own_ns.map(|own| own.saturating_add(by_kernel.behind_ns));
             let rate = per_second(by_kernel.bytes, duration_ns);
@@ -490,7 +493,7 @@ impl PeerTest {
         doubts.push(Doubt::new(
             "counted-by-acknowledgement",
             format!(
-                "a far end that speaks {} does not say what it read: received is what its kernel \
+                "a remote end that speaks {} does not report what it read: received is what its kernel \
                  acknowledged",
                 self.dialect
             ),
@@ -507,7 +510,7 @@ fn share(part: u64, all: u64) -> Option<f64> {
     (all > 0).then(|| part as f64 / all as f64)
 }
 
-/// The beginning of a text that is too long to keep.
+/// Truncates a text that is too long for the record.
 fn cut(mut text: String) -> String {
     if text.len() > FAR_TEXT_BYTES {
         let at = (0..=FAR_TEXT_BYTES)
@@ -518,7 +521,7 @@ fn cut(mut text: String) -> String {
     text
 }
 
-/// A half that holds no figure.
+/// Returns the results of an end without any figure.
 fn empty_half(role: Role, host: Host) -> Outcome {
     Outcome {
         role,
