@@ -1,4 +1,4 @@
-//! What the far kernel acknowledged of connections on which nobody says what arrived.
+//! Payload that the remote kernel acknowledged, for connections without a report.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,37 +12,37 @@ use super::socket::FlowSocket;
 use crate::error::MeasureError;
 use crate::peers::record::Acknowledged;
 
-/// How long the last acknowledgement is waited for while none comes.
+/// Timeout of the last acknowledgement while none arrives.
 const PATIENCE_NS: Nanos = 10_000_000_000;
 
-/// How long the far end has to close its side once everything is acknowledged: whoever closes first
-/// with bytes unread resets the connection.
+/// Time for the server to close its side after everything is acknowledged: the first end to close
+/// with unread bytes resets the connection.
 const FAREWELL_NS: Nanos = 1_000_000_000;
 
-/// Bytes of what comes first that are looked at.
+/// Limit of the first bytes that are checked.
 const FIRST_WORDS: usize = 8;
 
-/// What is said of somebody who answers as no server of the dialect does.
+/// Error text for a server whose first bytes do not fit the protocol.
 const OTHER_DIALECT: &str =
-    "what answers there speaks another dialect: --peer auto finds out which";
+    "the server there speaks another protocol: --peer auto detects the protocol";
 
-/// How often it is looked.
+/// Poll interval.
 pub const LOOK_NS: Nanos = 500_000;
 
-/// Connections of which the acknowledgements are waited for.
+/// Connections whose acknowledgements are watched.
 #[derive(Default)]
 pub struct Acks {
     peer: Option<SocketAddr>,
     flows: Vec<Flow>,
-    /// When the last payload was sent; nothing is waited for before.
+    /// Time of the last send; nothing is watched before.
     sent_ns: Option<Nanos>,
-    /// Payload that was not acknowledged, and when that last became less.
+    /// Unacknowledged payload, and the time at which it last decreased.
     left: (u64, Nanos),
     done_ns: Option<Nanos>,
     over: bool,
-    /// What comes on them is somebody else's to read.
+    /// True if another thread reads from the connections.
     shared: bool,
-    /// Whether what comes first can be of the dialect.
+    /// Checks whether the first bytes can be of the protocol.
     are_right: Option<fn(&[u8]) -> bool>,
 }
 
@@ -52,7 +52,7 @@ struct Flow {
     bytes: u64,
     acknowledged: Option<Acknowledged>,
     closed: bool,
-    /// The first bytes that came, which nobody waits for.
+    /// First received bytes, which are not payload.
     first_words: Vec<u8>,
 }
 
@@ -74,7 +74,7 @@ impl Acks {
         }
     }
 
-    /// The same where what comes first must be of the dialect.
+    /// Checks the first received bytes with `is_valid_prefix`.
     pub fn hearing(self, are_right: fn(&[u8]) -> bool) -> Self {
         Self {
             are_right: Some(are_right),
@@ -82,13 +82,13 @@ impl Acks {
         }
     }
 
-    /// The same where payload comes back on them.
+    /// Leaves received bytes to another thread, where payload comes back.
     pub fn beside_payload(mut self) -> Self {
         self.shared = true;
         self
     }
 
-    /// All was sent: so much on each flow.
+    /// Notes the totals that were sent on each flow.
     pub fn sent(&mut self, now: Nanos, totals: &[FlowTotal]) {
         self.sent_ns = Some(now);
         self.left = (u64::MAX, now);
@@ -98,10 +98,10 @@ impl Acks {
         }
     }
 
-    /// Looks what has been acknowledged since.
+    /// Checks for new acknowledgements.
     ///
     /// # Errors
-    /// When nothing is for too long.
+    /// If none arrives for too long, or the first bytes are of another protocol.
     pub fn turn(&mut self, now: Nanos) -> Result<(), MeasureError> {
         if self.over {
             return Ok(());
@@ -126,7 +126,7 @@ impl Acks {
             if flow.acknowledged.is_some() || flow.closed {
                 continue;
             }
-            // Where payload comes back, this end has not ended.
+            // With payload coming back, this end has sent no FIN.
             match flow.socket.unacknowledged(!self.shared) {
                 Ok(0) => {
                     let sent_ns = self.sent_ns.unwrap_or(now);
@@ -154,7 +154,7 @@ impl Acks {
             return Err(foreign(
                 peer,
                 format!(
-                    "the far end took nothing for 10 s, with {left} B on their way: look at its process \
+                    "the server accepted nothing for 10 s, with {left} B in flight: look at its process \
                      and at the network between, then run it again"
                 ),
             ));
@@ -162,12 +162,12 @@ impl Acks {
         Ok(())
     }
 
-    /// Whether everything is acknowledged that will be.
+    /// Returns whether no more acknowledgements are expected.
     pub fn is_over(&self) -> bool {
         self.over
     }
 
-    /// By flow number.
+    /// Returns the acknowledged payload by flow number.
     pub fn found(&self) -> BTreeMap<u32, Acknowledged> {
         let found = self.flows.iter();
         found
@@ -177,14 +177,14 @@ impl Acks {
 }
 
 impl Flow {
-    /// When the last acknowledgement came. It is looked for now and then only, on a busy machine late;
-    /// the kernel knows it, in its ticks. Not before the last payload left.
+    /// Returns the time of the last acknowledgement, by the kernel's own time stamp: polls are
+    /// rare, and late on a busy machine. It is not before the last payload was sent.
     fn last_heard(&self, now: Nanos, sent_ns: Nanos) -> Nanos {
         let ago = self.socket.since_acknowledgement();
         now.saturating_sub(ago).max(sent_ns)
     }
 
-    /// Reads what nobody waits for.
+    /// Drains received bytes, of which only the first are of interest.
     fn listen(&mut self) {
         let mut room = [0; 4096];
         while !self.closed {
@@ -194,7 +194,7 @@ impl Flow {
                     self.first_words.extend_from_slice(&room[..more]);
                 }
                 Ok(0) => {
-                    // What closes its side after ours has read everything.
+                    // A server that closes after this end has read everything.
                     if self
                         .socket
                         .unacknowledged(false)
@@ -213,7 +213,7 @@ impl Flow {
     }
 
     fn see_end(&mut self) {
-        // Counted by the caller first, then done with.
+        // The acknowledgement is recorded first.
         if self.acknowledged.is_some() {
             self.closed = true;
         }

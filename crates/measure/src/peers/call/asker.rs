@@ -1,4 +1,5 @@
-//! What a far end is asked over before anything is known of it: the kernel's sockets, or our own stack's.
+//! Sockets of probes, before anything of the server is known: of the kernel or of the user-space
+//! stack.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -15,30 +16,30 @@ use crate::session::ground;
 use crate::session::reach::{Local, open};
 use crate::stack::StackHandle;
 
-/// How soon Ctrl-C is noticed while an answer is waited for.
+/// Interval at which a wait checks for Ctrl-C.
 const LOOK_UP: Duration = Duration::from_millis(50);
 
-/// Who asks.
+/// Opens sockets for probes.
 pub struct Asker<'a> {
     /// Local address and interface.
     pub local: &'a Local,
-    /// Our own stack, where all of it goes over that.
+    /// User-space stack, if it carries the test.
     pub stack: Option<&'a StackHandle>,
-    /// Set by Ctrl-C.
     pub stop: &'a AtomicBool,
 }
 
-/// Datagrams to and from one address.
+/// Datagram socket connected to one address.
 pub struct Line<'a> {
     socket: FlowSocket,
     stop: &'a AtomicBool,
 }
 
 impl<'a> Asker<'a> {
-    /// A connection to an address: over our own stack the near end of a pair whose bytes it carries.
+    /// Connects to an address; on the user-space stack, returns the local end of a pair whose bytes
+    /// the stack carries.
     ///
     /// # Errors
-    /// Why it does not stand; [`MeasureError::Refused`] when nobody listens.
+    /// Error of the connect; [`MeasureError::Refused`] if no program listens.
     pub fn connect(&self, address: SocketAddr) -> Result<Socket, MeasureError> {
         let Some(stack) = self.stack else {
             return open(address, self.local, self.stop).map(Socket::from);
@@ -49,10 +50,10 @@ impl<'a> Asker<'a> {
         Ok(OwnedFd::from(pair).into())
     }
 
-    /// A socket for datagrams to an address.
+    /// Opens a datagram socket to an address.
     ///
     /// # Errors
-    /// What the socket says.
+    /// Error of the socket.
     pub fn datagrams(&self, address: SocketAddr) -> Result<Line<'a>, MeasureError> {
         let system = |error| MeasureError::system("a UDP socket", error);
         let socket = match self.stack {
@@ -80,18 +81,18 @@ impl<'a> Asker<'a> {
 }
 
 impl Line<'_> {
-    /// Sends one.
+    /// Sends a datagram.
     ///
     /// # Errors
-    /// What the socket says, also that the one before was refused.
+    /// Error of the socket, also an ICMP error of the previous datagram.
     pub fn send(&self, datagram: &[u8]) -> io::Result<()> {
         self.socket.send(datagram)
     }
 
-    /// Takes the next one.
+    /// Receives the next datagram.
     ///
     /// # Errors
-    /// What the socket says; `WouldBlock` where none came within the time, or Ctrl-C did.
+    /// Error of the socket; `WouldBlock` at the timeout or on Ctrl-C.
     pub fn receive(&self, room: &mut [u8], patience: Duration) -> io::Result<usize> {
         let until = clock::now() + u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
         loop {
@@ -108,7 +109,7 @@ impl Line<'_> {
 
 impl Drop for Line<'_> {
     fn drop(&mut self) {
-        // A stack has few sockets, and lasts longer than the question.
+        // A stack has few sockets, and outlives the probe.
         self.socket.close();
     }
 }

@@ -1,4 +1,4 @@
-//! Finding out what a far end speaks: by asking at the ports that its programs have.
+//! Detection of the server's protocol (`--peer auto`), by probes at well-known ports.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -19,44 +19,44 @@ use super::{Caller, caller};
 use crate::error::MeasureError;
 use crate::peers::probes::{self, END_BYTES};
 
-/// How long an answer to the first words may take.
+/// Time for a reply to a probe.
 const ANSWER: Duration = Duration::from_millis(700);
 
-/// How long who sends without being asked may take over it.
+/// Time for a server that sends first to do so.
 const UNASKED: Duration = Duration::from_millis(300);
 
-/// How long a server takes to be ready again after a conversation that led nowhere: iperf3 and nuttcp
-/// serve one client at a time, and close their door meanwhile.
+/// Time for a server to be ready again after a connection without a test: iperf3 and nuttcp serve
+/// one client at a time, and reject others in that time.
 const RECOVERY: Duration = Duration::from_millis(500);
 
-/// The same of iperf2 over UDP: it answers ends until a quarter of a second was silent, and counts the next
-/// test into the last one before (2.1.8 needs a second).
+/// Time for an iperf2 UDP server to be ready again: it replies to end markers until a quarter of a
+/// second of silence, and counts datagrams before that into the previous test (2.1.8 needs a
+/// second).
 const UDP_RECOVERY: Duration = Duration::from_millis(1_200);
 
-/// The port of iperf2.
 const IPERF2_PORT: u16 = 5001;
 
-/// Pause between tries at a door that is closed for a moment.
+/// Pause between attempts at a port that rejects for a moment.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// What was found.
+/// Detected protocol.
 pub enum Found {
-    /// Our own server.
+    /// Protocol of our own server.
     Own,
-    /// This dialect, on this port.
+    /// Protocol of another tool, with its port.
     Foreign(&'static Caller, u16),
 }
 
-/// A question that only one dialect answers in its way.
+/// Probe that only one protocol replies to in its way.
 struct Probe {
     dialect: &'static str,
     words: fn() -> Vec<u8>,
     is_answer: fn(&[u8]) -> bool,
 }
 
-/// In this order, but for a port that belongs to one of them: that one is asked first, because words of
-/// others do harm (stock iperf2 falls over nuttcp's, so it comes early). What waits for more words must
-/// not be asked with what it takes for payload before the others had their turn.
+/// Probes in the order of use, except that the protocol that owns a port comes first. Some probes
+/// harm other servers (reference iperf2 crashes on nuttcp's, so it comes early). A server that
+/// waits for more bytes must not receive a probe that it takes for payload before the other probes.
 const PROBES: &[Probe] = &[
     Probe {
         dialect: "linerate",
@@ -92,7 +92,7 @@ const PROBES: &[Probe] = &[
     },
 ];
 
-/// The probes for a port, the one that it belongs to first.
+/// Returns the probes for a port, the one of its owner first.
 fn probes(port: u16) -> impl Iterator<Item = &'static Probe> {
     let owner = match port {
         nuttcp::CONTROL_PORT => "nuttcp",
@@ -106,8 +106,8 @@ fn probes(port: u16) -> impl Iterator<Item = &'static Probe> {
     PROBES.iter().filter(is_owner).chain(others)
 }
 
-/// Whose answer it is to these words. It need not be the one who was asked: iperf3 takes any words for
-/// its own, and what sends everything back is echo.
+/// Returns the protocol of a reply to `request`. It need not be the probed one: iperf3 accepts any
+/// bytes as its cookie, and an unchanged copy means echo.
 fn whose(words: &[u8], answer: &[u8]) -> Option<&'static Probe> {
     let echoed = !answer.is_empty() && words.starts_with(answer);
     PROBES.iter().find(|probe| match echoed {
@@ -120,8 +120,8 @@ fn is_own(answer: &[u8]) -> bool {
     answer.starts_with(&control::ANSWER_MAGIC) || answer.starts_with(&control::CONTROL_MAGIC)
 }
 
-/// Ports that are asked when none is named, with what is taken for granted of one that takes a
-/// connection and says nothing.
+/// Returns the ports to probe, each with the protocol to assume for a port that accepts a
+/// connection and sends nothing.
 fn ports(plan: &Plan) -> Vec<(u16, Option<&'static str>)> {
     let named = plan.port;
     if named != 0 && named != DEFAULT_PORT {
@@ -145,13 +145,13 @@ fn ports(plan: &Plan) -> Vec<(u16, Option<&'static str>)> {
             (linerate_dialect::echo::PORT, None),
             (IPERF2_PORT, None),
         ],
-        // No far end takes part in it.
+        // No server takes part in it.
         Kind::Generate | Kind::Stack => Vec::new(),
     }
 }
 
-/// The dialect of a port that no other is spoken on, for what a plan does: words would only be payload
-/// there.
+/// Returns the protocol that owns a port exclusively, if it fits the plan: a probe would only be
+/// payload there.
 fn owner(plan: &Plan, port: u16) -> Option<&'static Caller> {
     let name = match port {
         linerate_dialect::discard::PORT => "discard",
@@ -161,7 +161,7 @@ fn owner(plan: &Plan, port: u16) -> Option<&'static Caller> {
     caller(name).filter(|caller| caller.kinds.contains(&plan.kind))
 }
 
-/// Whether a far end sends without being asked.
+/// Returns whether a server sends first.
 fn sends_unasked(stream: &Socket) -> bool {
     let heard = || -> io::Result<usize> {
         stream.set_nonblocking(false)?;
@@ -171,7 +171,7 @@ fn sends_unasked(stream: &Socket) -> bool {
     heard().is_ok_and(|bytes| bytes > 0)
 }
 
-/// What answers over UDP alone.
+/// Probes for protocols that respond over UDP only.
 fn by_datagram(
     plan: &Plan,
     far: SocketAddr,
@@ -202,14 +202,14 @@ fn by_datagram(
     Ok(None)
 }
 
-/// Which layout of iperf2 is spoken over UDP at an address, where any is: a server answers the end of a
-/// flow with its report. A flow has one datagram at least, since an end alone is one of a test gone by.
+/// Detects the iperf2 layout of a UDP server, which replies to the end marker of a flow with its
+/// report. The probe flow has one datagram, because a lone end marker belongs to an earlier test.
 fn iperf2_by_datagram(
     address: SocketAddr,
     asker: &Asker,
 ) -> Result<Option<&'static Caller>, MeasureError> {
     let line = asker.datagrams(address)?;
-    // What old servers read, and today's as well.
+    // Settings that legacy and current servers read.
     let settings = Settings::legacy(address.port());
     let Ok(mut machine) = UdpClient::new(settings, END_BYTES) else {
         return Ok(None);
@@ -234,7 +234,7 @@ fn iperf2_by_datagram(
         let wait = match machine.due(now) {
             Due::End => {
                 machine.write_end(&mut words, clock::real(), now);
-                // Refused: nobody has that port.
+                // ICMP error: the port is closed.
                 if line.send(&words).is_err() {
                     return Ok(None);
                 }
@@ -254,7 +254,8 @@ fn iperf2_by_datagram(
     Ok(None)
 }
 
-/// Whose report it is: that of old servers has its flags where today's have the upper half of a number.
+/// Returns the layout of a report: legacy servers have flags where current ones have the upper half
+/// of a number.
 fn layout(report: &[u8]) -> &'static str {
     match report.get(12..16) {
         Some([0x80, 0, 0, 0]) => "iperf2-legacy",
@@ -262,7 +263,7 @@ fn layout(report: &[u8]) -> &'static str {
     }
 }
 
-/// Where was asked, for whoever has to find out why nobody answered.
+/// Probed ports, for the error text.
 #[derive(Default)]
 struct Tried {
     tcp: Vec<u16>,
@@ -282,7 +283,7 @@ impl Tried {
         }
     }
 
-    /// `TCP ports 5201, 5000 and UDP port 5001`.
+    /// Formats the ports: `TCP ports 5201, 5000 and UDP port 5001`.
     fn words(&self) -> String {
         let of = |protocol, ports: &[u16]| {
             let numbers: Vec<_> = ports.iter().map(u16::to_string).collect();
@@ -298,7 +299,8 @@ impl Tried {
     }
 }
 
-/// Connects; `None` when nobody listens. Whoever listened before is waited for.
+/// Connects; `None` if no program listens. If one `was_open` before, the connect is retried for a
+/// while.
 fn enter(
     address: SocketAddr,
     asker: &Asker,
@@ -320,15 +322,15 @@ fn enter(
     }
 }
 
-/// Finds out what the far end speaks.
+/// Detects the protocol of the server.
 ///
 /// # Errors
-/// When nobody listens on any of the ports, or nobody there says anything that is known.
+/// If no port accepts a connection, or no reply is recognised.
 pub fn find(plan: &Plan, far: SocketAddr, asker: &Asker) -> Result<Found, MeasureError> {
     let mut taken = false;
     let mut unfit = None;
     let mut tried = Tried::default();
-    // Whoever cannot do what is asked is passed by: another program may stand beside it.
+    // A server that cannot run the plan is skipped: another one may run on the same host.
     let fits = |caller: &Caller| {
         caller.kinds.contains(&plan.kind) && super::refuse(caller, plan).is_none()
     };
@@ -346,12 +348,12 @@ pub fn find(plan: &Plan, far: SocketAddr, asker: &Asker) -> Result<Found, Measur
         address.set_port(port);
         let mut answered = false;
         'tcp: {
-            // A firewall that swallows connections may let datagrams through: it is waited for once.
+            // A firewall that drops connections may pass datagrams: the timeout is spent once.
             if mute {
                 break 'tcp;
             }
             tried.tcp(port);
-            // Whoever is to send may do so without a word.
+            // A server that sends payload may do so without any request.
             let listens = plan.flows(Direction::Receive) && !plan.flows(Direction::Send);
             if let Some(caller) =
                 owner(plan, port).or_else(|| super::caller("chargen").filter(|_| listens))
@@ -374,7 +376,7 @@ pub fn find(plan: &Plan, far: SocketAddr, asker: &Asker) -> Result<Found, Measur
             for probe in probes(port) {
                 let entered = enter(address, asker, here);
                 let Some(mut stream) = passable(entered, &mut mute)? else {
-                    // Nobody there; the next port.
+                    // The port is closed; try the next one.
                     break;
                 };
                 (taken, here) = (true, true);
@@ -400,14 +402,14 @@ pub fn find(plan: &Plan, far: SocketAddr, asker: &Asker) -> Result<Found, Measur
                         std::thread::sleep(RECOVERY);
                         return Ok(Found::Foreign(caller, port));
                     }
-                    // It is known, and does not do this kind of measurement.
+                    // The protocol is recognised but does not support this measurement.
                     Some(caller) => {
                         unfit.get_or_insert((caller, address));
                         break;
                     }
                 }
             }
-            // What takes connections tells nothing of datagrams.
+            // An accepted connection shows nothing about datagrams.
             if here
                 && !answered
                 && plan.protocol == Protocol::Tcp
@@ -420,7 +422,7 @@ pub fn find(plan: &Plan, far: SocketAddr, asker: &Asker) -> Result<Found, Measur
                 return Ok(Found::Foreign(caller, port));
             }
         }
-        // A server of iperf2 over UDP has no door for connections.
+        // A UDP server of iperf2 accepts no connections.
         if !asks_iperf2(plan, port) {
             continue;
         }
@@ -453,18 +455,18 @@ pub fn find(plan: &Plan, far: SocketAddr, asker: &Asker) -> Result<Found, Measur
         far,
         match taken {
             true => format!(
-                "takes connections and says nothing that is known (asked: {ports}): name what it \
-                 speaks with --peer, and its port with -p"
+                "accepts connections and sends no recognised reply (probed: {ports}): name its protocol with \
+                 --peer, and its port with -p"
             ),
             false => format!(
-                "no known program answers there (asked: {ports}): start one, or name its port with \
-                 -p and what it speaks with --peer"
+                "no recognised server answers there (probed: {ports}): start one, or name its port with \
+                 -p and its protocol with --peer"
             ),
         },
     ))
 }
 
-/// Whether a port is asked for iperf2 over UDP: its own, and one that was named.
+/// Returns whether a port is probed for iperf2 over UDP: its default port, and a named one.
 fn asks_iperf2(plan: &Plan, port: u16) -> bool {
     let is_named = plan.port != 0 && plan.port != DEFAULT_PORT;
     let udp = plan.kind == Kind::Throughput && plan.protocol == Protocol::Udp;
@@ -481,7 +483,7 @@ mod tests {
 
     use crate::session::reach::Local;
 
-    /// Asks over the kernel.
+    /// Detects over the kernel's sockets.
     fn find_over_kernel(plan: &Plan, far: SocketAddr) -> Result<Found, MeasureError> {
         let asker = Asker {
             local: &Local::default(),
@@ -515,7 +517,7 @@ mod tests {
         let sender = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             stream.write_all(b" !\"#$%&").unwrap();
-            // What it is told instead of being read would come here.
+            // Probe bytes of the client would arrive here.
             let mut said = Vec::new();
             let _ = stream.read_to_end(&mut said);
             said
@@ -527,7 +529,7 @@ mod tests {
         assert_eq!(sender.join().unwrap(), b"");
     }
 
-    /// A server of iperf2 that takes datagrams alone.
+    /// Starts an iperf2 server for datagrams only.
     fn reporting(layout: Layout) -> (SocketAddr, std::thread::JoinHandle<u64>) {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let far = socket.local_addr().unwrap();
@@ -562,7 +564,7 @@ mod tests {
                 matches!(found, Found::Foreign(caller, port) if caller.name == name && port == far.port()),
                 "{name}"
             );
-            // One datagram of payload is all that it was bothered with.
+            // The server received one datagram of payload only.
             assert_eq!(serving.join().unwrap(), 1);
         }
     }
@@ -577,10 +579,10 @@ mod tests {
         plan.port = free.port();
         let found = find_over_kernel(&plan, free);
         let Err(error) = found else {
-            panic!("somebody is there");
+            panic!("detected a server");
         };
         let (port, said) = (free.port(), error.problem().to_string());
-        let asked = format!("asked: TCP port {port} and UDP port {port}");
+        let asked = format!("probed: TCP port {port} and UDP port {port}");
         assert!(said.contains(&asked), "{said}");
         let mut tried = Tried::default();
         for port in [5201, 5000, 5201] {
@@ -602,7 +604,7 @@ mod tests {
         for probe in PROBES {
             let words = (probe.words)();
             let name = |answer: &[u8]| whose(&words, answer).map(|probe| probe.dialect);
-            // iperf3 takes the first words of anybody for a cookie.
+            // iperf3 accepts any first bytes as a cookie.
             assert_eq!(name(&[State::ParamExchange.to_byte()]), Some("iperf3"));
             assert_eq!(name(&BUSY), Some("iperf3"));
             assert_eq!(name(b"HELO nuttcp v6.1.2\n"), Some("nuttcp"));

@@ -1,4 +1,4 @@
-//! What a dialect needs to open its sockets.
+//! Context in which a protocol opens its sockets.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -19,30 +19,31 @@ use crate::session::{ground, pace, setup};
 use crate::stack::StackHandle;
 use crate::transport::FlowOptions;
 
-/// How long a step of an opening may take.
+/// Timeout of a step of the setup.
 pub const PATIENCE_NS: Nanos = 5_000_000_000;
 
-/// How soon Ctrl-C is noticed.
+/// Interval at which a wait checks for Ctrl-C.
 const LOOK_UP: Duration = Duration::from_millis(50);
 
-/// What a dialect needs to open its sockets.
+/// Context in which a protocol opens its sockets.
 pub struct Context<'a> {
-    /// What is to be run, settled as far as this end can.
+    /// Plan to run, completed as far as this end can.
     pub plan: &'a Plan,
-    /// The far end, with the port of the dialect.
+    /// Remote address, with the port of the protocol.
     pub far: SocketAddr,
     /// Local address and interface.
     pub local: &'a Local,
-    /// Set by Ctrl-C.
+    /// Set on Ctrl-C.
     pub stop: &'a AtomicBool,
     /// Queueing disciplines of the interface.
     pub disciplines: &'a [String],
-    /// Our own stack, where all of it goes over that.
+    /// User-space stack, if it carries the test.
     pub stack: Option<&'a StackHandle>,
 }
 
 impl Context<'_> {
-    /// A control connection: over our own stack the near end of a pair whose bytes it carries.
+    /// Opens the control connection; on the user-space stack, the local end of a pair whose bytes
+    /// the stack carries.
     pub fn control(&self) -> Result<Socket, MeasureError> {
         let Some(stack) = self.stack else {
             let stream = open(self.far, self.local, self.stop)?;
@@ -56,7 +57,7 @@ impl Context<'_> {
         Ok(OwnedFd::from(pair).into())
     }
 
-    /// How the sockets of a flow are set up.
+    /// Returns the socket options of a flow.
     pub fn options(&self, direction: Direction) -> FlowOptions {
         let part = setup::part(linerate_metric::facts::Role::Client, direction);
         let mut options = setup::flow_options(self.plan, part);
@@ -69,7 +70,7 @@ impl Context<'_> {
         options
     }
 
-    /// The socket of the flow with that number, connected to a port of the far end.
+    /// Opens the socket of a flow, connected to a port of the server.
     pub fn flow(
         &self,
         id: u32,
@@ -96,7 +97,7 @@ impl Context<'_> {
             .map_err(|error| failed(far, error))
     }
 
-    /// A socket that the far end can reach, on a port.
+    /// Opens a listening socket that the server can reach.
     pub fn listening(&self, direction: Direction, port: u16) -> io::Result<FlowSocket> {
         let any = match self.far.is_ipv4() {
             true => IpAddr::from([0; 4]),
@@ -106,7 +107,7 @@ impl Context<'_> {
         FlowSocket::listen(self.stack, local, &self.options(direction))
     }
 
-    /// Waits until something can be read from a socket; false when the time is over.
+    /// Waits until a socket is readable; false at the timeout.
     pub fn readable(&self, socket: &FlowSocket, until: Nanos) -> Result<bool, MeasureError> {
         loop {
             if self.stop.load(Relaxed) {
@@ -121,15 +122,15 @@ impl Context<'_> {
         }
     }
 
-    /// Connections are taken, and nothing comes back that a server of the dialect says.
+    /// Returns the error for a server that accepts connections without a reply of the protocol.
     pub fn mute(&self, dialect: &str) -> MeasureError {
         self.foreign(format!(
-            "takes the connection and does not answer as a {dialect} server does: --peer auto finds out \
-             what it speaks; if it is a {dialect} server, it may be busy with another client"
+            "accepts the connection and does not answer as a {dialect} server does: --peer auto detects \
+             its protocol; if it is a {dialect} server, it may be busy with another client"
         ))
     }
 
-    /// No datagram came back within a time.
+    /// Returns the error for a port without a reply in a time.
     pub fn silent(&self, until_now: Nanos) -> MeasureError {
         MeasureError::SilentUdp {
             address: self.far,
@@ -137,17 +138,17 @@ impl Context<'_> {
         }
     }
 
-    /// What the far end did that makes no sense.
+    /// Returns the error for invalid behaviour of the server.
     pub fn foreign(&self, error: impl std::fmt::Display) -> MeasureError {
         foreign(self.far, error)
     }
 }
 
-/// An error of a dialect: what went wrong and what to do are the two parts of its text.
+/// Converts an error of a protocol; the next step follows a colon in its text.
 pub fn foreign(peer: SocketAddr, error: impl std::fmt::Display) -> MeasureError {
     let text = error.to_string();
     let (situation, next_step) = two_parts(&text);
-    let look = "look at the far end's own messages, and whether it speaks this dialect";
+    let look = "see the server's own messages, and whether it speaks this protocol";
     MeasureError::Foreign {
         peer,
         situation: situation.to_owned(),
@@ -155,7 +156,7 @@ pub fn foreign(peer: SocketAddr, error: impl std::fmt::Display) -> MeasureError 
     }
 }
 
-/// Why a socket could not be opened.
+/// Converts the error of opening a socket.
 pub fn failed(address: SocketAddr, error: io::Error) -> MeasureError {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::CONNREFUSED) => MeasureError::Refused { address },
@@ -164,7 +165,7 @@ pub fn failed(address: SocketAddr, error: io::Error) -> MeasureError {
             source: error,
         },
         Some(Errno::ACCESS) => own_address(error),
-        // The kernel's have numbers, those of our own stack have not.
+        // Errors of the kernel have numbers, those of the user-space stack have none.
         _ => match error.kind() {
             io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable => own_address(error),
             io::ErrorKind::ConnectionRefused

@@ -1,4 +1,4 @@
-//! A connection on which a dialect talks about a test.
+//! Control connection of a protocol.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -6,20 +6,20 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use socket2::Socket;
 
-/// Reads of one turn: a peer that talks without end does not keep us listening.
+/// Reads of one poll: a peer that sends without end does not block the caller.
 const READS_A_TURN: usize = 16;
 
-/// A connection whose calls never wait.
+/// Non-blocking control connection.
 pub struct Control {
     stream: Socket,
     closed: bool,
 }
 
 impl Control {
-    /// Talks on a connection.
+    /// Wraps a connection.
     ///
     /// # Errors
-    /// When the socket refuses its options.
+    /// If the socket cannot be made non-blocking.
     pub fn new(stream: Socket) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self {
@@ -28,10 +28,10 @@ impl Control {
         })
     }
 
-    /// Shows what has come to `take`; false once the peer has closed its side.
+    /// Passes received bytes to `take`; false once the peer has closed its side.
     ///
     /// # Errors
-    /// When the connection broke, and what `take` says.
+    /// If the connection broke, or `take` fails.
     pub fn read<E: From<io::Error>>(
         &mut self,
         mut take: impl FnMut(&[u8]) -> Result<(), E>,
@@ -54,10 +54,10 @@ impl Control {
         Ok(!self.closed)
     }
 
-    /// Writes what the socket takes; how much that was.
+    /// Writes as much as the socket accepts and returns the number of bytes.
     ///
     /// # Errors
-    /// When the connection broke.
+    /// If the connection broke.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match (&self.stream).write(bytes) {
             Ok(bytes) => Ok(bytes),
@@ -68,13 +68,13 @@ impl Control {
         }
     }
 
-    /// Says that nothing more will be said.
+    /// Closes the sending half.
     pub fn finish(&self) {
-        // A connection that is gone already needs no farewell.
+        // The connection may be closed already.
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
-    /// What becomes readable when the peer says something; nothing once it has closed.
+    /// Returns the descriptor that becomes readable on messages; none once the peer has closed.
     #[must_use]
     pub fn listens(&self) -> Vec<BorrowedFd<'_>> {
         match self.closed {

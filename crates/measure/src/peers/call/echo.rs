@@ -1,4 +1,4 @@
-//! Echo (RFC 862): round trips against anything that sends back what it gets.
+//! Echo (RFC 862): round trips with any responder that returns received bytes.
 
 use linerate_dialect::echo;
 use linerate_metric::plan::{Kind, Plan};
@@ -9,7 +9,7 @@ use crate::error::MeasureError;
 use crate::peers::framing::Framing;
 use crate::peers::probes::MARK;
 
-/// Calling echo.
+/// Client of echo.
 pub const CALLER: Caller = Caller {
     name: "echo",
     about: "round trips over TCP and UDP; every byte is compared",
@@ -25,7 +25,7 @@ fn refuse(plan: &Plan) -> Option<Refusal> {
 }
 
 fn open(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
-    // Not as long as a question may be: whether anybody is there is all that is asked.
+    // Shorter than a request may be, because it only probes for a responder.
     questions::open(context, "echo", &Framing::Own, MARK, &|answer| {
         answer == MARK
     })

@@ -1,4 +1,5 @@
-//! The far end's count from the output of a command: the console of a board, for example.
+//! Server's count from the output of a command (`--far-report`): the console of a board, for
+//! example.
 
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
@@ -17,128 +18,126 @@ use rustix::process::{Pid, Signal};
 
 use crate::error::MeasureError;
 
-/// What is looked for without an expression of the user's: a number and its unit.
+/// Default expression: a number and its unit.
 const USUAL: &str = r"(?i)(?:(?P<bytes>\d+)\s*(?:bytes|octets|B)\b)|(?:(?P<packets>\d+)\s*(?:packets|datagrams|pkts)\b)";
 
-/// Groups that say what they are.
+/// Named groups of an expression.
 const GROUPS: [&str; 3] = ["bytes", "packets", "seconds"];
 
-/// What expressions have and commands do not: where it stands behind a comma, an expression is meant.
+/// Substrings of expressions that commands do not have: after a comma they show that an expression
+/// is meant.
 const SIGNS: [&str; 8] = ["(?", "\\d", "\\s", "\\w", "[0-9", "(.", "([", "(\\"];
 
-/// How long a command may take: somebody may have to be asked over a slow line.
+/// Timeout of the command, long enough for a slow serial line.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The same once the run is told to stop.
+/// Timeout once the run is stopped.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// After so long somebody who looks on is told what is waited for.
+/// Time after which the wait is reported to the user.
 const UNTOLD: Duration = Duration::from_secs(1);
 
-/// How often it is looked after.
+/// Poll interval during the command.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What is read of each output: a console's log, and no more.
+/// Limit of what is read from each output.
 const OUTPUT_BYTES: u64 = 1 << 20;
 
-/// Room for rounding between two counts of the same bytes.
+/// Tolerance for rounding between two counts of the same bytes.
 const ROUNDING_BYTES: u64 = 1024;
 
-/// A command that tells what the far end counted.
+/// Command that prints the server's count.
 #[derive(Clone, Debug)]
 pub struct FarCommand {
     command: String,
     pattern: Regex,
 }
 
-/// Reads an output to its end, or as much of it as is kept; the rest is thrown away.
+/// Reads an output to its end; bytes above the limit are dropped.
 fn heard(output: Box<dyn Read + Send>) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut kept = Vec::new();
         let mut limited = output.take(OUTPUT_BYTES);
-        // What came before an error counts.
+        // Output before a read error counts.
         let _ = limited.read_to_end(&mut kept);
         let _ = io::copy(&mut limited.into_inner(), &mut io::sink());
         kept
     })
 }
 
-/// What it told.
+/// Count from the command's output.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Told {
-    /// Payload bytes.
     pub bytes: Option<u64>,
-    /// Datagrams.
     pub packets: Option<u64>,
-    /// How long it counted, in seconds.
+    /// Duration of the count.
     pub seconds: Option<f64>,
-    /// All that it printed.
+    /// Complete output.
     pub text: String,
-    /// What speaks against it.
+    /// Reason to doubt the count.
     pub odd: Option<String>,
 }
 
-/// Why a command told nothing that can be used.
+/// Reason for a command without a usable count.
 #[derive(Debug, thiserror::Error)]
 pub enum FarReportError {
-    /// It cannot be run.
+    /// The command cannot be run.
     #[error("`{command}` cannot be run ({source})")]
     NotRun {
-        /// As it was written.
+        /// Command as written.
         command: String,
-        /// What the system said.
         source: std::io::Error,
     },
-    /// It did not end.
+    /// The command did not end.
     #[error("`{command}` did not end {}", if *.interrupted { "before the run was stopped" } else { "in 10 s" })]
     Silent {
-        /// As it was written.
+        /// Command as written.
         command: String,
-        /// Whether the run was told to stop meanwhile.
+        /// True if the run was stopped in the meantime.
         interrupted: bool,
     },
-    /// It printed nothing that the expression finds.
-    #[error("`{command}` printed no count that the expression finds (it ended with {status})")]
+    /// The output has no match of the expression.
+    #[error("`{command}` printed no count that matches the expression (it ended with {status})")]
     NoCount {
-        /// As it was written.
+        /// Command as written.
         command: String,
-        /// How it ended.
         status: std::process::ExitStatus,
     },
-    /// More arrived by its count than was sent.
-    #[error("`{command}` says that {told} arrived, and {sent} were sent: it counts something else")]
+    /// The count is larger than what was sent.
+    #[error(
+        "`{command}` reports that {reported} arrived, but {sent} were sent: it counts something else"
+    )]
     TooMuch {
-        /// As it was written.
+        /// Command as written.
         command: String,
-        /// What it said, with its unit.
-        told: String,
-        /// What was sent.
+        /// Count, with its unit.
+        reported: String,
         sent: u64,
     },
 }
 
 impl FarReportError {
-    /// The situation, the object and the next step.
+    /// Returns the situation, the object and the next step.
     #[must_use]
     pub fn problem(&self) -> Problem {
         let next = match self {
             Self::NotRun { .. } => "run the command by hand first",
-            Self::Silent { .. } => "give a command that prints what it knows and ends",
+            Self::Silent { .. } => "give a command that prints the count and ends",
             Self::NoCount { .. } => {
-                "run the command by hand, and give an expression that finds the number: \
+                "run the command by hand, and give an expression that matches the number: \
                  CMD,(?P<bytes>\\d+)"
             }
             Self::TooMuch { .. } => {
-                "reset the far end's counter before each run, or give an expression that finds the \
+                "reset the server's counter before each run, or give an expression that matches the \
                  count of this run"
             }
         };
-        let measured = "what was measured stands, without the far end's count";
+        let measured = "the figures of this end are valid, without the server's count";
         Problem::new(format!("{self}; {measured}"), "--far-report", next)
     }
 }
 
-/// What this end sent.
+/// Totals that this end sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
     bytes: Option<u64>,
@@ -146,7 +145,7 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// As it found itself.
+    /// Sums the flows of this end.
     #[must_use]
     pub fn of(own: &Outcome) -> Self {
         let flows = || own.streams.iter().map(|flow| &flow.stream.summary);
@@ -157,10 +156,10 @@ impl Sent {
     }
 }
 
-/// The command of a plan.
+/// Returns the command of a plan.
 ///
 /// # Errors
-/// When there is nothing that it could count, and what is wrong with its expression.
+/// If the plan has nothing that a command could count, or the expression is invalid.
 pub fn of(plan: &Plan) -> Result<Option<FarCommand>, MeasureError> {
     let Some(text) = &plan.far_report else {
         return Ok(None);
@@ -172,27 +171,27 @@ pub fn of(plan: &Plan) -> Result<Option<FarCommand>, MeasureError> {
             .to_owned(),
     };
     if plan.kind == Kind::Latency || plan.directions.len() > 1 {
-        return Err(refused("a count is of one direction of payload".to_owned()));
+        return Err(refused("it counts payload of one direction".to_owned()));
     }
     FarCommand::parse(text).map(Some).map_err(refused)
 }
 
 impl FarCommand {
-    /// Reads `CMD` or `CMD,REGEX`: what follows a comma is the expression if it is one with a group;
-    /// in front of a named group the last comma counts, otherwise the first.
+    /// Parses `CMD` or `CMD,REGEX`. The text after a comma is the expression if it is one with a
+    /// group. In front of a named group the last comma counts, otherwise the first.
     ///
-    /// The groups `bytes`, `packets` and `seconds` say what they are; a group without a name is bytes.
+    /// Groups are named `bytes`, `packets` and `seconds`; a group without a name is bytes.
     ///
     /// # Errors
-    /// When there is no command, and when what was meant as an expression is none.
+    /// If there is no command, or an apparent expression is invalid.
     pub fn parse(text: &str) -> Result<Self, String> {
         let expression = |at: usize| {
             let pattern = Regex::new(&text[at + 1..]).ok()?;
             (pattern.captures_len() > 1).then_some((&text[..at], pattern))
         };
         let commas = || text.match_indices(',').map(|(at, _)| at);
-        // Commands and expressions may both have commas: a named group settles where the last of the
-        // command's is.
+        // Commands and expressions may both have commas: with a named group, the last comma before
+        // it separates the two.
         let split = match text.find("(?P<") {
             Some(group) => commas().rev().filter(|&at| at < group).find_map(expression),
             None => commas().find_map(expression),
@@ -216,7 +215,7 @@ impl FarCommand {
         let mut names = pattern.capture_names().flatten();
         if let Some(unknown) = names.find(|name| !GROUPS.contains(name)) {
             return Err(format!(
-                "a group is named {unknown}, and those that are known are {}",
+                "a group is named {unknown}, and the possible names are {}",
                 GROUPS.join(", ")
             ));
         }
@@ -226,8 +225,7 @@ impl FarCommand {
         })
     }
 
-    /// Reads what the command printed: the last place that the expression finds, because consoles
-    /// grow at the end.
+    /// Parses the command's output. The last match counts, because consoles grow at the end.
     #[must_use]
     pub fn read(&self, output: &str) -> Told {
         let mut told = Told {
@@ -250,12 +248,12 @@ impl FarCommand {
         told
     }
 
-    /// Runs the command and reads what it prints, on both of its outputs; it is ended when it takes
-    /// longer than ten seconds, and when the run is told to stop. `awaited` is told what is waited for when
-    /// that takes more than a moment.
+    /// Runs the command and parses both of its outputs. The command is killed after ten seconds, or
+    /// when the run is stopped. `progress` receives a progress message if it takes more than a
+    /// moment.
     ///
     /// # Errors
-    /// Why it told nothing.
+    /// If there is no usable count.
     pub fn ask(
         &self,
         stop: &AtomicBool,
@@ -272,7 +270,7 @@ impl FarCommand {
         if !status.success() {
             let command = &self.command;
             told.odd = Some(format!(
-                "`{command}` told a count and ended with {status}: see whether the count is whole"
+                "`{command}` printed a count and ended with {status}: see whether the count is complete"
             ));
         }
         Ok(told)
@@ -293,7 +291,7 @@ impl FarCommand {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // Whatever it starts ends with it.
+            // Processes that it starts are killed with it.
             .process_group(0)
             .spawn()
             .map_err(not_run)?;
@@ -304,8 +302,8 @@ impl FarCommand {
         let began = Instant::now();
         let deadline = began + PATIENCE;
         let mut told = false;
-        // It has ended when nobody can write to its outputs any more, and it is gone itself: one that closes its
-        // outputs may live on.
+        // The command has ended when all writers of its outputs are gone and it has exited itself:
+        // a command may close its outputs and go on.
         let mut has_ended = || {
             let silent = said.iter().flatten().all(JoinHandle::is_finished);
             silent && !matches!(child.try_wait(), Ok(None))
@@ -317,19 +315,19 @@ impl FarCommand {
             if !told && began.elapsed() >= UNTOLD {
                 told = true;
                 awaited(format!(
-                    "the far end's count: `{}` has up to {} s",
+                    "the server's count: `{}` has up to {} s",
                     self.command,
                     PATIENCE.as_secs()
                 ));
             }
-            // A run that was stopped has a far count, too, where it is quickly to be had.
+            // A stopped run also gets a count, if it is available quickly.
             if stop.load(Relaxed) {
                 until = until.min(*stopped.get_or_insert_with(|| Instant::now() + GRACE));
             }
         }
         let ended = has_ended();
         if !ended && let Some(group) = Pid::from_raw(child.id().cast_signed()) {
-            // One that is gone already needs no end.
+            // It may have ended in the meantime.
             let _ = rustix::process::kill_process_group(group, Signal::KILL);
         }
         let status = child.wait().map_err(not_run)?;
@@ -344,10 +342,10 @@ impl FarCommand {
         Ok((String::from_utf8_lossy(&text).into_owned(), status))
     }
 
-    /// Puts what it told in the place of what the dialect did not.
+    /// Adds the count to the report of the protocol, which has none.
     ///
     /// # Errors
-    /// When it cannot be the count of what was sent.
+    /// If it cannot be the count of what was sent.
     pub fn merge(
         &self,
         told: Told,
@@ -370,12 +368,12 @@ impl FarCommand {
             let (told, sent) = told.zip(sent)?;
             (told > sent.saturating_add(rounding)).then(|| FarReportError::TooMuch {
                 command: self.command.clone(),
-                told: format!("{told} {unit}"),
+                reported: format!("{told} {unit}"),
                 sent,
             })
         };
         if direction == Direction::Send {
-            // A marker more or less may be among what a board counts.
+            // A board may count one marker more or less.
             let rounding = if udp {
                 ROUNDING_BYTES.max(size)
             } else {
@@ -405,14 +403,14 @@ impl FarCommand {
     }
 }
 
-/// What is wrong with an expression that was meant to be one.
+/// Returns what is wrong with an apparent expression, if there is one.
 fn meant(text: &str) -> Option<String> {
     let mut commas = text.match_indices(',').map(|(at, _)| &text[at + 1..]);
     let like_one = commas.find(|rest| SIGNS.iter().any(|sign| rest.contains(sign)))?;
-    // A comma of the expression's own may come behind the one that parts it from the command.
+    // The expression may have commas of its own, after the one that separates it from the command.
     Some(match Regex::new(like_one) {
-        Err(error) => format!("`{like_one}` is no expression ({error})"),
-        Ok(_) => format!("the expression `{like_one}` has no group, so it finds no number"),
+        Err(error) => format!("`{like_one}` is an invalid expression ({error})"),
+        Ok(_) => format!("the expression `{like_one}` has no group, so it gives no number"),
     })
 }
 
@@ -476,9 +474,9 @@ mod tests {
     #[test]
     fn a_wrong_expression_is_found_before_the_run() {
         for (option, why) in [
-            (r"cat log,(?P<bytes>\d+", "is no expression"),
-            (r"cat log,rx=(\d+", "is no expression"),
-            (r"cat log,rx=([0-9]+ b", "is no expression"),
+            (r"cat log,(?P<bytes>\d+", "is an invalid expression"),
+            (r"cat log,rx=(\d+", "is an invalid expression"),
+            (r"cat log,rx=([0-9]+ b", "is an invalid expression"),
             (r"cat log,(?P<byte>\d+)", "named byte"),
             (r"cat log,rx=\d+", "has no group"),
             (r"cat log,rx=[0-9]{1,9}", "has no group"),
@@ -548,7 +546,7 @@ mod tests {
     fn a_command_that_does_not_end_is_ended_with_the_run() {
         for line in [
             "echo 5 bytes; sleep 3600 & wait",
-            // Silent for good, and still there.
+            // Closes its outputs and goes on.
             "echo 5 bytes; exec > /dev/null 2>&1; sleep 3600",
         ] {
             let command = FarCommand::parse(line).unwrap();

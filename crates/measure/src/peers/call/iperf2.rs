@@ -1,5 +1,5 @@
-//! iperf2, today's layout and the old one: a header in front of the payload, a report after UDP, round
-//! trips as its bounceback asks them.
+//! iperf2, current and legacy layout: a header in front of the payload, a report after UDP, round
+//! trips by its bounceback.
 
 mod datagrams;
 
@@ -20,10 +20,10 @@ use crate::peers::framing::Framing;
 use crate::peers::record::Acknowledged;
 use datagrams::open_udp;
 
-/// Calling iperf 2.1 and later.
+/// Client of iperf 2.1 and later.
 pub const CALLER: Caller = Caller {
     name: "iperf2",
-    about: "TCP all directions, UDP either way with its report; round trips over TCP (bounceback)",
+    about: "TCP all directions, UDP one direction with its report; round trips over TCP (bounceback)",
     kinds: &[Kind::Throughput, Kind::Latency],
     port: 5001,
     datagram_bytes: 1_470,
@@ -31,7 +31,7 @@ pub const CALLER: Caller = Caller {
     open,
 };
 
-/// Calling iperf 2.0 and the boards that speak its layout.
+/// Client of iperf 2.0 and of boards with its layout.
 pub const LEGACY: Caller = Caller {
     name: "iperf2-legacy",
     about: "TCP and UDP, sending, in the layout of iperf 2.0 and most boards; UDP with its report",
@@ -42,7 +42,7 @@ pub const LEGACY: Caller = Caller {
     open: open_legacy,
 };
 
-/// The largest buffer that a server is told.
+/// Largest buffer size announced to a server.
 const BUFFER_LIMIT_BYTES: u64 = 128 << 10;
 
 fn refuse(plan: &Plan) -> Option<Refusal> {
@@ -51,7 +51,7 @@ fn refuse(plan: &Plan) -> Option<Refusal> {
             (
                 plan.protocol == Protocol::Udp,
                 "-u",
-                "iperf2 asks its bouncebacks over TCP",
+                "iperf2 sends its bouncebacks over TCP",
             ),
             (
                 !(bounceback::BEGINNING_BYTES as u64..=u64::from(bounceback::SIZE_LIMIT))
@@ -72,7 +72,7 @@ fn refuse(plan: &Plan) -> Option<Refusal> {
         (
             udp && both,
             "--bidir",
-            "over UDP its two directions share one flow, whose ends cannot be told apart",
+            "over UDP its two directions share one flow, whose ends cannot be distinguished",
         ),
         (
             receives && amount.is_some_and(|bytes| bytes >= 1 << 31),
@@ -118,14 +118,15 @@ fn refuse_legacy(plan: &Plan) -> Option<Refusal> {
     .or_else(|| refuse_omit(plan))
 }
 
-/// Whether the first bytes that a server sends can be its acknowledgement: type 2, in 28 B or more.
+/// Returns whether the first bytes from a server can be its acknowledgement: type 2, in 28 B or
+/// more.
 fn is_ack(words: &[u8]) -> bool {
     const BEGINNING: [u8; 7] = [0, 0, 0, 2, 0, 0, 0];
     let compared = words.len().min(BEGINNING.len());
     words[..compared] == BEGINNING[..compared]
 }
 
-/// How far the wall clock is ahead of the monotonic one.
+/// Returns the offset of the wall clock from the monotonic clock.
 fn wall_ahead_ns() -> u64 {
     clock::real().wrapping_sub(clock::now())
 }
@@ -143,7 +144,7 @@ fn settings(plan: &Plan, legacy: bool) -> Settings {
             _ => Way::Forward,
         },
         flows: plan.streams,
-        // Stock servers take what they have room for: 128 KiB without an option of theirs.
+        // Reference servers use the buffer that they have: 128 KiB without an option of theirs.
         buffer_bytes: u32::try_from(plan.payload_bytes.min(BUFFER_LIMIT_BYTES)).ok(),
         window: plan
             .window_bytes
@@ -159,7 +160,7 @@ fn settings(plan: &Plan, legacy: bool) -> Settings {
     }
 }
 
-/// The dialect of a layout.
+/// Returns the protocol name of a layout.
 fn name(legacy: bool) -> &'static str {
     match legacy {
         true => LEGACY.name,
@@ -187,7 +188,7 @@ fn open_legacy(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
     }
 }
 
-/// Connections, each with its header.
+/// Connections with a header each.
 struct Streams {
     name: &'static str,
     called: Vec<CalledFlow>,
@@ -195,8 +196,8 @@ struct Streams {
     way: Way,
     sent: bool,
     sockets: Vec<FlowSocket>,
-    /// The time that the server was told, and when it is over: nothing but the end of the stream says that
-    /// it kept to it.
+    /// Time that the server was given, and when that is over: only the end of the stream shows that
+    /// the server ended in time.
     time_ns: Option<Nanos>,
     ends_ns: Option<Nanos>,
 }
@@ -224,7 +225,7 @@ fn open_tcp(context: &Context<'_>, legacy: bool) -> Result<Box<dyn Speech>, Meas
         let socket = context.flow(id, direction, context.far.port())?;
         sockets.push(copy_of(&socket)?);
         let framing = match way {
-            // What asks for payload is none.
+            // The header that requests payload is not payload.
             Way::Reverse => {
                 socket
                     .write_all(header)
@@ -292,7 +293,7 @@ impl Speech for Streams {
     }
 
     fn stop(&mut self, _: Nanos, early: bool) {
-        // In time the server ends by itself.
+        // At the end of the time, the server ends by itself.
         if early && self.way != Way::Forward {
             for socket in &self.sockets {
                 socket.cut();

@@ -1,4 +1,4 @@
-//! iperf3: a control connection, flows of their own, results of both ends.
+//! iperf3: a control connection, separate flows, results of both ends.
 
 mod ending;
 
@@ -24,7 +24,7 @@ use super::{CalledFlow, Caller, Refusal, Speech, first};
 use crate::error::MeasureError;
 use crate::peers::framing::Framing;
 
-/// Calling iperf3.
+/// Client of iperf3.
 pub const CALLER: Caller = Caller {
     name: "iperf3",
     about: "TCP and UDP, all directions; both ends' counts, loss, IPDV, retransmits, the server's report",
@@ -35,11 +35,11 @@ pub const CALLER: Caller = Caller {
     open,
 };
 
-/// How long the last payload may take to arrive before the end is said: a stock server closes its
-/// flows as soon as it hears that.
+/// Time for the last payload to arrive before the end message: a reference server closes its flows
+/// when it receives that.
 const ARRIVAL_NS: Nanos = 3_000_000_000;
 
-/// Block sizes that stock servers take.
+/// Block sizes that reference servers accept.
 const TCP_BLOCK_LIMIT: u64 = 1 << 20;
 const UDP_BLOCK_RANGE: std::ops::RangeInclusive<u64> = 16..=65_507;
 
@@ -76,7 +76,7 @@ fn refuse(plan: &Plan) -> Option<Refusal> {
         (
             plan.pace.burst.is_some() && plan.flows(Direction::Receive),
             "-b RATE/BURST with -R",
-            "iperf3's bursts are counted in blocks; ours cannot be told to it",
+            "iperf3's bursts are counted in blocks; a size in bytes cannot be sent to it",
         ),
     ])
 }
@@ -120,31 +120,31 @@ fn params(plan: &Plan) -> Params {
     }
 }
 
-/// One test.
+/// Driver of one test.
 struct Test {
     peer: SocketAddr,
     control: Control,
     machine: Client,
     params: Params,
     called: Vec<CalledFlow>,
-    /// The last flow, which is announced when everything is ready here: the server's clock starts then.
+    /// Last flow, which is announced once everything here is ready: the server's clock starts then.
     last: Option<FlowSocket>,
     cookie: Cookie,
-    /// Sockets of what this end sends over TCP.
+    /// Sockets of TCP flows that this end sends.
     sending: Vec<FlowSocket>,
-    /// When the end is to be said: once everything has arrived, and at this time at the latest.
+    /// Latest time of the end message, which is sent earlier once everything has arrived.
     ending_ns: Option<Nanos>,
-    /// When it was heard that all was sent.
+    /// Time at which the last payload was sent.
     sent_ns: Nanos,
-    /// What is on its way, and since when it is that much.
+    /// Unacknowledged bytes, and since when they are that many.
     left: (u64, Nanos),
-    /// When all was known to have arrived, and since when it probably had.
+    /// Time at which everything was acknowledged, and the likely time of its arrival.
     arrived_ns: Option<(Nanos, Nanos)>,
-    /// When the server's clock began and when it was told the end, by ours.
+    /// Start of the server's clock and time of the end message, by our clock.
     ran: (Nanos, Nanos),
-    /// How long what was sent last was on its way, as far as that was seen.
+    /// Time that the last payload was in flight, as far as that was observed.
     drain_ns: Nanos,
-    /// How long this end sent.
+    /// Time for which this end sent.
     own_send_ns: Option<Nanos>,
     finished: bool,
     wants_results: bool,
@@ -203,7 +203,7 @@ fn open(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
 }
 
 impl Test {
-    /// Hears Ctrl-C while its flows are opened, and says so.
+    /// Checks for Ctrl-C while flows are opened, and terminates the test on it.
     fn goes_on(&mut self, stop: &AtomicBool) -> Result<(), MeasureError> {
         if !stop.load(Relaxed) {
             return Ok(());
@@ -213,7 +213,7 @@ impl Test {
         Err(MeasureError::Interrupted)
     }
 
-    /// Opens a flow and says whose it is.
+    /// Opens and announces a flow.
     fn flow(
         &mut self,
         context: &Context<'_>,
@@ -246,7 +246,7 @@ impl Test {
         })
     }
 
-    /// Says whose a flow is.
+    /// Sends the cookie, or the UDP hello, of a flow.
     fn announce(&mut self, socket: &FlowSocket, stop: &AtomicBool) -> Result<(), MeasureError> {
         let peer = self.peer;
         let failed = |error| super::context::failed(peer, error);
@@ -261,7 +261,7 @@ impl Test {
             if !socket.wait(Duration::from_millis(50)).map_err(failed)? {
                 continue;
             }
-            // Payload may come right behind the answer: it stays where it is.
+            // Payload may follow the reply directly: it stays in the queue.
             let bytes = socket.receive(&mut room).map_err(failed)?;
             if udp::is_answer(&room[..bytes]) {
                 return Ok(());
@@ -284,14 +284,14 @@ impl Test {
             match self.control.write(self.machine.outgoing()) {
                 Ok(0) => break,
                 Ok(bytes) => self.machine.sent(bytes),
-                // What it said last may explain it.
+                // Pending messages of the server may explain the error.
                 Err(_) => break,
             }
         }
         Ok(())
     }
 
-    /// Hears and says; true when flows are to be opened.
+    /// Receives and sends control messages; returns true when flows are to be opened.
     fn talk(&mut self, now: Nanos) -> Result<bool, MeasureError> {
         if self.over {
             return Ok(false);
@@ -310,7 +310,7 @@ impl Test {
             .map_err(|error| {
                 foreign(
                     peer,
-                    format!("the iperf3 server broke the control connection off ({error})"),
+                    format!("the iperf3 server broke the control connection ({error})"),
                 )
             })?;
         let mut rest = heard.as_slice();
@@ -388,7 +388,7 @@ impl Speech for Test {
     }
 
     fn sent(&mut self, now: Nanos, _: &[FlowTotal]) {
-        // Without anything to send that is no end.
+        // Without anything to send that is not the end.
         if self.params.way != Way::Reverse {
             self.ending_ns.get_or_insert(now + ARRIVAL_NS);
             (self.left.1, self.sent_ns) = (now, now);
@@ -435,7 +435,7 @@ impl Speech for Test {
                 let time = flow.figures.duration_ns;
                 flow.figures.duration_ns = time.map(|time| self.without_pauses(time));
             }
-            // Our flows are numbered in a row, iperf3's are not.
+            // Our flows are numbered consecutively, those of iperf3 are not.
             flow.id = flow.id.and_then(|id| {
                 let found = numbers.iter().find(|(_, flow)| flow.id == id);
                 found.map(|(number, _)| *number)

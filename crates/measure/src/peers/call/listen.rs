@@ -1,4 +1,4 @@
-//! Waiting for a sender of classic ttcp: `ttcp -r`.
+//! Receiver that waits for a classic ttcp sender: `ttcp -r`.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,7 +15,7 @@ use super::{CalledFlow, Caller, Speech, refuse_omit};
 use crate::error::MeasureError;
 use crate::peers::framing::Framing;
 
-/// The receiving end of classic ttcp; a plan asks for it that names no host.
+/// Receiver of classic ttcp, for a plan without a host.
 pub const RECEIVER: Caller = Caller {
     name: "ttcp",
     about: "waits for a sender",
@@ -26,15 +26,15 @@ pub const RECEIVER: Caller = Caller {
     open,
 };
 
-/// How soon Ctrl-C is noticed.
+/// Interval at which the wait checks for Ctrl-C.
 const LOOK_UP: Duration = Duration::from_millis(50);
 
-/// Whether a plan waits for a sender.
+/// Returns whether a plan waits for a sender.
 pub fn is_wanted(plan: &Plan) -> bool {
     plan.host.is_empty() && plan.flows(Direction::Receive)
 }
 
-/// The address that stands for "anybody".
+/// Returns the unspecified address with the plan's port.
 pub fn anybody(plan: &Plan, ipv6: bool) -> SocketAddr {
     let ip: IpAddr = match ipv6 {
         true => Ipv6Addr::UNSPECIFIED.into(),
@@ -75,7 +75,7 @@ fn open(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
             }
         }
         if let (_, Some(from)) = waiting.peek(&mut [0; 1]).map_err(broken)? {
-            // From now on nobody else's datagrams come in; the first one stays where it is.
+            // Drops other senders' datagrams from now on; the first datagram stays in the queue.
             waiting.keep_to(from).map_err(broken)?;
             break (waiting, from);
         }

@@ -1,7 +1,8 @@
-//! Calling a program of another kind: our end of a test whose far end speaks another dialect.
+//! Clients for other tools' servers.
 //!
-//! A dialect is one file and one line in [`CALLERS`]. It opens the flows, talks about them, and says
-//! at the end what the far end told; payload moves on the same threads as in our own tests.
+//! A protocol is one file and one line in [`CALLERS`]. It opens the flows, runs the control
+//! channel, and returns the server's report at the end. Payload moves on the same threads as in our
+//! own tests.
 
 mod acks;
 mod asker;
@@ -41,28 +42,28 @@ pub(crate) use run::run;
 
 use context::Context;
 
-/// The name that stands for finding out.
+/// Value of `--peer` that detects the protocol.
 pub const AUTO: &str = "auto";
 
-/// A dialect that this end can speak to a server of its.
+/// Client side of one protocol.
 pub struct Caller {
-    /// Its name on the command line and in records.
+    /// Name on the command line and in records.
     pub name: &'static str,
-    /// What it can tell, for people.
+    /// Summary for the help text.
     pub about: &'static str,
-    /// What can be measured with it.
+    /// Kinds of measurement that it supports.
     pub kinds: &'static [Kind],
-    /// The port that its servers have.
+    /// Default port of its servers.
     pub port: u16,
-    /// UDP payload without another wish, as the program has it by default.
+    /// Default UDP payload, as the tool has it.
     datagram_bytes: u64,
-    /// What of a plan it cannot carry.
+    /// Checks a plan for options that the protocol cannot carry.
     refuse: fn(&Plan) -> Option<Refusal>,
-    /// Opens a test.
+    /// Starts a test.
     open: fn(&Context<'_>) -> Result<Box<dyn Speech>, MeasureError>,
 }
 
-/// Every dialect that can be called, in the order help lists them.
+/// Protocols that the client supports, in the order of the help text.
 pub const CALLERS: &[Caller] = &[
     iperf3::CALLER,
     iperf2::CALLER,
@@ -75,23 +76,23 @@ pub const CALLERS: &[Caller] = &[
     echo::CALLER,
 ];
 
-/// The dialect of that name.
+/// Returns the protocol of a name.
 #[must_use]
 pub fn caller(name: &str) -> Option<&'static Caller> {
     CALLERS.iter().find(|caller| caller.name == name)
 }
 
-/// An option that a dialect cannot carry.
+/// Option that a protocol cannot carry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// As it is written; empty where one is missing.
+    /// Option as written; empty if a missing one is the reason.
     pub option: String,
-    /// Why not, and behind a colon what to do instead, where that is not to leave it out.
+    /// Reason, with an alternative after a colon where that is not to leave the option out.
     pub why: String,
 }
 
 impl Refusal {
-    /// The same as an error of a run with the dialect of that name.
+    /// Converts the rejection into the error of a run with that protocol.
     fn error(&self, dialect: &str) -> MeasureError {
         let (why, next_step) = two_parts(&self.why);
         MeasureError::Unsupported {
@@ -101,89 +102,90 @@ impl Refusal {
             },
             why: why.to_owned(),
             next_step: next_step
-                .unwrap_or("leave it out, or use another dialect")
+                .unwrap_or("leave it out, or use another protocol")
                 .to_owned(),
         }
     }
 }
 
-/// A flow that stands.
+/// Connected flow of a test.
 pub struct CalledFlow {
-    /// Its number, from 1, ascending.
+    /// Flow number, from 1, ascending.
     pub id: u32,
-    /// Which way payload goes.
+    /// Direction of the payload.
     pub direction: Direction,
-    /// How it comes to its socket.
+    /// Source of its socket.
     pub opening: Opening,
-    /// What stands in front of its payload.
+    /// Header in front of its payload.
     pub framing: Framing,
 }
 
-/// One test in a dialect, from its opening to the far end's last word.
+/// Driver of one test with another tool's server.
 trait Speech {
-    /// The flows; asked for once.
+    /// Returns the flows; called once.
     fn flows(&mut self) -> Vec<CalledFlow>;
 
-    /// Everything here is ready: payload moves as soon as this returns, which is soon once `stop` is set.
+    /// Starts the test: payload moves as soon as this returns, which is soon once `stop` is set.
     fn started(&mut self, _now: Nanos, _stop: &AtomicBool) -> Result<(), MeasureError> {
         Ok(())
     }
 
-    /// Takes what came and does what is due.
+    /// Processes received control messages and expired timers.
     fn turn(&mut self, now: Nanos) -> Result<(), MeasureError>;
 
-    /// All that this end sends was sent.
+    /// Notes that this end has sent all its payload.
     fn sent(&mut self, _now: Nanos, _flows: &[FlowTotal]) {}
 
-    /// The far end is to stop sending; with `early` before its time.
+    /// Stops the server's payload; `early` if before its time.
     fn stop(&mut self, now: Nanos, early: bool);
 
-    /// All flows of this end are over.
+    /// Notes that all flows of this end have ended.
     fn ended(&mut self, _now: Nanos, _own: &Outcome) {}
 
-    /// The far end sends nothing more: how much it sent, where it said so. Asked for until it says so.
+    /// Returns the totals that the server has sent, once it has reported that it sends no more.
+    /// Polled until then.
     fn far_sent(&mut self) -> Option<Vec<FlowTotal>> {
         None
     }
 
-    /// Whether the far end has said its last word.
+    /// Returns whether the server has finished the test.
     fn is_over(&self) -> bool;
 
-    /// When [`Self::turn`] is to be called at the latest.
+    /// Returns the latest time of the next [`Self::turn`].
     fn due_ns(&self, now: Nanos) -> Nanos {
         now.saturating_add(250_000_000)
     }
 
-    /// What becomes readable when the far end says something.
+    /// Returns the descriptors that become readable on messages from the server.
     fn listens(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }
 
-    /// What the far end said of the test; `Direction::Send` is what this end sent.
+    /// Returns the server's report; `Direction::Send` is what this end sent.
     fn far_report(&self) -> FarReport {
         FarReport::default()
     }
 
-    /// The far end's own word that something went wrong there.
+    /// Returns the server's own message about a failure there.
     fn complaint(&self) -> Option<String> {
         None
     }
 
-    /// What the far kernel acknowledged, where the far end says nothing.
+    /// Returns the payload that the server's kernel acknowledged, where the server reports nothing.
     fn acknowledged(&self) -> BTreeMap<u32, Acknowledged> {
         BTreeMap::new()
     }
 
-    /// Who the far end is, where that was not known before.
+    /// Returns the address of the remote end, if that was not known before.
     fn peer(&self) -> Option<SocketAddr> {
         None
     }
 
-    /// What the far end says it is.
+    /// Returns name and version of the remote program.
     fn agent(&self) -> String;
 }
 
-/// The first of several refusals whose condition holds.
+/// Returns the first rejection whose condition holds.
 fn first(rows: &[(bool, &str, &str)]) -> Option<Refusal> {
     let (_, option, why) = rows.iter().find(|(holds, _, _)| *holds)?;
     Some(Refusal {
@@ -192,17 +194,18 @@ fn first(rows: &[(bool, &str, &str)]) -> Option<Refusal> {
     })
 }
 
-/// Whether the dialect of a plan, if it has one, can carry the plan.
+/// Checks whether the protocol of a plan can carry it.
 ///
 /// # Errors
-/// The option that it cannot, and why; a dialect that this end does not speak is no error here.
+/// The option that it cannot carry, with the reason. A protocol that the client does not support is
+/// no error here.
 pub fn check(plan: &Plan) -> Result<(), MeasureError> {
     let caller = plan.dialect.as_deref().and_then(caller);
     let refused = caller.and_then(|caller| Some((caller.name, refuse(caller, plan)?)));
     refused.map_or(Ok(()), |(name, refusal)| Err(refusal.error(name)))
 }
 
-/// What of a plan a dialect cannot carry.
+/// Returns the first option of a plan that a protocol cannot carry.
 fn refuse(caller: &Caller, plan: &Plan) -> Option<Refusal> {
     if !caller.kinds.contains(&plan.kind) {
         let other = match plan.kind {
@@ -222,24 +225,24 @@ fn refuse(caller: &Caller, plan: &Plan) -> Option<Refusal> {
         .or_else(|| (caller.refuse)(plan))
 }
 
-/// Ways around a copy that only the far end could go, which is not told of them.
+/// Rejects copy modes of the server, which has no way to receive them.
 fn refuse_far_copies(caller: &Caller, plan: &Plan) -> Option<Refusal> {
     let told = caller.name == "iperf3" && plan.copies.send == SendCopy::SendFile;
     first(&[
         (
             !plan.flows(Direction::Send) && plan.copies.send != SendCopy::Copied && !told,
             "--offload zerocopy, sendfile or splice with -R",
-            "how another program sends cannot be told to it",
+            "the send calls of another program cannot be set from here",
         ),
         (
             !plan.flows(Direction::Receive) && plan.copies.receive != ReceiveCopy::Copied,
             "--offload trunc",
-            "how another program receives cannot be told to it",
+            "the receive calls of another program cannot be set from here",
         ),
     ])
 }
 
-/// What no far end of another kind can do.
+/// Rejects options that no server of another tool supports.
 fn refuse_any(plan: &Plan) -> Option<Refusal> {
     let far_wait = plan.wait.as_ref().is_some_and(|wait| wait.near != wait.far);
     let far_threads = plan.threads.as_ref();
@@ -247,38 +250,38 @@ fn refuse_any(plan: &Plan) -> Option<Refusal> {
         (
             plan.verify,
             "--verify",
-            "the content of its payload is its own; only linerate's far end sends what can be checked",
+            "its payload has content of its own; only linerate's server sends what can be checked",
         ),
         (
             far_wait,
-            "--wait NEAR/FAR",
-            "how another program waits cannot be told to it",
+            "--wait CLIENT/SERVER",
+            "the wait mode of another program cannot be set from here",
         ),
         (
             far_threads.is_some_and(|threads| threads.near != threads.far),
-            "--threads N/FAR",
-            "how many threads another program has cannot be told to it",
+            "--threads N/SERVER",
+            "the number of threads of another program cannot be set from here",
         ),
         (
             !plan.cpu.far.0.is_empty() && plan.cpu.far != plan.cpu.near,
-            "--cpu NEAR/FAR",
-            "where another program runs cannot be told to it: start it with taskset",
+            "--cpu CLIENT/SERVER",
+            "the CPUs of another program cannot be set from here: start it with taskset",
         ),
         (
             plan.sched.far != plan.sched.near
                 && plan.sched.far != linerate_metric::plan::Sched::Inherited,
-            "--sched NEAR/FAR",
-            "another program's scheduling cannot be told to it: start it with chrt",
+            "--sched CLIENT/SERVER",
+            "the scheduling of another program cannot be set from here: start it with chrt",
         ),
         (
             !plan.stamps.is_none(),
             "--stages or --trace",
-            "the far half of a round trip is noted by linerate's far end only",
+            "only linerate's server records its half of a round trip",
         ),
         (
             plan.round_trip.group.is_some(),
             "--multicast",
-            "only linerate's far end joins a group",
+            "only linerate's server joins a group",
         ),
         (
             plan.payload_bytes > 65_507 && plan.protocol == Protocol::Udp,
@@ -288,12 +291,12 @@ fn refuse_any(plan: &Plan) -> Option<Refusal> {
     ])
 }
 
-/// What only a dialect with a place for it can do.
+/// Rejects omitted time for a protocol that cannot carry it.
 fn refuse_omit(plan: &Plan) -> Option<Refusal> {
     first(&[(
         plan.omit_ns > 0,
         "-O",
-        "its far end counts from the first byte on",
+        "its server counts from the first byte on",
     )])
 }
 
@@ -324,7 +327,7 @@ mod tests {
         ] {
             let caller = caller(name).unwrap();
             let error = refuse(caller, &plan).unwrap().error(name);
-            // No privilege and no kernel would change it.
+            // Neither a privilege nor another kernel would change it.
             assert_eq!(error.exit_code(), linerate_metric::exit::USAGE);
             let problem = error.problem();
             assert_eq!(

@@ -1,4 +1,4 @@
-//! nuttcp: a test agreed on in lines of text, its data on connections of its own.
+//! nuttcp: a test agreed on in lines of text, with separate data connections.
 
 mod sockets;
 
@@ -11,8 +11,8 @@ use std::time::Duration;
 use linerate_dialect::control::FlowTotal;
 use linerate_dialect::far::FarReport;
 use linerate_dialect::nuttcp::{
-    CONTROL_PORT, Client, ClientEvent, CountReader, DATA_PORT, START_GAP_NS, Send, Test as Asked,
-    UdpSender, Way,
+    CONTROL_PORT, Client, ClientEvent, CountReader, DATA_PORT, START_GAP_NS, Send,
+    Test as TestRequest, UdpSender, Way,
 };
 use linerate_dialect::sniff::Carrier;
 use linerate_host::sys::clock::{self, Nanos};
@@ -27,10 +27,10 @@ use crate::error::MeasureError;
 use crate::peers::framing::Framing;
 use sockets::{accept, connect, first_datagram, listening};
 
-/// Calling `nuttcp -S`.
+/// Client of `nuttcp -S`.
 pub const CALLER: Caller = Caller {
     name: "nuttcp",
-    about: "TCP and UDP, either way; the far end's bytes, time and retransmits, its report",
+    about: "TCP and UDP, one direction; the server's bytes, time and retransmits, its report",
     kinds: &[Kind::Throughput],
     port: CONTROL_PORT,
     datagram_bytes: 1_024,
@@ -38,10 +38,10 @@ pub const CALLER: Caller = Caller {
     open,
 };
 
-/// How long the report may take after the end of the data.
+/// Time for the report after the end of the data.
 const REPORT_NS: Nanos = 10_000_000_000;
 
-/// The same where the test was ended before its time.
+/// Time for the report after an early end.
 const CUT_OFF_NS: Nanos = 1_000_000_000;
 
 fn refuse(plan: &Plan) -> Option<Refusal> {
@@ -54,7 +54,7 @@ fn refuse(plan: &Plan) -> Option<Refusal> {
         (
             plan.streams > 1,
             "-P",
-            "nuttcp reads its streams in turns, a buffer of each, which holds all up at the slowest",
+            "nuttcp reads its streams in rotation, a buffer of each, so the slowest one holds up all",
         ),
         (
             plan.congestion_control_asked,
@@ -77,7 +77,7 @@ fn refuse(plan: &Plan) -> Option<Refusal> {
     .or_else(|| refuse_omit(plan))
 }
 
-fn asked(plan: &Plan, data_port: u16) -> Asked {
+fn asked(plan: &Plan, data_port: u16) -> TestRequest {
     let udp = plan.protocol == Protocol::Udp;
     let way = match plan.directions[0] {
         Direction::Send => Way::ToServer,
@@ -89,7 +89,7 @@ fn asked(plan: &Plan, data_port: u16) -> Asked {
         Carrier::Stream
     };
     let buffer_bytes = usize::try_from(plan.payload_bytes).unwrap_or(usize::MAX);
-    Asked {
+    TestRequest {
         buffer_bytes,
         buffers: (plan.amount_bytes).map(|bytes| bytes.div_ceil(plan.payload_bytes.max(1))),
         time_ns: plan.duration_ns,
@@ -97,34 +97,35 @@ fn asked(plan: &Plan, data_port: u16) -> Asked {
         window_bytes: plan
             .window_bytes
             .and_then(|bytes| u32::try_from(bytes).ok()),
-        // With intervals datagrams tell how much was sent before them.
+        // With intervals, datagrams carry the number of bytes sent before them.
         interval_ns: udp.then(|| plan.interval_ns.unwrap_or(1_000_000_000)),
         mss: plan.socket.mss_bytes,
         tos: plan.socket.tos.unwrap_or(0),
         no_delay: plan.socket.no_delay,
-        ..Asked::new(way, carrier, data_port)
+        ..TestRequest::new(way, carrier, data_port)
     }
 }
 
-/// One test.
+/// Driver of one test.
 struct Test {
     peer: SocketAddr,
     control: Control,
     machine: Client,
     called: Vec<CalledFlow>,
     socket: Option<FlowSocket>,
-    /// Where datagrams are framed by markers.
+    /// Marker protocol of the datagrams that this end sends.
     sender: Option<UdpSender>,
     marker_due_ns: Option<Nanos>,
-    /// Payload comes in datagrams.
+    /// True if payload is sent in datagrams.
     datagrams: bool,
     running: bool,
     started: bool,
     sent: bool,
-    /// Nothing more is waited for after this.
+    /// Timeout of the report.
     until_ns: Option<Nanos>,
     over: bool,
-    /// The run was ended here before its time: what the server says of that is no news.
+    /// True if the run was ended here before its time: then the server's messages about that are
+    /// ignored.
     cut_off: bool,
 }
 
@@ -133,7 +134,7 @@ fn open(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
     let stream = context.control()?;
     let receives = context.plan.flows(Direction::Receive);
     let tcp = context.plan.protocol == Protocol::Tcp;
-    // Whoever transmits connects: of what the server sends, a port of ours is the goal.
+    // The transmitter connects, so the server needs a port of ours.
     let waiting = receives.then(|| listening(context)).transpose()?;
     let port = match &waiting {
         Some(socket) => socket.port().map_err(system)?,
@@ -193,7 +194,7 @@ fn open(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
 }
 
 impl Test {
-    /// Hears and says.
+    /// Receives and sends control messages.
     fn talk(&mut self) -> Result<(), MeasureError> {
         if self.over {
             return Ok(());
@@ -216,7 +217,7 @@ impl Test {
         if let Some(error) = refused {
             return Err(foreign(peer, error));
         }
-        // Reset or closed: what it said before counts.
+        // After a reset or close, messages received before still count.
         if !open.unwrap_or(false) {
             self.machine
                 .closed()
@@ -236,17 +237,17 @@ impl Test {
         }
     }
 
-    /// What it means that the server has closed: without figures, or before all was sent, it gave up.
+    /// Returns an error if the server has closed without figures, or before all payload was sent.
     fn judge_end(&self) -> Result<(), MeasureError> {
         let report = self.machine.report();
         if !self.machine.far_report().flows.is_empty() {
-            // Datagrams have an end that is said: until then there is more.
+            // Datagrams have an end marker: until then there is more.
             return match self.started && !self.sent && self.sender.is_some() {
                 true => Err(self.gave_up("it ended the test early")),
                 false => Ok(()),
             };
         }
-        // What comes from the server is counted here: once it flows, those figures stand.
+        // Payload from the server is counted here: once it has started, those figures are valid.
         if self.called_back() && self.started {
             return Ok(());
         }
@@ -262,15 +263,17 @@ impl Test {
         }
     }
 
-    /// The server's own end of the test, and why.
+    /// Returns the error for a server that ended the test, with the reason.
     fn gave_up(&self, why: &str) -> MeasureError {
         let look = match self.called_back() {
-            true => "see its messages, and whether it reaches this host".to_owned(),
-            false => format!("see its messages, and what else has port {DATA_PORT} there"),
+            true => "see its messages, and whether it can connect to this host".to_owned(),
+            false => {
+                format!("see its messages, and which other program uses port {DATA_PORT} there")
+            }
         };
         foreign(
             self.peer,
-            format!("the nuttcp server gave the test up ({why}): {look}"),
+            format!("the nuttcp server ended the test ({why}): {look}"),
         )
     }
 
@@ -278,12 +281,12 @@ impl Test {
         let wanted: Vec<_> = (self.control.listens().into_iter())
             .map(|fd| (fd, Ready::Receive))
             .collect();
-        // Whatever it says: the time is over sooner or later.
+        // An error is ignored: the caller has a timeout.
         let _ = poll_any(&wanted, Duration::from_millis(milliseconds));
     }
 
-    /// Says that datagrams begin.
-    fn begin(&mut self, asked: &Asked, socket: &FlowSocket) -> Result<(), MeasureError> {
+    /// Sends the start markers of datagrams.
+    fn begin(&mut self, asked: &TestRequest, socket: &FlowSocket) -> Result<(), MeasureError> {
         let mut sender = UdpSender::new(asked);
         loop {
             match sender.step(clock::now()) {
@@ -306,7 +309,8 @@ impl Test {
         Ok(())
     }
 
-    /// Waits until datagrams begin: what is marked by BOD1, or the first of them if that was lost.
+    /// Waits for the start of datagrams: the BOD1 marker, or the first of them if the marker was
+    /// lost.
     fn await_begin(&mut self, now: Nanos, stop: &AtomicBool) -> Result<(), MeasureError> {
         let Some(socket) = &self.socket else {
             return Ok(());
@@ -334,7 +338,7 @@ impl Test {
         Ok(())
     }
 
-    /// Says that they end.
+    /// Sends the next end marker.
     fn mark(&mut self, now: Nanos) {
         let (Some(sender), Some(socket)) = (&mut self.sender, &self.socket) else {
             return;
@@ -344,7 +348,7 @@ impl Test {
         }
         match sender.step(now) {
             Send::Marker { bytes, .. } => {
-                // A server that has ended refuses the last ones.
+                // A server that has ended rejects the last ones.
                 let _ = socket.offer(&bytes);
                 self.marker_due_ns = Some(now);
             }
@@ -365,7 +369,7 @@ impl Speech for Test {
     fn started(&mut self, now: Nanos, stop: &AtomicBool) -> Result<(), MeasureError> {
         self.started = true;
         if self.called_back() && self.datagrams {
-            // Told to stop, the run ends as soon as it has begun.
+            // Once stopped, the run ends as soon as it has begun.
             self.await_begin(now, stop)?;
         }
         Ok(())
@@ -404,7 +408,7 @@ impl Speech for Test {
 
     fn stop(&mut self, _: Nanos, early: bool) {
         self.cut_off |= early;
-        // In time the server ends by itself.
+        // At the end of the time, the server ends by itself.
         if let (true, true, Some(socket)) = (early, self.called_back(), &self.socket) {
             match self.datagrams {
                 true => socket.deafen(),
@@ -457,14 +461,14 @@ impl Speech for Test {
 }
 
 impl Test {
-    /// Whether payload comes from the server.
+    /// Returns whether payload comes from the server.
     fn called_back(&self) -> bool {
         self.machine.way() == Way::ToClient
     }
 }
 
-/// What went wrong at the server, where a line of its report says that:
-/// `nuttcp-r: v6.1.2: Error: bind: Address already in use`.
+/// Returns the error in a line of the server's report, if there is one: `nuttcp-r: v6.1.2: Error:
+/// bind: Address already in use`.
 fn error_in(line: &str) -> Option<String> {
     if line.trim() == "KO" {
         return Some("KO".to_owned());
@@ -485,7 +489,7 @@ mod tests {
     fn who_waits_for_datagrams_hears_that_he_is_to_stop() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let peer = listener.local_addr().unwrap();
-        let asked = Asked::new(Way::ToClient, Carrier::Datagram, 5001);
+        let asked = TestRequest::new(Way::ToClient, Carrier::Datagram, 5001);
         let mut test = Test {
             peer,
             control: Control::new(TcpStream::connect(peer).unwrap().into()).unwrap(),
@@ -508,7 +512,7 @@ mod tests {
         let now = clock::now();
         test.started(now, &AtomicBool::new(true)).unwrap();
         assert!(begun.elapsed() < Duration::from_nanos(START_GAP_NS));
-        // Otherwise they have their time.
+        // Without a stop, the wait takes its full time.
         test.started(now, &AtomicBool::new(false)).unwrap();
         assert!(begun.elapsed() >= Duration::from_nanos(2 * START_GAP_NS));
     }

@@ -1,4 +1,4 @@
-//! Payload that nobody talks about: classic ttcp, discard and chargen.
+//! Payload without a control channel: classic ttcp, discard and chargen.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,10 +18,10 @@ use crate::error::MeasureError;
 use crate::peers::framing::Framing;
 use crate::peers::record::Acknowledged;
 
-/// Calling a classic ttcp receiver (`ttcp -r`).
+/// Client of a classic ttcp receiver (`ttcp -r`).
 pub const TTCP: Caller = Caller {
     name: "ttcp",
-    about: "TCP and UDP, sending; nothing comes back: TCP by what its kernel acknowledged",
+    about: "TCP and UDP, sending; no report: TCP counts what the server's kernel acknowledged",
     kinds: &[Kind::Throughput],
     port: ttcp::PORT,
     datagram_bytes: 1_472,
@@ -29,10 +29,10 @@ pub const TTCP: Caller = Caller {
     open: open_ttcp,
 };
 
-/// Calling discard (RFC 863).
+/// Client of discard (RFC 863).
 pub const DISCARD: Caller = Caller {
     name: "discard",
-    about: "TCP and UDP, sending; nothing comes back: TCP by what its kernel acknowledged",
+    about: "TCP and UDP, sending; no report: TCP counts what the server's kernel acknowledged",
     kinds: &[Kind::Throughput],
     port: discard::PORT,
     datagram_bytes: 1_472,
@@ -40,7 +40,7 @@ pub const DISCARD: Caller = Caller {
     open: open_discard,
 };
 
-/// Calling chargen (RFC 864).
+/// Client of chargen (RFC 864).
 pub const CHARGEN: Caller = Caller {
     name: "chargen",
     about: "TCP, receiving (-R); what arrives is counted here",
@@ -56,12 +56,12 @@ fn refuse_receiving(plan: &Plan) -> Option<Refusal> {
         (
             plan.flows(Direction::Receive),
             "-R or --bidir",
-            "its far end sends nothing",
+            "its server sends nothing",
         ),
         (
             plan.window_bytes.is_some() && plan.protocol == Protocol::Udp,
             "-w",
-            "its far end cannot be told; --sndbuf sets this end's",
+            "its server has no such setting; --sndbuf sets this end's",
         ),
     ])
     .or_else(|| refuse_omit(plan))
@@ -72,50 +72,50 @@ fn refuse_sending(plan: &Plan) -> Option<Refusal> {
         (
             plan.flows(Direction::Send),
             "",
-            "its far end only sends: add -R",
+            "its server only sends: add -R",
         ),
         (
             plan.protocol == Protocol::Udp,
             "-u",
-            "over UDP chargen answers each question with one datagram, which is no stream",
+            "over UDP chargen answers each datagram with one, which is no stream",
         ),
         (
             plan.rate_bps.is_some(),
             "-b",
-            "its far end sends as fast as it goes",
+            "its server sends as fast as it can",
         ),
     ])
     .or_else(|| refuse_omit(plan))
 }
 
-/// A stream without a header, as programs of a dialect begin it. Its first bytes must not look like one:
-/// iperf2's servers, which take plain payload too, read flags there.
+/// Returns the framing of a stream without a header, with the first bytes of the tool. They must
+/// not resemble a header: iperf2 servers, which accept plain payload too, read flags there.
 pub fn stream(dialect: &str) -> Framing {
     let begin: &[u8] = match dialect {
         "iperf2-legacy" => b"012345678901234567890123",
         "ttcp" => ttcp::PATTERN,
-        // Those of nobody.
+        // Pattern of no tool.
         _ => &[b' '; ttcp::PATTERN.len()],
     };
     Framing::Begun(begin.into())
 }
 
-/// How long the last datagrams may be on their way before the end is marked.
+/// Time for the last datagrams to arrive before the end marker.
 const ARRIVAL_NS: Nanos = 50_000_000;
 
-/// One test.
+/// Driver of one test.
 struct Test {
     name: &'static str,
     called: Vec<CalledFlow>,
     acks: Acks,
     tcp: bool,
     sends: bool,
-    /// Where a marker says start and end, over UDP.
+    /// UDP sockets on which markers show start and end.
     marked: Vec<FlowSocket>,
-    /// Sockets that are cut off to stop the far end.
+    /// Sockets that are closed to stop the server.
     sources: Vec<FlowSocket>,
     sent: bool,
-    /// UDP: when the end is marked.
+    /// UDP: time of the end marker.
     settled_ns: Option<Nanos>,
     settled: bool,
 }
@@ -187,7 +187,7 @@ impl Test {
     fn mark(&self, times: u32) {
         for _ in 0..times {
             for socket in &self.marked {
-                // A receiver that is gone is noticed by the payload.
+                // The payload detects a closed port.
                 let _ = socket.send(&ttcp::MARKER);
             }
         }

@@ -1,4 +1,4 @@
-//! Round trips against far ends that answer: what their dialects share.
+//! Round trips with responders: parts that their protocols share.
 
 use std::net::SocketAddr;
 
@@ -12,11 +12,11 @@ use super::{CalledFlow, Refusal, Speech, first};
 use crate::error::MeasureError;
 use crate::peers::framing::Framing;
 
-/// How often a first question is asked until somebody answers, and how long each time.
+/// Attempts for a first response, and the timeout of each.
 const TRIES: u32 = 5;
 const TRY_NS: Nanos = 500_000_000;
 
-/// What of a plan needs a far end of ours, or a question that comes back as it was.
+/// Rejects options that need our own server, or a reply that is a copy of the request.
 pub fn refuse(plan: &Plan, echoes: bool) -> Option<Refusal> {
     first(&[
         (
@@ -27,7 +27,7 @@ pub fn refuse(plan: &Plan, echoes: bool) -> Option<Refusal> {
         (
             !echoes && plan.round_trip.is_open(),
             "--rate or --outstanding",
-            "its questions are asked one at a time",
+            "it sends one request at a time",
         ),
         (
             !echoes && plan.round_trip.attachment == Attachment::Unconnected,
@@ -40,19 +40,19 @@ pub fn refuse(plan: &Plan, echoes: bool) -> Option<Refusal> {
         first(&[(
             unconnected,
             "--unconnected",
-            "answers of anybody would count where no token tells whose they are",
+            "without a token, replies of any host would count",
         )])
     })
 }
 
-/// Questions on their way.
+/// Client that sends requests.
 pub struct Asking {
     name: &'static str,
     called: Vec<CalledFlow>,
 }
 
-/// Opens the flows of a dialect whose questions look like `framing`; `first` makes a question that
-/// has to be answered before anything is measured, and says whether an answer is one.
+/// Opens the flows of a protocol with requests as `framing` describes. `first` is a request that
+/// must get a reply before the measurement starts, and `is_reply` recognises that reply.
 pub fn open(
     context: &Context<'_>,
     name: &'static str,
@@ -76,7 +76,7 @@ pub fn open(
     Ok(Box::new(Asking { name, called }))
 }
 
-/// Asks until somebody answers.
+/// Sends a request until it gets a reply.
 fn probe(
     context: &Context<'_>,
     socket: &FlowSocket,

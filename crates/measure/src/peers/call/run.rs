@@ -1,4 +1,4 @@
-//! One test against a far end of another kind, from its options to its record.
+//! Test with another tool's server, from its options to its record.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -32,16 +32,16 @@ use crate::session::setup::{self, AgreedFlow, Ready};
 use crate::session::{files, pace};
 use crate::stack::StackThread;
 
-/// Pause between tries with `--retry`.
+/// Pause between attempts with `--retry`.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// What the stack of a far end is called of which nobody knows it.
+/// Name of the remote network stack in the plan, which is not known.
 const UNKNOWN: &str = "unknown";
 
-/// Runs it; `Ok(None)` when the far end turned out to speak our own dialect.
+/// Runs a test; `Ok(None)` if the server turns out to be our own.
 ///
 /// # Errors
-/// Whatever keeps the run from starting.
+/// Error that keeps the run from starting.
 pub fn run(
     client: &Client,
     network: Option<&Arc<Network>>,
@@ -67,19 +67,19 @@ pub fn run(
     }
 }
 
-/// Nobody listens: of another program, another command has to be started.
+/// Returns the error for a closed port, with the server to start.
 fn refused(client: &Client, address: SocketAddr) -> MeasureError {
     let dialect = client.plan.dialect.as_deref().unwrap_or(AUTO);
     foreign(
         address,
         format!(
-            "connection refused, nobody listens there: start the {dialect} server on that host, or name \
+            "connection refused, no program listens there: start the {dialect} server on that host, or name \
              its port with -p"
         ),
     )
 }
 
-/// The dialect's line of the table, and the far end's address with its port.
+/// Returns the client of the plan's protocol, and the remote address with its port.
 fn whom(
     client: &Client,
     ground: &Ground,
@@ -111,14 +111,14 @@ fn whom(
     } else {
         caller(name).ok_or_else(|| MeasureError::Unsupported {
             option: format!("--peer {name}"),
-            why: "no such dialect".to_owned(),
+            why: "no such protocol".to_owned(),
             next_step: "see `linerate throughput --help` for the list".to_owned(),
         })?
     };
     Ok(Some((found, far)))
 }
 
-/// One try, from connecting to the record.
+/// Runs one attempt, from the connection to the record.
 fn converse(
     client: &Client,
     ground: &Ground,
@@ -139,7 +139,7 @@ fn converse(
     if client.key.is_some() {
         return Err(MeasureError::Unsupported {
             option: format!("--key with --peer {}", caller.name),
-            why: "other programs have no way to prove that they know it".to_owned(),
+            why: "other programs have no proof of a shared key".to_owned(),
             next_step: "leave it out".to_owned(),
         });
     }
@@ -150,7 +150,7 @@ fn converse(
     plan.threads = None;
     let open_length = plan.protocol == Protocol::Udp && plan.payload_bytes == 0;
     if open_length {
-        // Where the path takes more, other programs' buffers often do not.
+        // Where the path carries more, buffers of other programs often do not.
         plan.payload_bytes = caller.datagram_bytes;
     }
     let refused = ground.settle(&mut plan, far, local)?;
@@ -297,7 +297,7 @@ fn converse(
         test.own.doubts.push(Doubt::new(
             "far-error",
             format!(
-                "the far end said that something went wrong there ({said}); its figures, and those of this \
+                "the server reported a failure ({said}); its figures, and those of this \
                  end, are what was moved all the same"
             ),
         ));
@@ -330,7 +330,7 @@ fn converse(
     Ok(Some((record, failure.or(unreported))))
 }
 
-/// The local address of datagrams and connections to an address.
+/// Returns the local address of traffic to an address.
 fn near_address(far: SocketAddr, local: &Local) -> Option<std::net::IpAddr> {
     if local.address.is_some() {
         return local.address;
@@ -345,7 +345,7 @@ fn near_address(far: SocketAddr, local: &Local) -> Option<std::net::IpAddr> {
     Some(socket.local_addr().ok()?.ip())
 }
 
-/// Questions of which not one was answered: nobody is there who answers.
+/// Returns the error for a run in which no request got a response.
 fn unanswered(
     far: SocketAddr,
     plan: &Plan,
@@ -356,12 +356,12 @@ fn unanswered(
     (plan.kind == Kind::Latency && none).then(|| {
         foreign(
             far,
-            "nothing there answers: start the server, name its port with -p, or what it speaks with --peer",
+            "no response from there: start the server, name its port with -p, or its protocol with --peer",
         )
     })
 }
 
-/// Datagrams that nobody took, where nobody says so but the far kernel.
+/// Returns the error for datagrams to a closed port, reported by the remote kernel only.
 fn unheard(far: SocketAddr, own: &linerate_dialect::control::Outcome) -> Option<MeasureError> {
     let senders = own
         .streams
@@ -371,7 +371,7 @@ fn unheard(far: SocketAddr, own: &linerate_dialect::control::Outcome) -> Option<
     (refused > 0).then(|| talk::unheard(far))
 }
 
-/// A flow that broke is a far end that refused or vanished.
+/// Returns the error for a broken flow: the server rejected it or has gone.
 fn broken(far: SocketAddr, doubts: &[Doubt]) -> Option<MeasureError> {
     let broken = doubts.iter().find(|doubt| doubt.doubt == "stream-broken")?;
     let text = &broken.why;
@@ -379,9 +379,9 @@ fn broken(far: SocketAddr, doubts: &[Doubt]) -> Option<MeasureError> {
         far,
         match text.contains("refused") {
             true => format!(
-                "nobody takes payload there ({text}): start the server, or name its port with -p"
+                "no program accepts payload there ({text}): start the server, or name its port with -p"
             ),
-            false => format!("the far end broke off ({text}): look at its own messages"),
+            false => format!("the server closed the flow ({text}): see its own messages"),
         },
     ))
 }

@@ -1,5 +1,5 @@
-//! The socket of a flow as its dialect uses it, beside the thread that moves payload: the kernel's, or our
-//! own stack's.
+//! Socket of a flow as its protocol driver uses it, next to the thread that moves payload: of the
+//! kernel or of the user-space stack.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
@@ -18,21 +18,20 @@ use crate::lane::Opening;
 use crate::stack::{StackHandle, gone};
 use crate::transport::{FlowOptions, open_socket, stack_error, why_closed};
 
-/// How often our own stack is looked at while something of it is waited for.
+/// Poll interval of the user-space stack during a wait.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// How long a connection may take, and what is said may take to be taken.
+/// Timeout of a connect, and of a send without space.
 const PATIENCE_NS: Nanos = 5_000_000_000;
 
-/// A socket of a flow, or one on which a flow is waited for.
+/// Socket of a flow, or listening socket for one.
 pub enum FlowSocket {
-    /// The kernel's.
     Kernel(Socket),
-    /// One of our own stack's.
+    /// Socket of our user-space stack.
     Stack(StackHandle, SocketId),
 }
 
-/// Any address of the family of another one.
+/// Returns the unspecified address of the family of `address`.
 fn anywhere(like: SocketAddr) -> IpAddr {
     match like {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -40,7 +39,7 @@ fn anywhere(like: SocketAddr) -> IpAddr {
     }
 }
 
-/// Does something with a stack, in the thread that owns it.
+/// Runs a closure on a stack, in the thread that owns it.
 fn on<R: Send + 'static>(
     stack: &StackHandle,
     work: impl FnOnce(&mut Stack) -> Result<R, StackError> + Send + 'static,
@@ -49,7 +48,7 @@ fn on<R: Send + 'static>(
     done.unwrap_or_else(|| Err(gone()))
 }
 
-/// The outcome of a call that does not wait.
+/// Converts the result of a stack call that does not wait.
 fn at_once<R>(found: Poll<Result<R, StackError>>) -> io::Result<R> {
     match found {
         Poll::Ready(found) => found.map_err(stack_error),
@@ -58,10 +57,10 @@ fn at_once<R>(found: Poll<Result<R, StackError>>) -> io::Result<R> {
 }
 
 impl FlowSocket {
-    /// Opens one towards a far end; returns once it stands.
+    /// Opens a socket to a remote address; returns once it is connected.
     ///
     /// # Errors
-    /// Why it does not; `Interrupted` once `stop` is set.
+    /// Error of the connect; `Interrupted` once `stop` is set.
     pub fn connect(
         stack: Option<&StackHandle>,
         far: SocketAddr,
@@ -93,15 +92,15 @@ impl FlowSocket {
                 Err(error) => break error,
             }
         };
-        // It is opened for nobody: also one that was refused holds its place until it is given back.
+        // No flow owns this socket: even a rejected connection occupies it until it is given back.
         let _ = on(stack, move |stack| stack.abort(id));
         Err(failed)
     }
 
-    /// Opens one of a stack for datagrams between these two.
+    /// Opens a socket of a stack for datagrams between two addresses.
     ///
     /// # Errors
-    /// When the port is taken, the address is no own one, or there is no way.
+    /// If the port is taken, the address is not local, or there is no route.
     pub fn datagrams(stack: &StackHandle, own: SocketAddr, far: SocketAddr) -> io::Result<Self> {
         let id = on(stack, move |stack| {
             let id = stack.udp_bind(own)?;
@@ -116,19 +115,19 @@ impl FlowSocket {
         Ok(Self::Stack(stack.clone(), id))
     }
 
-    /// Gives back one of a stack that no flow takes; the kernel's goes with this.
+    /// Closes a socket of a stack that no flow has taken; a socket of the kernel closes on drop.
     pub fn close(&self) {
         if let Self::Stack(stack, id) = self {
             let id = *id;
-            // It may be gone already.
+            // It may be closed already.
             let _ = on(stack, move |stack| stack.close(id));
         }
     }
 
-    /// Opens one on which one far end is waited for.
+    /// Opens a socket that waits for one remote end.
     ///
     /// # Errors
-    /// When the port is taken, or the address is no own one.
+    /// If the port is taken, or the address is not local.
     pub fn listen(
         stack: Option<&StackHandle>,
         local: SocketAddr,
@@ -147,7 +146,7 @@ impl FlowSocket {
         let socket = Socket::new(Domain::for_address(local), kind, None)?;
         socket.set_reuse_address(tcp)?;
         if let Some(bytes) = options.socket.receive_buffer_bytes {
-            // Before the connection stands: its window scale follows from it.
+            // Before the connection exists: its window scale follows from the buffer.
             socket.set_recv_buffer_size(usize::try_from(bytes).unwrap_or(usize::MAX))?;
         }
         if let Some(interface) = &options.interface {
@@ -160,10 +159,10 @@ impl FlowSocket {
         Ok(Self::Kernel(socket))
     }
 
-    /// The same socket for somebody else, too.
+    /// Duplicates the handle of the socket.
     ///
     /// # Errors
-    /// When the process has no file descriptor left.
+    /// If the process has no file descriptor left.
     pub fn copy(&self) -> io::Result<Self> {
         match self {
             Self::Kernel(socket) => socket.try_clone().map(Self::Kernel),
@@ -171,7 +170,7 @@ impl FlowSocket {
         }
     }
 
-    /// How a flow comes to it.
+    /// Converts the socket into the opening of a flow.
     pub fn opening(self) -> Opening {
         match self {
             Self::Kernel(socket) => Opening::Adopt(socket.into()),
@@ -179,10 +178,10 @@ impl FlowSocket {
         }
     }
 
-    /// Its own port.
+    /// Returns the local port.
     ///
     /// # Errors
-    /// When it is gone.
+    /// If the socket is closed.
     pub fn port(&self) -> io::Result<u16> {
         match self {
             Self::Kernel(socket) => {
@@ -196,10 +195,10 @@ impl FlowSocket {
         }
     }
 
-    /// Says all of it on a stream.
+    /// Writes all bytes to a stream.
     ///
     /// # Errors
-    /// What the connection says; `TimedOut` when it takes nothing.
+    /// Error of the connection; `TimedOut` if it accepts nothing.
     pub fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
         let (stack, id) = match self {
             Self::Kernel(socket) => return io::Write::write_all(&mut &*socket, bytes),
@@ -228,10 +227,10 @@ impl FlowSocket {
         Ok(())
     }
 
-    /// Sends a datagram, once there is room for it.
+    /// Sends a datagram, waiting for space.
     ///
     /// # Errors
-    /// What the socket says.
+    /// Error of the socket.
     pub fn send(&self, datagram: &[u8]) -> io::Result<()> {
         if let Self::Kernel(socket) = self {
             return send(socket, datagram, Flags::NONE).map(|_| ());
@@ -249,10 +248,10 @@ impl FlowSocket {
         }
     }
 
-    /// The same where there is room now.
+    /// Sends a datagram without waiting.
     ///
     /// # Errors
-    /// What the socket says; `WouldBlock` without room.
+    /// Error of the socket; `WouldBlock` without space.
     pub fn offer(&self, datagram: &[u8]) -> io::Result<()> {
         match self {
             Self::Kernel(socket) => send(socket, datagram, Flags::DONT_WAIT).map(|_| ()),
@@ -270,10 +269,10 @@ impl FlowSocket {
         }
     }
 
-    /// Takes a datagram, or what a stream has, if there is any.
+    /// Receives a datagram, or pending bytes of a stream, without waiting.
     ///
     /// # Errors
-    /// What the socket says; `WouldBlock` when nothing is there.
+    /// Error of the socket; `WouldBlock` if nothing is pending.
     pub fn receive(&self, room: &mut [u8]) -> io::Result<usize> {
         let (stack, id) = match self {
             Self::Kernel(socket) => return receive(socket, room, Flags::DONT_WAIT),
@@ -294,10 +293,10 @@ impl FlowSocket {
         Ok(came.len())
     }
 
-    /// The beginning of the next datagram and who sent it, which stays where it is.
+    /// Copies the start of the next datagram without removing it, and returns its sender.
     ///
     /// # Errors
-    /// What the socket says; `WouldBlock` when nothing is there.
+    /// Error of the socket; `WouldBlock` if nothing is pending.
     pub fn peek(&self, room: &mut [u8]) -> io::Result<(usize, Option<SocketAddr>)> {
         match self {
             Self::Kernel(socket) => {
@@ -316,10 +315,10 @@ impl FlowSocket {
         }
     }
 
-    /// From now on only this peer's datagrams come in.
+    /// Connects to a peer: datagrams of others are dropped from now on.
     ///
     /// # Errors
-    /// When there is no way to it.
+    /// If there is no route to it.
     pub fn keep_to(&self, peer: SocketAddr) -> io::Result<()> {
         match self {
             Self::Kernel(socket) => socket.connect(&SockAddr::from(peer)),
@@ -330,17 +329,17 @@ impl FlowSocket {
         }
     }
 
-    /// Whether something can be read, or a connection accepted, before the time is over.
+    /// Waits until something can be read or accepted; false at the timeout.
     ///
     /// # Errors
-    /// What the socket says.
+    /// Error of the socket.
     pub fn wait(&self, time: Duration) -> io::Result<bool> {
         let (stack, id) = match self {
             Self::Kernel(socket) => return poll(socket, Ready::Receive, time),
             Self::Stack(stack, id) => (stack, *id),
         };
         if id.kind() == SocketKind::Listener {
-            // What waits there is counted nowhere: whoever asks tries.
+            // The stack has no count of pending connections, so the caller tries to accept.
             std::thread::sleep(LOOK.min(time));
             return Ok(true);
         }
@@ -357,10 +356,10 @@ impl FlowSocket {
         }
     }
 
-    /// The next connection of one that listens.
+    /// Accepts the next connection.
     ///
     /// # Errors
-    /// What the socket says; `WouldBlock` where there is none.
+    /// Error of the socket; `WouldBlock` if none is pending.
     pub fn accept(&self) -> io::Result<(Self, SocketAddr)> {
         match self {
             Self::Kernel(socket) => {
@@ -381,14 +380,14 @@ impl FlowSocket {
         }
     }
 
-    /// Payload of a stream that was not acknowledged yet; `finished`: nothing more will be sent.
+    /// Returns the unacknowledged payload of a stream; `finished` if its sending half is closed.
     ///
     /// # Errors
-    /// When the connection is gone.
+    /// If the connection is gone.
     pub fn unacknowledged(&self, finished: bool) -> io::Result<u64> {
         match self {
-            // To the kernel the end of the stream is one byte more, and an idle receiver acknowledges it as
-            // late as it closes: the payload is there before.
+            // For the kernel the FIN counts as one byte, and an idle receiver acknowledges it as
+            // late as it closes: the payload has arrived before.
             Self::Kernel(socket) => Ok(unacknowledged(socket)?.saturating_sub(u64::from(finished))),
             Self::Stack(stack, id) => {
                 let id = *id;
@@ -397,7 +396,7 @@ impl FlowSocket {
         }
     }
 
-    /// How long ago the last acknowledgement came at the most, as far as that is known.
+    /// Returns the time since the last acknowledgement, 0 if unknown.
     pub fn since_acknowledgement(&self) -> Nanos {
         let Self::Kernel(socket) = self else {
             return 0;
@@ -407,7 +406,7 @@ impl FlowSocket {
         })
     }
 
-    /// Whether a connection still stands.
+    /// Returns whether a connection is still established.
     pub fn stands(&self) -> bool {
         match self {
             Self::Kernel(socket) => socket.peer_addr().is_ok(),
@@ -419,7 +418,7 @@ impl FlowSocket {
         }
     }
 
-    /// Ends a stream both ways; on our own stack all that are received.
+    /// Closes a stream in both directions; on the user-space stack, all receiving ones.
     pub fn cut(&self) {
         match self {
             Self::Kernel(socket) => drop(socket.shutdown(Shutdown::Both)),
@@ -427,18 +426,18 @@ impl FlowSocket {
         }
     }
 
-    /// Nothing more comes to a socket of datagrams: whoever sends there is refused from now on.
+    /// Makes a datagram socket reject all further datagrams.
     pub fn deafen(&self) {
         match self {
             Self::Kernel(socket) => {
                 if let Ok(own) = socket.local_addr() {
-                    // What cannot be cut off ends with its time.
+                    // A flow that cannot be stopped this way ends at its time.
                     let _ = socket.connect(&own);
                 }
             }
             Self::Stack(stack, id) => {
                 let id = *id;
-                // The same: its only peer is one that never sends.
+                // The new peer address never sends.
                 let _ = on(stack, move |stack| match stack.remote(id)? {
                     Some(peer) => stack.udp_connect(id, SocketAddr::new(peer.ip(), 0)),
                     None => Ok(()),
@@ -452,9 +451,9 @@ fn front(bytes: &[u8], most: usize) -> Vec<u8> {
     bytes[..bytes.len().min(most)].to_vec()
 }
 
-/// Listens on a port of the stack that nobody has.
+/// Listens on a free port of the stack.
 fn listen_anywhere(stack: &mut Stack, address: IpAddr) -> Result<SocketId, StackError> {
-    // Ports that no service is known by (RFC 6335).
+    // Dynamic ports (RFC 6335).
     const DYNAMIC: std::ops::RangeInclusive<u16> = 49_152..=u16::MAX;
     const TRIES: usize = 64;
     for _ in 0..TRIES {
@@ -467,14 +466,14 @@ fn listen_anywhere(stack: &mut Stack, address: IpAddr) -> Result<SocketId, Stack
     Err(StackError::PortTaken { port: 0 })
 }
 
-/// Whether something waits at a socket; what went wrong there is something, too.
+/// Returns whether a socket has pending data, or an error.
 fn has_something(stack: &mut Stack, id: SocketId) -> io::Result<bool> {
     match id.kind() {
         SocketKind::Udp => {
             if stack.udp_waiting(id).map_err(stack_error)? > 0 {
                 return Ok(true);
             }
-            // Nothing is there to be taken: only a refusal can come of this.
+            // No datagram is pending, so only an error can be returned.
             match stack.udp_receive(id, |_, _| ()) {
                 Poll::Ready(Err(error)) => Err(stack_error(error)),
                 _ => Ok(false),
@@ -503,7 +502,7 @@ mod tests {
     use crate::stack::StackThread;
     use crate::stack::services::Front;
 
-    /// A stack that may have one socket of a kind, on a link on which nobody is.
+    /// Starts a stack with one socket of a kind, on a link without a peer.
     fn alone(sockets: &str) -> StackThread {
         let plan = StackPlan {
             device: "null:".to_owned(),
@@ -517,7 +516,7 @@ mod tests {
         StackThread::start(&plan, Vec::new(), Front::default()).unwrap()
     }
 
-    /// One that was opened for a connection that never stands is given back: it is the only one.
+    /// An aborted connect gives back the only socket.
     #[test]
     fn a_connection_that_did_not_come_to_stand_leaves_its_place() {
         let stack = alone("sockets.tcp");
@@ -527,9 +526,9 @@ mod tests {
         for _ in 0..3 {
             let stop = AtomicBool::new(true);
             let tried = FlowSocket::connect(Some(stack.handle()), far, &options, &stop);
-            let error = tried.err().expect("nobody is there");
+            let error = tried.err().expect("no peer replies");
             assert_eq!(error.kind(), io::ErrorKind::Interrupted, "{error}");
-            // Its place is free once its last word has left, or found no way.
+            // The socket is free once its reset was sent, or had no route.
             let begin = clock::now();
             let used = || stack.handle().look(|stack, _| stack.connections());
             while used() != Some(0) {
@@ -539,7 +538,7 @@ mod tests {
         }
     }
 
-    /// One that was opened for a flow that has no way to go is given back.
+    /// A socket that finds no route is given back.
     #[test]
     fn a_socket_that_could_not_be_connected_is_closed() {
         let stack = alone("sockets.udp");

@@ -1,4 +1,4 @@
-//! sockperf: round trips against `sockperf server`.
+//! sockperf: round trips with `sockperf server`.
 
 use linerate_dialect::sockperf::{HEADER_BYTES, Header, MESSAGE_LIMIT_BYTES, PORT};
 use linerate_metric::plan::{Kind, Plan};
@@ -8,10 +8,10 @@ use super::{Caller, Refusal, Speech, first, questions};
 use crate::error::MeasureError;
 use crate::peers::framing::Framing;
 
-/// Calling sockperf.
+/// Client of sockperf.
 pub const CALLER: Caller = Caller {
     name: "sockperf",
-    about: "round trips over TCP and UDP, as its ping-pong asks them; the whole round trip, not half",
+    about: "round trips over TCP and UDP, like its ping-pong; the full round trip, not half",
     kinds: &[Kind::Latency],
     port: PORT,
     datagram_bytes: 64,

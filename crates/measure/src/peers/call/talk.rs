@@ -1,4 +1,4 @@
-//! Puts a dialect into the words of our own conversation, for the coordinator.
+//! Adapter that presents another tool's server to the coordinator as a control channel of ours.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -21,31 +21,33 @@ use crate::flow::Shared;
 use crate::peers::record::own_half;
 use crate::stack::StackThread;
 
-/// Without any progress for so long, the far end is gone.
+/// Time without progress after which the server counts as gone.
 const STALL_NS: Nanos = 10_000_000_000;
 
-/// Silence after its time after which datagrams of the far end are over, if it did not say so.
+/// Silence after the end of the run that ends the server's datagrams, if it reported no end.
 const SILENCE_NS: Nanos = 1_000_000_000;
 
-/// The same where this end was told to stop, and takes nothing more.
+/// Silence that ends the server's datagrams after this end was stopped and receives nothing more.
 const CUT_OFF_SILENCE_NS: Nanos = 200_000_000;
 
-/// How much before its time a far end may stop sending: its clock runs from a moment of its own.
+/// Time before its planned end at which a server may stop sending: its clock started at another
+/// moment.
 const EARLY_NS: Nanos = 300_000_000;
 
-/// A stream of fewer bytes, without an amount that was asked for, is no payload: other programs' servers greet
-/// with some (iperf3 with one) and wait.
+/// Bytes below which a received stream, without a requested amount, is no payload: other servers
+/// send a greeting (iperf3 one byte) and wait.
 const GREETING_BYTES: u64 = 64;
 
-/// Silence at the end of a run, beyond what its rate makes, from which a far end has gone whose connection did
-/// not break, or that has none.
+/// Silence at the end of a run, beyond the gaps of its rate, from which a server counts as gone
+/// whose connection did not break, or that has none.
 const GONE_NS: Nanos = 2_000_000_000;
 
-/// Refused datagrams of a flow after which nobody is there: a receiver may come a moment later than its
-/// sender. Kernels tell six at once and one a second then (Linux's net.ipv4.icmp_ratelimit).
+/// Rejected datagrams of a flow after which the port counts as closed: a receiver may start a
+/// moment later than its sender. Kernels send six ICMP errors at once and then one per second
+/// (Linux: net.ipv4.icmp_ratelimit).
 const REFUSED_LIMIT: u32 = 3;
 
-/// Dialects that have nothing but datagrams over UDP.
+/// Protocols without a control connection over UDP.
 const WITHOUT_CONNECTION: [&str; 6] = [
     "ttcp",
     "discard",
@@ -55,51 +57,51 @@ const WITHOUT_CONNECTION: [&str; 6] = [
     "echo",
 ];
 
-/// Whether a far port that refuses ends the run: nothing else tells that nobody has it. Where a command tells
-/// what arrived, it may count in front of that port.
+/// Returns whether ICMP rejections end the run: nothing else shows that the port is closed. With
+/// `--far-report` the count may be taken in front of that port.
 fn refuses_for_good(plan: &Plan) -> bool {
     let dialect = plan.dialect.as_deref().unwrap_or_default();
     WITHOUT_CONNECTION.contains(&dialect) && plan.far_report.is_none()
 }
 
-/// Datagrams that nobody takes, where nobody says so but the far kernel.
+/// Returns the error for datagrams to a closed port, reported by the remote kernel only.
 pub fn unheard(far: SocketAddr) -> MeasureError {
     foreign(
         far,
-        "nobody takes datagrams on that port: start the receiver, or name its port with -p",
+        "no receiver on that port: start one, or name its port with -p",
     )
 }
 
-/// A foreign far end, as the coordinator talks with it.
+/// Control channel over the protocol of another tool's server.
 pub struct Talk<'a> {
     speech: &'a mut dyn Speech,
     plan: Arc<Plan>,
     peer: SocketAddr,
     shared: Vec<(Direction, Arc<Shared>)>,
-    /// Our own stack, where it is what the payload goes over.
+    /// User-space stack that carries the payload, if any.
     stack: Option<&'a StackThread>,
     started_ns: Nanos,
-    /// What this end has sent, from when that is known until the dialect knows it.
+    /// Totals that this end has sent, until the protocol driver takes them.
     sent: Option<Vec<FlowTotal>>,
     stopped: bool,
     early: bool,
-    /// It was said that the far end has sent all.
+    /// True once the coordinator was notified that the server has sent everything.
     told: bool,
-    /// Nobody said so but its silence.
+    /// True if only silence showed that end.
     by_silence: bool,
     ended: bool,
     over: bool,
-    /// What has moved, and when that last changed.
+    /// Bytes or transactions so far, and the time of the last change or control event.
     moved: Cell<(u64, Nanos)>,
-    /// When anything moved last, whatever was said meanwhile.
+    /// Time of the last change alone.
     alive_ns: Cell<Nanos>,
 }
 
 impl<'a> Talk<'a> {
-    /// A conversation that begins now.
+    /// Starts the test.
     ///
     /// # Errors
-    /// When the far end does not go along.
+    /// If the server rejects it.
     pub fn new(
         speech: &'a mut dyn Speech,
         plan: &Arc<Plan>,
@@ -129,18 +131,19 @@ impl<'a> Talk<'a> {
         })
     }
 
-    /// Whether this end has stopped a far end that only sends: what breaks then was cut off by us.
+    /// Returns whether this end has stopped a server that only sends: later socket errors are a
+    /// result of that.
     pub fn has_stopped(&self) -> bool {
         self.stopped
     }
 
-    /// What moves in a direction.
+    /// Returns the bytes moved in a direction.
     fn bytes(&self, direction: Direction) -> u64 {
         let flows = self.shared.iter().filter(|(way, _)| *way == direction);
         flows.map(|(_, shared)| shared.meter.read().bytes).sum()
     }
 
-    /// When the time of the run is over; never for an amount.
+    /// Returns the planned end of the run; never for an amount.
     fn ends_ns(&self) -> Nanos {
         let whole = self.plan.duration_ns.map(|time| time + self.plan.omit_ns);
         whole.map_or(Nanos::MAX, |time| self.started_ns.saturating_add(time))
@@ -150,19 +153,19 @@ impl<'a> Talk<'a> {
         self.plan.kind == Kind::Throughput && self.plan.flows(Direction::Receive)
     }
 
-    /// Gives up a far end that lets nothing move.
+    /// Fails once nothing has moved for too long.
     fn watch(&self, now: Nanos) -> Result<(), MeasureError> {
         if !self.ended && self.stack.is_some_and(StackThread::is_over) {
             return Err(MeasureError::Vanished {
                 peer: self.peer,
-                how: "nothing comes from the port any more".to_owned(),
+                how: "the port delivers no more frames".to_owned(),
             });
         }
         let moved = self.shared.iter().map(|(_, shared)| {
             let totals = shared.meter.read();
             match self.plan.kind {
                 Kind::Throughput | Kind::Generate | Kind::Stack => totals.bytes,
-                // Missed answers move nothing.
+                // Missed responses are not progress.
                 Kind::Latency | Kind::Forward => totals.packets,
             }
         });
@@ -178,18 +181,18 @@ impl<'a> Talk<'a> {
         }
         let what = match self.plan.kind {
             Kind::Throughput | Kind::Forward | Kind::Generate | Kind::Stack => "no payload moved",
-            Kind::Latency => "no question was answered",
+            Kind::Latency => "no response arrived",
         };
         Err(foreign(
             self.peer,
             format!(
-                "{what} for {} s: the far end hangs, or the way to it is down; look at its process",
+                "{what} for {} s: the server hangs, or the path to it is down; look at its process",
                 STALL_NS / 1_000_000_000
             ),
         ))
     }
 
-    /// Silence that belongs to the plan: at a low rate, payload is not due all the time.
+    /// Returns the longest gap that the plan's rate makes.
     fn gap_ns(&self) -> Nanos {
         let gap = self.plan.rate_bps.map_or(0, |rate| {
             self.plan.payload_bytes.saturating_mul(16_000_000_000) / rate.max(1)
@@ -198,23 +201,23 @@ impl<'a> Talk<'a> {
         gap.max(rate.map_or(0, |rate| 2_000_000_000 / rate.max(1)))
     }
 
-    /// Whether the end of all that comes was said with it.
+    /// Returns whether all received flows had an explicit end.
     fn has_heard_end(&self) -> bool {
         let mut flows = self.shared.iter();
         flows.all(|(way, shared)| *way == Direction::Send || shared.is_over())
     }
 
-    /// A far end that was silent for the last part of the run, and said no end: it went away or stands still,
-    /// or the way from it is down.
+    /// Fails if the server was silent for the last part of the run and sent no end: it has gone or
+    /// hangs, or the path from it is down.
     fn went_silent(&self, now: Nanos) -> Result<(), MeasureError> {
         let asks = self.plan.kind == Kind::Latency;
-        // A stream that ends says so; one that stands still at the end of its time does not.
+        // A stream that ends has an explicit end; a stalled one does not.
         let unsaid = match self.plan.protocol {
             Protocol::Udp => self.by_silence,
             Protocol::Tcp => self.plan.duration_ns.is_some(),
         };
         let receives = self.receives() && unsaid;
-        // What is sent beside it keeps the count moving.
+        // Payload sent in the other direction keeps the count moving.
         if self.early || !(asks || receives) || self.plan.directions.len() > 1 {
             return Ok(());
         }
@@ -233,27 +236,27 @@ impl<'a> Talk<'a> {
             return Ok(());
         }
         let what = match asks {
-            true => "no question was answered".to_owned(),
-            false => format!("after {had} B nothing came from the far end"),
+            true => "no response arrived".to_owned(),
+            false => format!("after {had} B nothing was received from the server"),
         };
         Err(foreign(
             self.peer,
             format!(
-                "{what} in the last {:.1} s of the run: it was stopped, or the way to it is down; look at \
+                "{what} in the last {:.1} s of the run: it was stopped, or the path to it is down; look at \
                  its process",
                 silent as f64 / 1e9
             ),
         ))
     }
 
-    /// Stops a far end that only sends, and would not stop by itself.
+    /// Stops a server that only sends, and would not stop by itself.
     fn stop_in_time(&mut self, now: Nanos) {
         if self.stopped || self.plan.flows(Direction::Send) || !self.receives() {
             return;
         }
         let amount = self.plan.amount_bytes;
         let enough = amount.is_some_and(|amount| self.bytes(Direction::Receive) >= amount);
-        // Of an amount of datagrams some may never come.
+        // Of an amount of datagrams some may never arrive.
         let lost = self.plan.protocol == Protocol::Udp
             && amount.is_some()
             && self.moved.get().0 > 0
@@ -264,7 +267,7 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// A far end that sends and stops before its time broke off, even if it closed in order.
+    /// Fails if a sending server stopped before its time, even if it closed in order.
     fn came_short(&self, now: Nanos) -> Result<(), MeasureError> {
         if self.early || !self.receives() {
             return Ok(());
@@ -285,23 +288,23 @@ impl<'a> Talk<'a> {
             return Err(foreign(
                 self.peer,
                 format!(
-                    "{had} B came and then nothing, as from a server that waits for words of another \
-                     dialect: --peer auto finds out which"
+                    "{had} B were received and then nothing, as from a server that waits for a message of another \
+                     protocol: --peer auto detects the protocol"
                 ),
             ));
         }
         let said = self.speech.complaint();
-        let said = said.map_or_else(String::new, |said| format!(" (it said: {said})"));
+        let said = said.map_or_else(String::new, |said| format!(" (its message: {said})"));
         Err(foreign(
             self.peer,
             format!(
-                "the far end stopped sending before the end, after {had} B{said}: look at its own messages, \
+                "the server stopped sending before the end, after {had} B{said}: see its own messages, \
                  and whether it was stopped"
             ),
         ))
     }
 
-    /// That the far end has sent all, where that is known by now.
+    /// Returns the server's totals once it has sent everything, as far as that is known.
     fn far_sent(&mut self, now: Nanos) -> Option<Vec<FlowTotal>> {
         if self.told || !self.receives() {
             return None;
@@ -351,7 +354,7 @@ impl Correspondence for Talk<'_> {
     fn say(&mut self, frame: Frame) -> Result<(), MeasureError> {
         let now = clock::now();
         match frame {
-            // The frames of many flows come one after another: the next look has them all.
+            // The frames of several flows come one after another: the next poll takes them all.
             Frame::Sent(said) => self.sent.get_or_insert_default().extend(said.flows),
             Frame::Stop(_) => {
                 self.early = true;
@@ -423,7 +426,7 @@ mod tests {
     use crate::meter::Totals;
     use crate::peers::call::CalledFlow;
 
-    /// A far end that says nothing.
+    /// Server that sends no control message.
     struct Mute;
 
     impl Speech for Mute {
@@ -448,7 +451,8 @@ mod tests {
 
     const SECOND: Nanos = 1_000_000_000;
 
-    /// Whether a run of 10 s is told to have lost its far end that moved something last at `alive`.
+    /// Returns whether a run of 10 s reports a lost server that moved payload last at
+    /// `last_progress_ns`.
     fn told(
         kind: Kind,
         direction: Direction,
@@ -481,12 +485,12 @@ mod tests {
         let none = |_: &mut Talk<'_>| {};
         assert!(told(Kind::Throughput, Receive, 4 * SECOND, none));
         assert!(!told(Kind::Throughput, Receive, 9 * SECOND, none));
-        // A stream too; its end in time is not silent.
+        // A stream too; a regular end in time is no silence.
         assert!(told(Kind::Throughput, Receive, 4 * SECOND, |talk| {
             Arc::make_mut(&mut talk.plan).protocol = Protocol::Tcp;
             talk.by_silence = false;
         }));
-        // Whoever said the end was there, and whoever sends hears nothing anyway.
+        // A server that sent its end was there, and a sending client receives nothing anyway.
         assert!(!told(Kind::Throughput, Receive, 4 * SECOND, |talk| talk
             .by_silence =
             false));
@@ -495,7 +499,7 @@ mod tests {
             true));
         assert!(!told(Kind::Throughput, Send, 4 * SECOND, none));
         assert!(told(Kind::Latency, Send, 4 * SECOND, none));
-        // A question has a second for its answer.
+        // A request has one second for its response.
         assert!(!told(Kind::Latency, Send, 7_500_000_000, none));
         assert!(told(Kind::Throughput, Receive, 10 * SECOND, |talk| {
             let plan = Arc::make_mut(&mut talk.plan);

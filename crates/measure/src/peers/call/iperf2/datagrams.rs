@@ -1,4 +1,4 @@
-//! iperf2 over UDP: each flow with its end and its report.
+//! iperf2 over UDP: flows with an end marker and a report each.
 
 use std::net::SocketAddr;
 
@@ -15,13 +15,13 @@ use super::{copy_of, name, settings, wall_ahead_ns};
 use crate::error::MeasureError;
 use crate::peers::framing::Framing;
 
-/// Room of a report.
+/// Buffer for a report.
 const ROOM: usize = 2048;
 
-/// Bytes from a datagram's number on that its header may take.
+/// Limit of the header bytes, from the sequence number on.
 const HEADER_ROOM: usize = 128;
 
-/// Datagrams, each flow with its end and its report.
+/// Flows with an end marker and a report each.
 struct Datagrams {
     name: &'static str,
     peer: SocketAddr,
@@ -85,11 +85,11 @@ pub fn open_udp(context: &Context<'_>, legacy: bool) -> Result<Box<dyn Speech>, 
     Ok(Box::new(datagrams))
 }
 
-/// What to say of a server that is silent about the end.
-const UNANSWERED: &str = "the end of the test was not answered, so nothing is known of what arrived: see \
-                              whether an iperf2 server listens on that UDP port, and whether UDP gets through";
+/// Error text for a server that does not reply to the end marker.
+const UNANSWERED: &str = "the server did not acknowledge the end of the test, so its count is not known: see \
+                          whether an iperf2 server listens on that UDP port, and whether UDP gets through";
 
-/// What stands in front of the payload of datagrams like this one.
+/// Returns the framing of a datagram template.
 fn framing(template: &[u8]) -> Framing {
     let header = template.get(datagram::HEADER_BYTES..).unwrap_or(&[]);
     Framing::Iperf2 {
@@ -100,7 +100,7 @@ fn framing(template: &[u8]) -> Framing {
 }
 
 impl Flow {
-    /// Asks for payload until some is there.
+    /// Requests payload until some has arrived.
     fn request(&mut self, context: &Context<'_>) -> Result<(), MeasureError> {
         loop {
             let now = clock::now();
@@ -114,7 +114,7 @@ impl Flow {
                 }
                 Due::At(at_ns) => {
                     if context.readable(&self.socket, at_ns)? {
-                        // It stays in the queue: it is payload.
+                        // The datagram stays in the queue: it is payload.
                         return Ok(());
                     }
                 }
@@ -123,7 +123,7 @@ impl Flow {
         }
     }
 
-    /// Says the end as often as it takes, and hears the report.
+    /// Sends the end marker until the report arrives or the attempts are used up.
     fn end(&mut self, now: Nanos) {
         let mut room = [0; ROOM];
         loop {
@@ -142,7 +142,7 @@ impl Flow {
             Due::End => {
                 self.machine
                     .write_end(&mut self.datagram, clock::real(), now);
-                // A full queue loses one of several.
+                // The marker is repeated, so a full queue does no harm.
                 let _ = self.socket.offer(&self.datagram);
                 self.due_ns = Some(now + 1_000_000);
             }
@@ -186,7 +186,7 @@ impl Speech for Datagrams {
     }
 
     fn stop(&mut self, _: Nanos, early: bool) {
-        // In time the server ends by itself.
+        // At the end of the time, the server ends by itself.
         if early && self.way == Way::Reverse {
             for flow in &self.flows {
                 flow.socket.deafen();

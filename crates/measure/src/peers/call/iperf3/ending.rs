@@ -1,4 +1,4 @@
-//! How an iperf3 test ends: all that was sent arrives, the end is said, both ends tell what they counted.
+//! End of an iperf3 test: payload arrives, the end message is sent, both ends exchange results.
 
 use linerate_dialect::control::Outcome;
 use linerate_dialect::iperf3::{Cpu, Flow, FlowResult, Protocol, Results};
@@ -9,17 +9,18 @@ use super::super::context::foreign;
 use super::Test;
 use crate::error::MeasureError;
 
-/// How long a server has to read what has arrived, before it is told the end.
+/// Time for a server to read what has arrived, before the end message.
 const READING_NS: Nanos = 5_000_000;
 
-/// A kernel acknowledges the last segment of a stream this late, at the earliest, where nothing follows
-/// it: what is on its way for so long without getting less has arrived before (Linux waits 40 ms).
+/// Minimum time that unacknowledged bytes stay the same before they count as arrived: a kernel
+/// delays the acknowledgement of the last segment of a stream (Linux by 40 ms).
 const DELAYED_NS: Nanos = 20_000_000;
 
 impl Test {
-    /// The server's time less what it ran on before this end sent and after the last had arrived.
+    /// Returns the server's time without the parts before this end sent and after the last payload
+    /// arrived.
     pub(super) fn without_pauses(&self, time_ns: Nanos) -> Nanos {
-        // The far end's time, and what was sent in it, begin behind the omitted time.
+        // The server's time, and payload sent in it, begin after the omitted time.
         let ran = self.ran.1.saturating_sub(self.ran.0);
         let ran = ran.saturating_sub(self.params.omit_ns);
         let moved = self.own_send_ns.map(|sent| sent + self.drain_ns);
@@ -30,12 +31,12 @@ impl Test {
             .unwrap_or(time_ns)
     }
 
-    /// Says the end once everything has arrived.
+    /// Sends the end message once everything has arrived.
     pub(super) fn finish_in_time(&mut self, now: Nanos) -> Result<(), MeasureError> {
         let Some(limit) = self.ending_ns.filter(|_| !self.finished) else {
             return Ok(());
         };
-        // The end of the stream is not counted on: a server that has closed acknowledges none.
+        // The FIN is not counted: a server that has closed does not acknowledge it.
         let left = self.sending.iter();
         let left = left
             .map(|socket| socket.unacknowledged(false).unwrap_or(0))
@@ -64,7 +65,7 @@ impl Test {
         Ok(())
     }
 
-    /// Notes what this end found, to tell the server.
+    /// Converts the results of this end into those for the server.
     pub(super) fn note_own(&mut self, own: &Outcome) {
         let sent = own
             .streams
@@ -102,7 +103,7 @@ impl Test {
         };
         self.own = Some(Results {
             cpu: own.cpu.as_ref().map(|cpu| {
-                // It has a word for the parts, and none for not knowing them.
+                // The format has user and system parts, and no value for unknown ones.
                 let user = cpu.user_share.unwrap_or(0.0);
                 Cpu {
                     total: cpu.share * 100.0,

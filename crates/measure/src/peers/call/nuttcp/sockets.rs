@@ -1,4 +1,4 @@
-//! The sockets of a nuttcp test's data: whoever transmits connects.
+//! Data sockets of a nuttcp test: the transmitter connects.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,14 +14,14 @@ use super::super::socket::FlowSocket;
 use super::Test;
 use crate::error::MeasureError;
 
-/// A socket that the server can reach.
+/// Opens a socket that the server can reach.
 pub fn listening(context: &Context<'_>) -> Result<FlowSocket, MeasureError> {
     let port = context.plan.source_port.unwrap_or(0);
     let listening = context.listening(Direction::Receive, port);
     listening.map_err(|error| failed(context.far, error))
 }
 
-/// The server's connection.
+/// Accepts the server's connection.
 pub fn accept(
     context: &Context<'_>,
     test: &mut Test,
@@ -34,7 +34,7 @@ pub fn accept(
             continue;
         }
         match waiting.accept() {
-            // Nobody but the server of the test.
+            // Connections of other hosts are dropped.
             Ok((socket, from)) if is_server(context, from) => return Ok(socket),
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -48,7 +48,8 @@ fn is_server(context: &Context<'_>, from: SocketAddr) -> bool {
     from.ip().to_canonical() == context.far.ip().to_canonical()
 }
 
-/// Waits for the server's first datagram, which stays where it is, and takes no others' from then on.
+/// Waits for the server's first datagram, which stays in the queue, and connects the socket to its
+/// sender.
 pub fn first_datagram(
     context: &Context<'_>,
     test: &mut Test,
@@ -65,7 +66,7 @@ pub fn first_datagram(
                 waiting.keep_to(from).map_err(system)?;
                 return Ok(waiting);
             }
-            // Somebody else's: thrown away.
+            // Datagrams of other hosts are dropped.
             let _ = waiting.receive(&mut room);
         }
     }
@@ -75,12 +76,12 @@ pub fn first_datagram(
 fn no_data(context: &Context<'_>) -> MeasureError {
     foreign(
         context.far,
-        "the server agreed to send and nothing came: it connects to a port of this host, which firewalls \
-         and address translation may not let through",
+        "the server agreed to send, but nothing was received: it connects to a port of this host, which firewalls \
+         and address translation may block",
     )
 }
 
-/// Connects to the data port, which a stock server opens only after it agreed.
+/// Connects to the data port, which a reference server opens only after the agreement.
 pub fn connect(
     context: &Context<'_>,
     test: &mut Test,
