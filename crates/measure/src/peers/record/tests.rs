@@ -36,7 +36,7 @@ fn doubts(record: &Record) -> Vec<&str> {
     record.validity.iter().map(|d| d.doubt.as_str()).collect()
 }
 
-/// A client that sent 1000 datagrams of 100 B, against what far ends say of them.
+/// A client that sent 1000 datagrams of 100 B, with different reports of the server.
 #[test]
 fn what_far_ends_say_of_datagrams() {
     struct Row {
@@ -141,7 +141,7 @@ fn what_far_ends_say_of_datagrams() {
         assert_eq!(doubts(&record), wanted, "{name}");
         assert_eq!(record.plan.dialect.as_deref(), Some("iperf3"), "{name}");
         assert_eq!(record.hosts.len(), 1, "{name}");
-        // What nobody said is not there.
+        // Figures without a report are absent.
         assert_eq!(summary.out_of_order, None, "{name}");
         assert_eq!(summary.ipdv_ns, None, "{name}");
         assert_eq!(summary.retransmits, None, "{name}");
@@ -150,7 +150,7 @@ fn what_far_ends_say_of_datagrams() {
 
 #[test]
 fn both_ends_name_directions_as_the_client_sees_them() {
-    // The far end of a server is the client, and what that says is in the server's words.
+    // The remote end of a server is the client, and its report has the server's directions.
     for (role, part, own_word, want) in [
         (Role::Client, Part::Source, Direction::Send, Direction::Send),
         (
@@ -276,7 +276,7 @@ fn what_a_sender_says_completes_what_a_sink_saw() {
     assert_eq!(record.summary.loss_fraction, Some(0.1));
     assert_eq!(record.summary.duration_ns, Some(SECOND));
 
-    // Alone, the numbers are all there is: what they say was sent in this time was offered.
+    // Without a report, what the numbers show as sent in this time was offered.
     let (record, _) = test_of(Role::Client, plan, std::slice::from_ref(&sink)).record();
     assert_eq!(record.summary.lost, Some(80));
     assert_eq!(record.summary.packets_sent, None);
@@ -300,7 +300,7 @@ fn what_was_offered_follows_from_numbers_alone() {
     }
 }
 
-/// What filled the way when the omitted time was over is counted where it arrives alone.
+/// Payload in flight at the end of the omitted time is counted only where it arrives.
 #[test]
 fn behind_omitted_time_more_may_arrive_than_was_sent() {
     for (omit_ns, wanted) in [(0, vec!["counts-contradict"]), (SECOND, vec![])] {
@@ -320,7 +320,7 @@ fn behind_omitted_time_more_may_arrive_than_was_sent() {
 
 #[test]
 fn datagrams_counted_for_another_flow_are_not_lost() {
-    // By the bytes; the numbers of strangers are those of datagrams that the flow had already.
+    // By the bytes; the repeated numbers are those of datagrams that the flow had already.
     for (there, lost) in [([1_001, 999], 0), ([1_001, 990], 9), ([1_000, 999], 1)] {
         let mut plan = plan(Kind::Throughput, Protocol::Udp);
         plan.streams = 2;
@@ -349,7 +349,7 @@ fn datagrams_counted_for_another_flow_are_not_lost() {
     }
 }
 
-/// Two flows of which the far end reported one.
+/// Two flows of which the server reported one.
 #[test]
 fn a_part_of_what_arrived_is_not_told_for_the_whole() {
     let mut plan = plan(Kind::Throughput, Protocol::Udp);

@@ -1,4 +1,4 @@
-//! What the far end told, put beside what this end counted.
+//! Comparison of the remote end's report with the counts of this end.
 
 use linerate_dialect::far::FarFigures;
 use linerate_metric::plan::{Plan, Protocol};
@@ -6,15 +6,15 @@ use linerate_metric::record::{Doubt, Summary};
 
 use super::{per_second, share};
 
-/// Room for rounding between two counts of the same bytes, in bytes: far ends that speak in text
-/// round to 100 bytes at best.
+/// Tolerance for rounding between two counts of the same bytes: reports in text round to 100 bytes
+/// at best.
 const ROUNDING_BYTES: u64 = 1024;
 
-/// Of what was sent, at most one in so many is believed to have been on its way when a far end stopped
-/// counting: more than that was lost.
+/// Part of the sent datagrams, one in this many, that may have been in flight when the remote end
+/// stopped counting; more than that was lost.
 const ON_ITS_WAY: u64 = 20;
 
-/// Figures of what this end sent, as the far end counted them.
+/// Returns the figures of what this end sent, as counted by the remote end.
 pub(super) fn arrived(
     plan: &Plan,
     own: &Summary,
@@ -22,13 +22,13 @@ pub(super) fn arrived(
     stopped_first: bool,
 ) -> Summary {
     let udp = plan.protocol == Protocol::Udp;
-    // Without a time of its own, this end's is as long but for a round trip.
+    // Without a time in the report, the time of this end differs by a round trip only.
     let duration_ns = said.duration_ns.or(own.duration_ns);
     let packets = said.packets.filter(|_| udp);
-    // Numbers show gaps alone, and not what is missing after the last that came.
+    // Sequence numbers show gaps, but not what is missing after the last one received.
     let sent = own.packets_sent.filter(|&sent| {
-        // What was on its way when the far end stopped counting is not lost; most of a test is never
-        // on its way.
+        // Datagrams in flight when the remote end stopped counting are not lost; most of a test is
+        // never in flight.
         let counted = packets
             .zip(said.lost)
             .map_or(0, |(came, lost)| came.saturating_add(lost));
@@ -55,7 +55,8 @@ pub(super) fn arrived(
     }
 }
 
-/// Figures of what the far end sent, with what that says of what this end missed.
+/// Returns the figures of what the remote end sent, with the loss that follows from the counts of
+/// this end.
 pub(super) fn departed(own: &Summary, said: &FarFigures) -> Summary {
     let unique =
         (own.packets_received).map(|packets| packets.saturating_sub(own.duplicates.unwrap_or(0)));
@@ -77,8 +78,8 @@ pub(super) fn departed(own: &Summary, said: &FarFigures) -> Summary {
     }
 }
 
-/// What the sender of datagrams offered, where nobody tells but their numbers: what is missing between them
-/// was sent as well, and all of it in this end's time.
+/// Returns the offered load of a datagram sender without a report, from sequence numbers: missing
+/// datagrams were sent, too, all of it in the time of this end.
 pub(super) fn passed(plan: &Plan, own: &Summary) -> Option<f64> {
     let (bytes, packets, lost) = (own.bytes_received?, own.packets_received?, own.lost?);
     if plan.protocol != Protocol::Udp || packets == 0 {
@@ -89,9 +90,9 @@ pub(super) fn passed(plan: &Plan, own: &Summary) -> Option<f64> {
     Some(sent * bytes as f64 / packets as f64 * 8.0)
 }
 
-/// What was lost of several flows together, where the far end counted datagrams of one for another, as stock
-/// iperf2 does with those that come while it opens flows: the sums of their bytes hold, numbers of strangers
-/// do not.
+/// Returns the loss over several flows where the remote end counted datagrams of one flow for
+/// another, as reference iperf2 does with those that arrive while it opens flows: the sums of bytes
+/// are right, the numbers of single flows are not.
 pub(super) fn mixed_up<'a>(
     flows: impl Iterator<Item = (&'a Summary, &'a Summary)>,
 ) -> Option<Summary> {
@@ -117,7 +118,7 @@ pub(super) fn mixed_up<'a>(
     })
 }
 
-/// Leaves out what arrived of a direction: it is known of some of its flows only.
+/// Removes the arrivals of a direction, which are known for only some of its flows.
 pub(super) fn forget_arrivals(summary: &mut Summary) {
     *summary = Summary {
         goodput_bps: None,
@@ -133,7 +134,7 @@ pub(super) fn forget_arrivals(summary: &mut Summary) {
     };
 }
 
-/// What of the two ends' counts cannot both be true, or needs a word.
+/// Returns a caveat if the counts of the two ends contradict each other, or need an explanation.
 pub(super) fn contradiction(
     plan: &Plan,
     own: &Summary,
@@ -149,12 +150,12 @@ pub(super) fn contradiction(
         true => (theirs.bytes_received, own.bytes_sent),
         false => (own.bytes_received, theirs.bytes_sent),
     };
-    // What was on its way when counting began arrives among what is counted.
+    // Payload in flight at the start of counting is counted where it arrives only.
     if let Some((arrived, sent)) = more(arrived, sent).filter(|_| plan.omit_ns == 0) {
         return Some(Doubt::new(
             "counts-contradict",
             format!(
-                "{arrived} B arrived by one end's count, and {sent} B were sent by the other's: one of \
+                "{arrived} B arrived by one end's count, but {sent} B were sent by the other's: one of \
                  them counts something else"
             ),
         ));
@@ -164,16 +165,16 @@ pub(super) fn contradiction(
     Some(Doubt::new(
         "end-not-counted",
         format!(
-            "the far end missed {gaps} datagrams by their numbers; {unseen} more did not arrive before \
+            "the receiver missed {gaps} datagrams by their sequence numbers; {unseen} more did not arrive before \
              it stopped counting"
         ),
     ))
 }
 
-/// What several flows sent and received, for a total of the far end.
+/// Sums what several flows sent and received, for a total of the remote end.
 pub(super) fn sum_of<'a>(flows: impl Iterator<Item = &'a Summary> + Clone) -> Summary {
     fn total(values: impl Iterator<Item = Option<u64>>) -> Option<u64> {
-        // A part that is unknown makes the whole unknown.
+        // One unknown part makes the sum unknown.
         values.reduce(|a, b| Some(a?.saturating_add(b?))).flatten()
     }
     Summary {
