@@ -1,4 +1,4 @@
-//! Connections and flows on which questions come and answers go.
+//! Responders: connections and flows with requests and responses.
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,46 +25,46 @@ use crate::meter::Totals;
 use crate::session::house::Claim;
 use crate::session::porch::Arrived;
 
-/// Bytes that one receive call may give.
+/// Buffer of one receive call.
 const ROOM_BYTES: usize = 64 << 10;
 
-/// The answering end of a dialect, over a stream.
+/// Responder of one protocol over a stream.
 pub trait Answers {
-    /// Takes what came, and says how much of it; the rest is given again.
+    /// Processes received bytes and returns how many were consumed; the others are passed again.
     ///
     /// # Errors
-    /// What makes no sense.
+    /// If the bytes are invalid.
     fn receive(&mut self, bytes: &[u8]) -> Result<usize, String>;
 
-    /// The client closed its writing half.
+    /// Handles the end of the client's stream.
     fn finish(&mut self) {}
 
-    /// Whether the client has said that nothing more will come.
+    /// Returns whether the client has announced the end of its requests.
     fn is_over(&self) -> bool {
         false
     }
 
-    /// Whether its clients end by closing, with answers unread or not: that resets the connection, and
-    /// is an end as any other.
+    /// Returns whether clients of this protocol end by closing, possibly with unread responses: the
+    /// resulting reset is a regular end.
     fn ends_by_closing(&self) -> bool {
         false
     }
 
-    /// What is to be sent next.
+    /// Returns the bytes to send next.
     fn outgoing(&self) -> &[u8];
 
-    /// So many bytes of it were sent.
+    /// Drops `bytes` of them, which were sent.
     fn sent(&mut self, bytes: usize);
 
-    /// What came so far.
+    /// Returns the totals so far.
     fn totals(&self) -> Totals;
 
-    /// Answers that were given; `None` where they cannot be told apart.
+    /// Returns the number of responses; `None` if the protocol has no response boundaries.
     fn answered(&self) -> Option<u64>;
 }
 
-/// Answers on a connection, on which the first question came at `came_ns`, until the client has ended it and
-/// has everything.
+/// Responds to requests on a connection, of which the first arrived at `arrived_ns`, until the
+/// client has ended it and has received everything.
 pub fn answer_stream(
     context: &Context,
     socket: &Socket,
@@ -120,7 +120,7 @@ pub fn answer_stream(
         if (ended || machine.is_over()) && machine.outgoing().is_empty() {
             break;
         }
-        // The clock is read where nothing came: questions that follow each other have their own times.
+        // The clock is read only after a wait: requests in a row have times of their own.
         if std::mem::take(&mut waited) && clock::now().saturating_sub(last) > idle_ns {
             moved.broke = Some(Broke::Silent(idle));
             break;
@@ -138,8 +138,8 @@ pub fn answer_stream(
             Ok(0) => {
                 ended = true;
                 machine.finish();
-                // Questions may be few: the test lasted until its end was heard. A client that wanted no
-                // answer only sent, and was over with the last that it sent.
+                // Requests may be few: the test lasted until the receipt of its end. A client that
+                // requested no response only sent, and its test ended with the last payload.
                 if machine.answered() != Some(0) {
                     moved.span = moved.span.map(|(first, _)| (first, clock::now()));
                 }
@@ -163,7 +163,7 @@ pub fn answer_stream(
     close(context, machine, moved, calls)
 }
 
-/// Whether an error is how clients of this dialect end.
+/// Returns whether an error is the regular end of a client of this protocol.
 fn is_end(error: &io::Error, machine: &impl Answers) -> bool {
     let closed = matches!(
         error.kind(),
@@ -182,7 +182,8 @@ fn close(context: &Context, machine: &impl Answers, mut moved: Moved, calls: u64
     moved
 }
 
-/// Whether somebody would answer an answer, which is told: he gets none.
+/// Returns whether a reply to this sender would be replied to in turn; that is logged, and the
+/// sender gets none.
 pub fn would_answer(dialect: &'static str, hall: &Hall, from: SocketAddr) -> bool {
     if answers_to(from.port(), hall.ports()) {
         return false;
@@ -194,7 +195,7 @@ pub fn would_answer(dialect: &'static str, hall: &Hall, from: SocketAddr) -> boo
     };
     hall.refuse(refused, || {
         Problem::new(
-            format!("{from} would answer the answer, for ever"),
+            format!("{from} would reply to every reply (endless loop)"),
             format!("{dialect} over UDP"),
             "let the client send from another port; no option allows this",
         )
@@ -202,7 +203,7 @@ pub fn would_answer(dialect: &'static str, hall: &Hall, from: SocketAddr) -> boo
     true
 }
 
-/// Answers datagrams, each with one that is no larger, as far as the server's guard allows.
+/// Replies to datagrams, each with one of at most its size, as far as the server's guard allows.
 pub fn answer_datagrams<D: Datagrams + Send + 'static>(
     dialect: &'static str,
     plan: Plan,
@@ -228,16 +229,17 @@ pub fn answer_datagrams<D: Datagrams + Send + 'static>(
     test.conclude(spawned, FarReport::default);
 }
 
-/// Datagrams each of which is a question, and is made its own answer.
+/// Flow of datagrams that are all requests, answered in place.
 pub struct Questions<A> {
-    /// Makes the answer of a question and its number, from 0: how long it is.
+    /// Turns a request, with its number from 0, into its response and returns the size of that.
     answer: A,
     totals: Totals,
     last_ns: Nanos,
 }
 
 impl<A: FnMut(&mut [u8], u64) -> usize> Questions<A> {
-    /// None yet; `answer` makes the answer of a question and its number, from 0, and says how long it is.
+    /// Creates a flow; `respond` turns a request, with its number from 0, into its response and
+    /// returns its size.
     pub fn answered_by(answer: A) -> Self {
         Self {
             answer,

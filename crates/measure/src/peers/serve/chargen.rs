@@ -1,4 +1,4 @@
-//! Chargen (RFC 864): characters without end, or one datagram for each that came.
+//! Chargen (RFC 864): an endless stream of characters, or one datagram for each received one.
 
 use std::net::TcpStream;
 use std::slice::from_ref;
@@ -20,7 +20,7 @@ use super::{Caller, OnStream, Speaker};
 use crate::flow::Part;
 use crate::session::house::Claim;
 
-/// Chargen, as the table of speakers has it.
+/// Handler of chargen.
 pub const SPEAKER: Speaker = Speaker {
     name: DIALECT.name,
     port: Some(PORT),
@@ -37,10 +37,10 @@ pub const SPEAKER: Speaker = Speaker {
     turns_away: Some(|hall, from, _| would_answer(DIALECT.name, hall, from)),
 };
 
-/// Bytes that are thrown away by one call.
+/// Bytes dropped by one receive call.
 const THROWN_BYTES: usize = 64 << 10;
 
-/// Bytes of a write: whole periods of the pattern.
+/// Bytes of a write: a multiple of the pattern's period.
 const WRITE_BYTES: usize = 16 * PERIOD_BYTES;
 
 fn stream(mut caller: Caller, claim: Claim, stream: TcpStream) {
@@ -57,7 +57,7 @@ fn stream(mut caller: Caller, claim: Claim, stream: TcpStream) {
         let mut moved = std::thread::scope(|scope| {
             let thrower = std::thread::Builder::new().name("chargen-discard".to_owned());
             if let Err(error) = thrower.spawn_scoped(scope, || throw_away(socket, &over)) {
-                // Whoever writes would wait for ever: the next one may find a thread.
+                // A client that writes would block for ever: the next one may find a thread.
                 return Moved {
                     broke: Some(Broke::Nonsense(format!(
                         "this server could start no thread for it ({error}): raise `ulimit -u`, or \
@@ -71,7 +71,7 @@ fn stream(mut caller: Caller, claim: Claim, stream: TcpStream) {
             over.store(true, Relaxed);
             moved
         });
-        // Nothing but the client's going ends it.
+        // A chargen test ends only when its client closes.
         if matches!(moved.broke, Some(Broke::Error(_))) {
             moved.broke = None;
         }
@@ -80,8 +80,9 @@ fn stream(mut caller: Caller, claim: Claim, stream: TcpStream) {
     test.conclude(spawned, FarReport::default);
 }
 
-/// Takes what the client says, which means nothing (RFC 864): one that writes would wait for ever, and a
-/// close with unread bytes would reset the connection under what it still reads.
+/// Drops what the client sends, which has no meaning (RFC 864). Without that, a client that writes
+/// would block for ever, and closing with unread bytes would reset the connection while the client
+/// still reads.
 fn throw_away(socket: &Socket, over: &AtomicBool) {
     let mut room = vec![0; THROWN_BYTES];
     if socket.set_read_timeout(Some(LOOK_UP)).is_err() {

@@ -1,8 +1,8 @@
-//! Whether what somebody sends whom nobody knows is a test at all.
+//! Minimum of plain payload that makes a test.
 //!
-//! Anybody can send anything to an open port: a scanner, a browser, a stray datagram. A rate needs
-//! more than that, and a record of it would only be noise. So plain payload that no dialect knows
-//! becomes a test when there is enough of it; a port that was given to plain payload takes everything.
+//! Any host can send anything to an open port: a scanner, a browser, a stray datagram. A rate needs
+//! more than that, and a record of it would be noise. So payload of no recognised protocol becomes
+//! a test only above a minimum. A port that belongs to plain payload accepts everything.
 
 use std::net::TcpStream;
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,14 +17,15 @@ use super::lane::{LOOK_UP, Moved, is_nothing};
 use crate::meter::Totals;
 use crate::session::porch::Arrived;
 
-/// Bytes of a connection that make a test of it: more than any service's client says first.
+/// Bytes of a connection that make a test: more than the first message of any other service's
+/// client.
 const LEAST_BYTES: u64 = 4_096;
 
-/// How long they may take.
+/// Time in which they must arrive.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Takes the beginning of a connection, until it is enough for a test; `None` when it came to too
-/// little, which is told.
+/// Receives the start of a connection until it is enough for a test. Returns `None` if it stays too
+/// short, which is logged.
 pub fn of_stream(caller: &Caller, stream: &TcpStream) -> Option<Moved> {
     let mut moved = Moved::since(caller.came_ns);
     if caller.stranger.is_none() || caller.given {
@@ -54,18 +55,18 @@ pub fn of_stream(caller: &Caller, stream: &TcpStream) -> Option<Moved> {
             Err(_) => break,
         }
     }
-    let crumbs = format!("{} B that no dialect knows", moved.totals.bytes);
+    let crumbs = format!("{} B of no recognised protocol", moved.totals.bytes);
     caller.house.hall.refuse_crumbs(caller.peer, &crumbs);
     None
 }
 
-/// Whether a flow of datagrams of somebody whom nobody knows is a test.
+/// Returns whether a flow of datagrams of an unvalidated client is a test.
 pub fn of_flow(caller: &Caller, arrived: &Arrived, patience: Nanos) -> bool {
     caller.stranger.is_none() || goes_on(caller, arrived, patience)
 }
 
-/// Whether another datagram of a flow comes within `patience`: one has no rate, and may be forged, from an
-/// address that proved itself as well. What came to too little is told.
+/// Returns whether another datagram of a flow arrives within `timeout`. A single datagram has no
+/// rate and may be forged, even from a validated address. A flow that is too short is logged.
 pub fn goes_on(caller: &Caller, arrived: &Arrived, patience: Nanos) -> bool {
     if caller.given || arrived.early.len() > 1 {
         return true;

@@ -1,11 +1,11 @@
-//! Discard (RFC 863): payload that is thrown away.
+//! Discard (RFC 863): drops all payload.
 
 use linerate_dialect::discard::{DIALECT, PORT};
 
 use super::plain::{Flow, datagrams_of, stream_of};
 use super::{OnStream, Speaker};
 
-/// Discard, as the table of speakers has it.
+/// Handler of discard.
 pub const SPEAKER: Speaker = Speaker {
     name: DIALECT.name,
     port: Some(PORT),

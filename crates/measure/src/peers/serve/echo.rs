@@ -1,4 +1,4 @@
-//! Echo (RFC 862): the same bytes back.
+//! Echo (RFC 862): sends received bytes back.
 
 use std::net::TcpStream;
 
@@ -14,7 +14,7 @@ use crate::flow::Part;
 use crate::meter::Totals;
 use crate::session::house::Claim;
 
-/// Echo, as the table of speakers has it.
+/// Handler of echo.
 pub const SPEAKER: Speaker = Speaker {
     name: DIALECT.name,
     port: Some(PORT),
@@ -29,14 +29,14 @@ pub const SPEAKER: Speaker = Speaker {
     turns_away: Some(|hall, from, _| would_answer(DIALECT.name, hall, from)),
 };
 
-/// What is known of a client that sends datagrams to have them answered; how large they are is told at the
-/// end: some programs ask with a small one first whether anybody answers.
+/// Returns the plan of a client that sends datagrams to have them answered. Their size is taken
+/// from the payload at the end, because some programs send a small probe first.
 pub fn plan_of_questions(caller: &Caller) -> Plan {
     plan(caller, Kind::Latency, Protocol::Udp, Direction::Send)
 }
 
 fn stream(mut caller: Caller, claim: Claim, stream: TcpStream) {
-    // A stream has bytes and no questions that could be told apart: what came is known, round trips are not.
+    // A stream has no request boundaries: its bytes can be counted, its round trips cannot.
     let plan = plan(&caller, Kind::Throughput, Protocol::Tcp, Direction::Send);
     let came_ns = caller.came_ns;
     let mut test = Test::begin(&mut caller, claim, DIALECT.name, DIALECT.name, plan);
@@ -75,7 +75,7 @@ impl Answers for Stream {
     }
 
     fn answered(&self) -> Option<u64> {
-        // A stream has no questions to count.
+        // A stream has no requests to count.
         None
     }
 }

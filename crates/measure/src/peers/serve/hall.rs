@@ -1,5 +1,5 @@
-//! What tests with programs of other kinds share: whom is answered, who is waited for, and how much
-//! there may be of it all.
+//! State shared by all tests with other tools: amplification guard, expected and open flows,
+//! permits of unvalidated clients, rejection log, limits.
 
 mod awaited;
 mod flows;
@@ -23,14 +23,14 @@ use crate::session::{Emit, ServerOptions};
 use awaited::Expected;
 use flows::Flows;
 
-/// Tests at a time of addresses that proved nothing, and of clients that speak no dialect we know: anybody
-/// can send anything. Half of all tests that a server runs at a time.
+/// Limit of concurrent tests of unvalidated and unidentified clients, which can be forged: half of
+/// all tests.
 const STRANGER_LIMIT: usize = TEST_LIMIT / 2;
 
-/// How old what is known of this host's networks may be when it refuses somebody.
+/// Maximum age of the list of local networks before a rejection relies on it.
 const NETWORKS_NS: Nanos = 5_000_000_000;
 
-/// What all tests share.
+/// State shared by all tests with other tools.
 pub struct Hall {
     guard: Mutex<Guard>,
     networks_read_ns: AtomicU64,
@@ -47,7 +47,7 @@ pub struct Hall {
     limits: Limits,
 }
 
-/// Leave for a test of somebody whom nobody knows.
+/// Permit for one test of an unvalidated client; released on drop.
 pub struct Stranger(Arc<AtomicUsize>);
 
 impl Drop for Stranger {
@@ -56,7 +56,7 @@ impl Drop for Stranger {
     }
 }
 
-/// Nothing that is locked here is left half changed by a panic.
+/// Locks a mutex; no panic leaves the data behind these locks half changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -82,7 +82,7 @@ impl Default for Hall {
 }
 
 impl Hall {
-    /// For a server with these options that listens on these ports.
+    /// Creates the state of a server with these options and listening ports.
     #[must_use]
     pub fn new(options: &ServerOptions, ports: Vec<u16>, emit: Emit) -> Self {
         let has_key = options.key.is_some();
@@ -105,7 +105,7 @@ impl Hall {
             networks_read_ns: AtomicU64::new(clock::now()),
             emit: Some(emit),
             ports,
-            // No other dialect proves that its client knows the key.
+            // No third-party protocol can prove that its client has the key.
             only: options.only.clone().or_else(|| has_key.then(Vec::new)),
             has_key,
             max_tests: options.max_tests,
@@ -117,64 +117,66 @@ impl Hall {
         }
     }
 
-    /// Whether this server speaks a dialect.
+    /// Returns whether this server serves a protocol.
     #[must_use]
     pub fn speaks(&self, name: &str) -> bool {
         (self.only.as_ref()).is_none_or(|only| only.iter().any(|allowed| allowed == name))
     }
 
-    /// Tests at a time, where that is limited.
+    /// Returns the limit of concurrent tests, if any.
     #[must_use]
     pub fn max_tests(&self) -> Option<usize> {
         self.max_tests
     }
 
-    /// What one client is given at most.
+    /// Returns the limits of one test.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// Whether somebody at `to` would be this server itself, as seen from its address `local`: it
-    /// connects to no port of its own, whoever asks for that.
+    /// Returns whether `to` is this server itself, seen from its address `local`. The server never
+    /// connects to its own ports.
     #[must_use]
     pub fn is_own(&self, to: SocketAddr, local: IpAddr) -> bool {
         let ip = to.ip().to_canonical();
         self.ports.contains(&to.port()) && (ip.is_loopback() || ip == local.to_canonical())
     }
 
-    /// The ports that this server listens on.
+    /// Returns the listening ports.
     #[must_use]
     pub fn ports(&self) -> &[u16] {
         &self.ports
     }
 
-    /// Leave for one more test of somebody whom nobody knows; `None` when there are too many.
+    /// Takes a permit for one more test of an unvalidated client; `None` at the limit.
     pub fn stranger(&self) -> Option<Stranger> {
         let more = |now: usize| (now < STRANGER_LIMIT).then_some(now + 1);
         let taken = self.strangers.fetch_update(Relaxed, Relaxed, more);
         taken.ok().map(|_| Stranger(Arc::clone(&self.strangers)))
     }
 
-    /// An address returned what only it can know.
+    /// Marks an address as validated: it returned a value that only a host there could receive.
     pub fn prove(&self, address: IpAddr) {
         lock(&self.guard).prove(clock::now(), address);
     }
 
-    /// Whether an address has done so, not too long ago, or was allowed by itself: it may be sent a flow.
+    /// Returns whether an address is validated (recently, or listed in `--allow`), so that it may
+    /// be sent a flow.
     #[must_use]
     pub fn is_known(&self, address: IpAddr) -> bool {
         lock(&self.guard).may_have_flow(clock::now(), address)
     }
 
-    /// Whether an address is one of a neighbour, or one that was allowed by name.
+    /// Returns whether an address belongs to a connected network or to one listed in `--allow`.
     #[must_use]
     pub fn is_near(&self, address: IpAddr) -> bool {
         self.refresh();
         lock(&self.guard).may_know(address.to_canonical())
     }
 
-    /// Looks at this host's networks again: an interface may have come up since.
+    /// Reads the connected networks again once they are older than [`NETWORKS_NS`]: an interface
+    /// may have come up.
     fn refresh(&self) {
         let now = clock::now();
         let read = self.networks_read_ns.load(Relaxed);

@@ -1,4 +1,4 @@
-//! iperf2 clients, of today and old ones: a header in front of the payload, or none.
+//! iperf2 clients, current and legacy: a header in front of the payload, or none.
 
 mod back;
 mod udp;
@@ -36,7 +36,7 @@ use crate::flow::Part;
 use crate::meter::Totals;
 use crate::session::house::Claim;
 
-/// iperf2 with a header, as the table of speakers has it.
+/// Handler of iperf2 with a header.
 pub const SPEAKER: Speaker = Speaker {
     name: DIALECT.name,
     port: None,
@@ -49,7 +49,7 @@ pub const SPEAKER: Speaker = Speaker {
     turns_away: Some(|hall, from, first| udp::turns_away(DIALECT.name, hall, from, first)),
 };
 
-/// The same without.
+/// Handler of iperf2 without a header.
 pub const LEGACY_SPEAKER: Speaker = Speaker {
     name: LEGACY_DIALECT.name,
     stream: Some(OnStream::Test(|caller, claim, connection| {
@@ -62,26 +62,26 @@ pub const LEGACY_SPEAKER: Speaker = Speaker {
     ..SPEAKER
 };
 
-/// How long the rest of a header may take.
+/// Time for the rest of a header to arrive.
 const HEADER_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long a client may take to accept a second connection.
+/// Time for a client to accept a second connection.
 const DUAL_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long one try of that may take: a SYN that is lost is sent again after 1 s, and Ctrl-C is heard between
-/// two tries.
+/// Timeout of one attempt of that: a lost SYN is sent again after 1 s, and the server can stop
+/// between two attempts.
 const DUAL_TRY: Duration = Duration::from_secs(2);
 
-/// Between two tries of that.
+/// Pause between two attempts.
 const DUAL_AGAIN_NS: Nanos = 20_000_000;
 
-/// Bytes of a write where the client does not say: what stock programs take.
+/// Bytes of a write where the client announces none: the default of reference servers.
 const WRITE_BYTES: usize = 128 << 10;
 
-/// What its client can do where no second connection may be made.
+/// Alternative of a client to which no second connection is made.
 const OTHERWISE: &str = "let it use --full-duplex or -R";
 
-/// The second connection has this number, and what goes the other way on the first one.
+/// Flow number of the second connection, or of the reverse direction on the first one.
 const BACK: u32 = 2;
 
 fn stream(dialect: &'static str, mut caller: Caller, claim: Claim, connection: TcpStream) {
@@ -112,7 +112,7 @@ fn stream(dialect: &'static str, mut caller: Caller, claim: Claim, connection: T
         TcpJob::Bounceback(questions) => bounce(caller, claim, connection, *questions, &behind),
         TcpJob::Test(settings) => {
             if let Err(error) = (&connection).write_all(server.outgoing()) {
-                let how = format!("it was gone before it was answered ({error})");
+                let how = format!("it closed the connection before the reply ({error})");
                 return caller.fruitless(dialect, &how);
             }
             let plan = plan(&caller, Protocol::Tcp, Some(&settings));
@@ -124,15 +124,15 @@ fn stream(dialect: &'static str, mut caller: Caller, claim: Claim, connection: T
     }
 }
 
-/// What the client wants, and what came behind that; nothing from one who takes too long over it, however
-/// often he says a byte.
+/// Reads the client's settings, and bytes received after them. Fails at the timeout, however often
+/// single bytes arrive.
 fn read_header(
     server: &mut TcpServer,
     connection: &TcpStream,
     stop: &AtomicBool,
 ) -> Result<(TcpJob, Vec<u8>), String> {
     let deadline = clock::now() + HEADER_PATIENCE.as_nanos() as u64;
-    let gone = |error: std::io::Error| format!("its header did not come ({error})");
+    let gone = |error: std::io::Error| format!("its header was not received ({error})");
     connection.set_read_timeout(Some(LOOK_UP)).map_err(gone)?;
     let mut room = [0; 512];
     while clock::now() < deadline && !stop.load(Relaxed) {
@@ -147,12 +147,12 @@ fn read_header(
             return Ok((job, room[taken..bytes].to_vec()));
         }
         if bytes == 0 {
-            // Too short for what it seemed to be: then it was payload.
+            // Too short for the header that it resembles, so it was payload.
             return Ok((TcpJob::Plain, Vec::new()));
         }
     }
     Err(format!(
-        "its header did not come whole in {} s",
+        "its header was not complete after {} s",
         HEADER_PATIENCE.as_secs()
     ))
 }
@@ -196,7 +196,7 @@ fn run(
     send(test, BACK, back, settings)
 }
 
-/// Takes a connection whose writes say when they left; `behind` came with the settings.
+/// Receives a connection whose writes carry send times; `behind` was received with the settings.
 fn receive_timed(context: &Context, socket: &Socket, moved: Moved, behind: &[u8]) -> Moved {
     let mut writes = WriteTimes::new();
     let mut delays = Delays::new();
@@ -209,14 +209,14 @@ fn receive_timed(context: &Context, socket: &Socket, moved: Moved, behind: &[u8]
     moved
 }
 
-/// Sends what the client wants to receive, and closes this half.
+/// Sends what the client requested, and closes the sending half.
 fn send(test: &mut Test, id: u32, socket: Socket, settings: &Settings) -> Result<(), MeasureError> {
     let mut sending = sending(settings, WRITE_BYTES, test.limits());
     if settings.trip_times {
-        // The time in front of a write is that of all of it.
+        // The time in front of a write applies to the whole write.
         sending.block_bytes = sending.piece_bytes();
     }
-    // On a second connection nothing is told but payload.
+    // A second connection carries payload only.
     let settings = settings.clone();
     let told = move || {
         let stamps = WriteStamps::new(&settings, sending.block_bytes, clock::real());
@@ -232,7 +232,7 @@ fn send(test: &mut Test, id: u32, socket: Socket, settings: &Settings) -> Result
             fill(&mut digits);
             let stamps = told();
             if let Some(stamps) = &stamps {
-                // What cannot be sent so early shows with the payload.
+                // A failed early reply shows as a failed payload.
                 let _ = (&*socket).write_all(stamps.reply());
             }
             let mut payload = Ring::new(digits).stamped(stamps);
@@ -243,10 +243,10 @@ fn send(test: &mut Test, id: u32, socket: Socket, settings: &Settings) -> Result
     )
 }
 
-/// What a server sends, as the client wants it.
+/// Returns the send plan of the client's request.
 fn sending(settings: &Settings, block: usize, limits: &Limits) -> Sending {
     let block = settings.buffer_bytes.map_or(block, |bytes| bytes as usize);
-    // No memory for a wish.
+    // Bounds the memory for a block size that the client chose.
     let mut sending = Sending::new(block.min(1 << 20), IDLE);
     match settings.amount {
         Some(Amount::Bytes(bytes)) => sending.amount_bytes = Some(bytes),
@@ -261,13 +261,13 @@ fn sending(settings: &Settings, block: usize, limits: &Limits) -> Sending {
     sending.within(limits, settings.flows)
 }
 
-/// Connects to the client's own port. It may listen there a moment after it has asked for that: it is tried
-/// again meanwhile.
+/// Connects to the client's own port. The client may start to listen a moment after its request, so
+/// the connection is retried.
 fn connect_back(caller: &Caller, test: &mut Test, port: u16) -> Result<Socket, MeasureError> {
     let to = at_port(caller.peer, port);
     let connect = || {
         if port == 0 {
-            return Err(std::io::Error::other("it names no port from 1 to 65535"));
+            return Err(std::io::Error::other("its port is not from 1 to 65535"));
         }
         if caller.house.hall.is_own(to, caller.local.ip()) {
             return Err(std::io::Error::other(
@@ -294,14 +294,14 @@ fn connect_back(caller: &Caller, test: &mut Test, port: u16) -> Result<Socket, M
             done => {
                 return done.map_err(|error: std::io::Error| MeasureError::Vanished {
                     peer: to,
-                    how: format!("it takes no second connection ({error})"),
+                    how: format!("it accepts no second connection ({error})"),
                 });
             }
         }
     }
 }
 
-/// What the client asked for, in our words.
+/// Returns the plan of the client's request.
 fn plan(caller: &Caller, protocol: Protocol, settings: Option<&Settings>) -> Plan {
     let mut plan = super::plain::plan(caller, Kind::Throughput, protocol, Direction::Send);
     let Some(settings) = settings else {
@@ -334,7 +334,7 @@ fn agent(settings: &Settings) -> String {
     }
 }
 
-/// Answers questions.
+/// Responds to bounceback requests.
 fn bounce(
     mut caller: Caller,
     claim: Claim,
@@ -348,7 +348,7 @@ fn bounce(
     let came_ns = caller.came_ns;
     let mut test = Test::begin(&mut caller, claim, DIALECT.name, "iperf 2", plan);
     let mut rest = behind.to_vec();
-    // The question and its answer.
+    // Request and response.
     let room = test.reserve(2 * machine.server.message_bytes() as u64);
     let spawned = room.and_then(|()| {
         test.spawn(1, Part::Sink, connection.into(), move |context, socket| {
@@ -358,7 +358,8 @@ fn bounce(
             });
             machine.answer_if_due();
             while !rest.is_empty() {
-                // A first message in several pieces; no client asks again before it has its answer.
+                // A first message in several reads; no client sends another request before the
+                // response.
                 match machine.receive(&rest) {
                     Ok(taken) if taken > 0 => drop(rest.drain(..taken)),
                     _ => break,
@@ -372,29 +373,29 @@ fn bounce(
     test.conclude(spawned, FarReport::default);
 }
 
-/// Answers the questions of iperf2's clients on a connection.
+/// Responder of iperf2 bounceback on a connection.
 pub struct Bounce {
     server: bounceback::Server,
-    /// What of the first question was taken with the header.
+    /// Bytes of the first request that were received with the header.
     began: u64,
     answer: Vec<u8>,
     sent: usize,
     taken: u64,
     over: bool,
-    /// What answers that are held back need to know.
+    /// State for delayed responses.
     held: Option<Held>,
 }
 
-/// The test of an answer that is held back.
+/// State that a delayed response needs.
 struct Held {
-    /// They end it meanwhile.
+    /// Stop signals that end the delay.
     signals: Arc<Signals>,
-    /// Its question is acknowledged on this.
+    /// Connection on which the request is acknowledged.
     socket: Socket,
 }
 
 impl Bounce {
-    /// For a client whose first question has begun.
+    /// Creates a responder for a client whose first request has started to arrive.
     #[must_use]
     pub fn new(questions: bounceback::Server) -> Self {
         Self {
@@ -408,14 +409,14 @@ impl Bounce {
         }
     }
 
-    /// Sleeps as long as the client wants it, in steps in which the end is seen.
+    /// Sleeps for the delay that the client requested, in steps that check the stop signals.
     fn hold_back(&self, hold_ns: Nanos) {
         let held = self.held.as_ref();
         if self.server.wants_quick_ack()
             && let Some(held) = held
         {
-            // An answer that leaves at once carries the acknowledgement. One that is held back would delay
-            // it, and the client's kernel would take that for the path's round trip.
+            // An immediate response carries the acknowledgement. A delayed one would delay that,
+            // and the client's kernel would measure the delay as round-trip time.
             let _ = held.socket.set_tcp_quickack(true);
         }
         let is_over = || held.is_some_and(|held| held.signals.closed.load(Relaxed));
@@ -497,7 +498,7 @@ mod tests {
                 signals: Arc::default(),
                 socket: socket.try_clone().unwrap(),
             });
-            // As the kernel has it on a connection of questions and answers.
+            // As the kernel sets it on a request/response connection.
             socket.set_tcp_quickack(false).unwrap();
             assert_eq!(bounce.receive(&question), Ok(100));
             assert_eq!(bounce.outgoing().len(), 100);

@@ -1,5 +1,5 @@
-//! iperf3 clients: a control connection each, and flows that are told by its cookie (TCP) or by who
-//! says hello (UDP).
+//! iperf3 clients: a control connection each, and flows matched by its cookie (TCP) or by the
+//! address of the hello (UDP).
 
 mod flows;
 
@@ -30,7 +30,7 @@ use crate::meter::Totals;
 use crate::session::house::{Claim, Seat};
 use crate::session::porch::Arrived;
 
-/// iperf3, as the table of speakers has it.
+/// Handler of iperf3.
 pub const SPEAKER: Speaker = Speaker {
     name: DIALECT.name,
     port: None,
@@ -41,19 +41,19 @@ pub const SPEAKER: Speaker = Speaker {
     turns_away: None,
 };
 
-/// How long a client may take to say whose its connection is: a stock one says it at once.
+/// Time for a client to send its cookie, which the reference client sends at once.
 const COOKIE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How often a test looks for flows that arrive.
+/// Poll interval while flows arrive.
 const FLOWS_STEP: Duration = Duration::from_millis(5);
 
-/// How often it looks around while payload moves.
+/// Poll interval while payload moves.
 const RUN_STEP: Duration = Duration::from_millis(100);
 
-/// How long what a client sent before its end may still be on its way.
+/// Time for payload in flight to arrive after the client's end.
 const DRAIN_NS: Nanos = 2_000_000_000;
 
-/// The same for datagrams, of which some may be lost: silence ends it.
+/// Silence that ends this wait for datagrams, of which some may be lost.
 const DRAIN_SILENCE_NS: Nanos = 100_000_000;
 
 fn flow_of(first: &[u8]) -> Option<Wanted> {
@@ -65,7 +65,7 @@ fn talk(caller: Caller, seat: Seat, stream: TcpStream) {
     let first = read_cookie(&caller, &stream);
     let opened = first.and_then(|first| Server::open(&first, clock::now()));
     let Some((cookie, machine)) = opened else {
-        let how = "what it said first is no whole cookie of iperf3";
+        let how = "its first bytes are not a complete iperf3 cookie";
         caller.fruitless(SPEAKER.name, how);
         return;
     };
@@ -90,9 +90,11 @@ fn talk(caller: Caller, seat: Seat, stream: TcpStream) {
     session.run();
 }
 
-/// What a client says first; `None` from one who takes too long over it, however often he says a byte.
+/// Reads the cookie. Returns `None` on a close or at the timeout, however often single bytes
+/// arrive.
 fn read_cookie(caller: &Caller, mut stream: &TcpStream) -> Option<[u8; COOKIE_BYTES]> {
-    // It may have begun long ago, and waited for its seat: what it has said meanwhile is there.
+    // The connection may have waited for its permit; bytes that arrived since then are in the
+    // socket.
     let deadline = caller.came_ns + COOKIE_PATIENCE.as_nanos() as u64;
     let mut first = [0; COOKIE_BYTES];
     let mut came = 0;
@@ -115,27 +117,28 @@ fn read_cookie(caller: &Caller, mut stream: &TcpStream) -> Option<[u8; COOKIE_BY
     None
 }
 
-/// A conversation with one client.
+/// Control connection of one client.
 struct Session {
     caller: Caller,
     control: TcpStream,
     machine: Server,
     cookie: Cookie,
     params: Params,
-    /// The test, from its agreement to its start.
+    /// Reservation of the test, from the agreement to its start.
     claim: Option<Claim>,
-    /// Held until then.
+    /// Permit, held until then.
     seat: Option<Seat>,
     arrived: mpsc::Sender<Arrived>,
     arrivals: mpsc::Receiver<Arrived>,
     waits: Option<Expectation>,
     flows: Vec<(Flow, Arrived)>,
     theirs: Option<Results>,
-    /// When the client said that it sends nothing more, and wants nothing more.
+    /// Time of the client's end message.
     ended_ns: Option<Nanos>,
 }
 
-/// Whether the flows can have the congestion control that was asked for. Their sockets are not there yet.
+/// Checks that the kernel accepts the requested congestion control, before the flows' sockets
+/// exist.
 fn try_congestion(params: &Params) -> std::io::Result<()> {
     match (&params.congestion, params.protocol) {
         (Some(name), Protocol::Tcp) => {
@@ -146,37 +149,37 @@ fn try_congestion(params: &Params) -> std::io::Result<()> {
     }
 }
 
-/// What a client asked for that no test has.
+/// Returns the log text of a request that no test fulfils.
 fn wish(params: &Params, refusal: Refusal) -> Problem {
     let calls = || format!("calls of {} B", params.block_bytes);
     match refusal {
         Refusal::NO_SCTP => Problem::new(
-            "this server has none",
+            "this server has no SCTP",
             "SCTP",
             "let it measure TCP, or UDP (-u)",
         ),
         Refusal::PARALLEL => Problem::new(
-            "more than iperf3 has anywhere",
+            "more than iperf3 supports",
             format!("{} streams", params.parallel),
             "let it use -P 1 to 128",
         ),
         Refusal::UDP_BLOCK => Problem::new(
-            "no datagram of iperf3 has that size",
+            "iperf3 has no datagram of that size",
             calls(),
             "let it use another -l",
         ),
         _ => Problem::new(
-            "no call of iperf3 has that size",
+            "iperf3 has no block of that size",
             calls(),
             "let it use another -l",
         ),
     }
 }
 
-/// How a conversation goes on.
+/// Next state of the control connection.
 enum Next {
     Listen,
-    /// All is said.
+    /// Finished.
     Close,
 }
 
@@ -224,7 +227,8 @@ impl Session {
                 self.machine.terminate();
                 self.say();
                 if let Some(test) = test {
-                    // Connections that end before the client has read that would be an error to it.
+                    // Connections that end before the client has read that would be an error for
+                    // it.
                     let _ = wait::poll(&self.control, Ready::Receive, RUN_STEP);
                     test.cut(limit);
                 }
@@ -252,12 +256,13 @@ impl Session {
         }
     }
 
-    /// A client of whom nothing is heard or seen any more is gone, though its connection stands.
+    /// Returns an error once no payload and no message has arrived for the idle timeout, though the
+    /// connection is open.
     fn see_that_it_moves(&self, test: &Test) -> Result<(), MeasureError> {
         let idle = IDLE.as_nanos() as u64;
         let last = test.last_moved_ns();
         match clock::now().saturating_sub(last) > idle && self.theirs.is_none() {
-            true => Err(self.vanished(&format!("it moved nothing for {} s", IDLE.as_secs()))),
+            true => Err(self.vanished(&format!("no payload moved for {} s", IDLE.as_secs()))),
             false => Ok(()),
         }
     }
@@ -278,8 +283,8 @@ impl Session {
             self.say();
             match error {
                 Iperf3Error::Busy => self.vanished(
-                    "another UDP test of its address was opening its flows all the time: let it try \
-                     again when that is over",
+                    "another UDP test of the same client was opening its flows all the time: let it \
+                     try again after that test",
                 ),
                 error => self.vanished(&error.to_string()),
             }
@@ -308,14 +313,14 @@ impl Session {
                 self.theirs = Some(*theirs);
             }
             ServerEvent::Terminated => {
-                return Err(self.vanished("it was told to stop before its end"));
+                return Err(self.vanished("it was stopped before its end"));
             }
             ServerEvent::Done => return Ok(Next::Close),
         }
         Ok(Next::Listen)
     }
 
-    /// Says whether there will be a test.
+    /// Accepts or rejects the test that the client requests.
     fn agree(&mut self, params: Params) -> Result<Next, MeasureError> {
         self.params = params;
         if let Err(refusal) = self.params.check() {
@@ -334,12 +339,12 @@ impl Session {
             self.caller.house.hall.refuse(refused, || {
                 Problem::new(
                     format!(
-                        "{} asks for it, and the kernel refuses ({error})",
+                        "requested by {}, and the kernel rejects it ({error})",
                         self.caller.peer
                     ),
                     format!("congestion control {name}"),
-                    "`sysctl net.ipv4.tcp_available_congestion_control` lists what there is, \
-                     net.ipv4.tcp_allowed_congestion_control what everybody may use",
+                    "`sysctl net.ipv4.tcp_available_congestion_control` lists the available ones, \
+                     net.ipv4.tcp_allowed_congestion_control those for unprivileged users",
                 )
             });
             let errno = error.raw_os_error().unwrap_or_default();
@@ -366,8 +371,8 @@ impl Session {
         Ok(Next::Listen)
     }
 
-    /// Flows may come. Over UDP they say no name: only one test of an address waits for them at a
-    /// time, and the client of another one does not notice that it waits.
+    /// Lets flows arrive. UDP flows have no test identifier, so only one test of an address waits
+    /// for them at a time; the client of another one does not notice the wait.
     fn open_for_flows(&mut self) -> Result<(), MeasureError> {
         let wanted = match self.params.protocol {
             Protocol::Udp => Wanted::Hello {
@@ -428,7 +433,7 @@ impl Session {
         self.machine.sent(said);
     }
 
-    /// Waits for what is still on its way: the client has said how much it sent.
+    /// Waits for payload in flight, up to the amount that the client has reported.
     fn drain(&self, test: &mut Test, theirs: &Results) {
         let udp = self.params.protocol == Protocol::Udp;
         let deadline = clock::now() + DRAIN_NS;
@@ -463,10 +468,10 @@ impl Session {
         }
     }
 
-    /// What was counted here.
+    /// Returns the results of this end.
     fn results(&self, test: &Test) -> Results {
         let udp = self.params.protocol == Protocol::Udp;
-        // Until the client said that it was over: what is done after that is none of its time.
+        // Until the client's end message: time after that is not part of the test.
         let ended_ns = self.ended_ns.unwrap_or_else(clock::now);
         let ran_ns = ended_ns.saturating_sub(test.start_ns());
         let counted_ns = ran_ns.saturating_sub(self.params.omit_ns);
@@ -480,7 +485,7 @@ impl Session {
                 .and_then(|moved| moved.socket.as_ref())
                 .and_then(|socket| socket.tcp.as_ref());
             let all = test.totals(flow.id);
-            // A client may number its datagrams as it likes, up to 2^64.
+            // A client chooses its sequence numbers freely, up to 2^64.
             let highest = |totals: &Totals| totals.packets.saturating_add(totals.missing);
             FlowResult {
                 id: flow.id,
@@ -496,7 +501,7 @@ impl Session {
                 omitted_lost: (self.params.omit_ns > 0 && udp).then_some(omitted.missing),
                 omitted_packets: (self.params.omit_ns > 0 && udp).then_some(highest(&omitted)),
                 start_ns: Some(0),
-                // What the record has.
+                // Same value as in the record.
                 end_ns: Some(test.duration_ns(flow.id).unwrap_or(counted_ns)),
             }
         });
@@ -534,7 +539,7 @@ mod tests {
             Some(rustix::io::Errno::NOENT.raw_os_error())
         );
         assert!(try_congestion(&asked(Some("reno"), Protocol::Tcp)).is_ok());
-        // Datagrams have none.
+        // Datagrams have no congestion control.
         assert!(try_congestion(&asked(Some("no-such"), Protocol::Udp)).is_ok());
         assert!(try_congestion(&asked(None, Protocol::Tcp)).is_ok());
     }

@@ -1,8 +1,8 @@
-//! The threads that move the payload of foreign tests, one for each flow and direction.
+//! Workers that move the payload of third-party tests, one thread for each flow and direction.
 //!
-//! Their calls sleep in the kernel, never longer than [`LOOK_UP`], so that a peer that stops reading
-//! or sending holds nobody up. Nothing is allocated, locked or printed while payload moves, except
-//! where an answer has to be allowed by the server's guard.
+//! Their calls block in the kernel for at most [`LOOK_UP`], so that a peer that stops reading or
+//! sending holds up no other test. Nothing is allocated, locked or printed while payload moves,
+//! except where the server's guard has to allow a response.
 
 mod datagrams;
 mod stream;
@@ -26,29 +26,30 @@ use crate::transport::facts_of;
 pub use datagrams::{Datagrams, Refusals, Take, receive_datagrams, send_datagrams};
 pub use stream::{receive_stream, send_stream, watch_stream};
 
-/// How soon a thread sees that it is to end.
+/// Interval at which a blocked worker checks its stop signals.
 pub const LOOK_UP: Duration = Duration::from_millis(100);
 
-/// Room for one receive call on a connection.
+/// Buffer of one receive call on a connection.
 pub const RECEIVE_BYTES: usize = 256 << 10;
 
-/// How a test goes on, told to its threads.
+/// Stop signals from a test to its workers.
 #[derive(Debug, Default)]
 pub struct Signals {
-    /// Since when nothing more is to be sent; what is on its way may be received. 0 before.
+    /// Time from which nothing more is sent, while payload in flight may still be received. 0
+    /// before.
     ended_ns: AtomicU64,
-    /// It is over.
+    /// True once the test is over.
     pub closed: AtomicBool,
 }
 
 impl Signals {
-    /// Nothing more is to be sent, from now on or since it was said before.
+    /// Ends sending now, unless it has ended already.
     pub fn end(&self) {
         let now = clock::now();
         let _ = (self.ended_ns).compare_exchange(0, now, Relaxed, Relaxed);
     }
 
-    /// Since when nothing more is to be sent.
+    /// Returns the time from which nothing more is sent.
     #[must_use]
     pub fn ended_ns(&self) -> Option<Nanos> {
         let ended = self.ended_ns.load(Relaxed);
@@ -56,18 +57,18 @@ impl Signals {
     }
 }
 
-/// What a thread shares with its test.
+/// State that a worker shares with its test.
 #[derive(Clone, Debug)]
 pub struct Context {
-    /// What it has moved.
+    /// Totals so far.
     pub meter: Arc<Meter>,
-    /// When it moved payload.
+    /// Times of its first and last payload.
     pub times: Arc<Times>,
-    /// What it is told.
+    /// Stop signals from the test.
     pub signals: Arc<Signals>,
 }
 
-/// When a thread moved payload first and last; 0 before it did.
+/// Times of the first and last payload of a worker; 0 before the first.
 #[derive(Debug, Default)]
 pub struct Times {
     first_ns: AtomicU64,
@@ -75,7 +76,7 @@ pub struct Times {
 }
 
 impl Context {
-    /// Says what was moved so far, and when.
+    /// Publishes the totals so far, and the times of payload.
     #[inline]
     pub fn publish(&self, moved: &Moved) {
         self.meter.publish(&moved.totals);
@@ -85,7 +86,7 @@ impl Context {
         }
     }
 
-    /// When payload moved first and last; `None` before it did.
+    /// Returns the times of the first and last payload; `None` before the first.
     #[must_use]
     pub fn span(&self) -> Option<(Nanos, Nanos)> {
         let first = self.times.first_ns.load(Relaxed);
@@ -93,58 +94,57 @@ impl Context {
     }
 }
 
-/// What a thread came to.
+/// Result of a worker.
 #[derive(Debug, Default)]
 pub struct Moved {
-    /// What it moved.
     pub totals: Totals,
-    /// When the first payload came or left, and the last.
+    /// Times of the first and last payload.
     pub span: Option<(Nanos, Nanos)>,
-    /// How large its datagrams were.
+    /// Size of its datagrams.
     pub sizes: Sizes,
-    /// Datagrams that its dialect could make nothing of.
+    /// Datagrams that the protocol could not parse.
     pub unread: u64,
-    /// Datagrams with numbers before the first that came, which are in no count.
+    /// Datagrams with numbers before the first one received; in no count.
     pub before: u64,
-    /// What the numbers on its datagrams told.
+    /// Losses and jitter by the sequence numbers of its datagrams.
     pub numbers: Option<Numbers>,
-    /// How long its datagrams were on their way, where that can be known.
+    /// One-way delays, where the clocks agree.
     pub delays: Option<Delays>,
-    /// Questions that were answered.
+    /// Responses sent.
     pub answered: Option<u64>,
-    /// Why it ended before it was told to.
+    /// Reason for an early end.
     pub broke: Option<Broke>,
-    /// Its socket, as the kernel had it at the end.
+    /// State of its socket at the end.
     pub socket: Option<SocketFacts>,
-    /// What it cost.
+    /// Processor time.
     pub usage: ThreadUsage,
-    /// When it began and ended.
+    /// Start and end of the thread.
     pub lived: (Nanos, Nanos),
 }
 
-/// What numbers on datagrams told; what a dialect's numbers cannot tell is `None`.
+/// Statistics by sequence numbers; `None` for what a protocol's numbers do not show.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Numbers {
-    /// Datagrams that are missing.
+    /// Missing datagrams.
     pub lost: Option<u64>,
-    /// Those that came after one with a higher number.
+    /// Datagrams received after one with a higher number.
     pub out_of_order: Option<u64>,
-    /// Those that came again.
+    /// Datagrams received more than once.
     pub duplicates: Option<u64>,
     /// Variation of the transit time (RFC 3550 section 6.4.1), in ns.
     pub ipdv_ns: Option<f64>,
 }
 
-/// How long datagrams were on their way, by two clocks that are said to agree.
+/// One-way delays by two clocks that the sender declares synchronised.
 #[derive(Clone, Debug)]
 pub struct Delays {
     times: Histogram,
-    /// One came before it was sent: the clocks do not agree.
+    /// True once a delay was negative: the clocks do not agree.
     impossible: bool,
 }
 
 impl Delays {
-    /// None yet.
+    /// Creates an empty set.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -153,7 +153,7 @@ impl Delays {
         }
     }
 
-    /// Takes one.
+    /// Records one delay.
     #[inline]
     pub fn take(&mut self, delay_ns: i64) {
         match u64::try_from(delay_ns) {
@@ -162,15 +162,15 @@ impl Delays {
         }
     }
 
-    /// All of them; `None` where there are none, and when the clocks do not agree.
+    /// Returns the delays; `None` if there are none or the clocks do not agree.
     #[must_use]
     pub fn times(&self) -> Option<&Histogram> {
         (!self.impossible && self.times.count() > 0).then_some(&self.times)
     }
 }
 
-/// The size that most datagrams of a flow have, whatever the first ones have: headers and markers differ.
-/// (Boyer and Moore's vote: where no size has more than half of them, it is one of those that came.)
+/// Size of the majority of a flow's datagrams; headers and markers have other sizes. (Boyer-Moore
+/// majority vote: without a majority, it is one of the sizes received.)
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sizes {
     bytes: usize,
@@ -178,7 +178,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Takes one.
+    /// Counts one datagram.
     #[inline]
     pub fn take(&mut self, bytes: usize) {
         if self.bytes == bytes {
@@ -190,26 +190,26 @@ impl Sizes {
         }
     }
 
-    /// The size; `None` before the first.
+    /// Returns the size; `None` before the first datagram.
     #[must_use]
     pub fn most(&self) -> Option<u64> {
         (self.bytes > 0).then_some(self.bytes as u64)
     }
 }
 
-/// What ends a flow before its time.
+/// Reason for a flow to end early.
 #[derive(Debug)]
 pub enum Broke {
-    /// The client was silent for so long.
+    /// The client was silent for this time.
     Silent(Duration),
-    /// The connection broke.
+    /// The socket failed.
     Error(io::Error),
-    /// What came makes no sense.
+    /// The client sent invalid data.
     Nonsense(String),
 }
 
 impl Moved {
-    /// Nothing yet of what began to come at a moment.
+    /// Creates a result for payload that started to arrive at `arrived_ns`.
     #[must_use]
     pub fn since(came_ns: Nanos) -> Self {
         Self {
@@ -218,7 +218,7 @@ impl Moved {
         }
     }
 
-    /// Notes that what is sent at a rate began then: the wait until the first of it is due is its time, too.
+    /// Starts the time of paced payload at `start_ns`: the wait for the first send time counts.
     #[inline]
     fn began(&mut self, begun: Nanos, pacer: &Pacer) {
         if pacer.is_paced() && self.span.is_none() {
@@ -226,15 +226,15 @@ impl Moved {
         }
     }
 
-    /// Notes that payload moved.
+    /// Records that payload moved.
     #[inline]
     fn at(&mut self, now: Nanos) {
         self.span = Some((self.span.map_or(now, |(first, _)| first), now));
     }
 
-    /// Notes that nothing more is sent. The time of what was sent is the test's, blocked or waiting for its
-    /// turn: until its planned end, until it was told to end, or until now, whichever came first. Since when
-    /// a client is gone who takes nothing nobody knows: that time is none.
+    /// Records the end of sending: the planned end, the stop signal or now, whichever came first.
+    /// Time in which the sender was blocked or paced counts. For a client that takes nothing any
+    /// more, the time of its loss is not known: then the last payload is the end.
     pub fn sent_all(&mut self, until_ns: Option<Nanos>, signals: &Signals) {
         if matches!(self.broke, Some(Broke::Silent(_))) {
             return;
@@ -247,7 +247,7 @@ impl Moved {
     }
 }
 
-/// Runs a lane's work, and adds what only its own thread and socket know.
+/// Runs a worker and adds the results that only its own thread and socket can provide.
 pub fn lived(socket: &Socket, work: impl FnOnce() -> Moved) -> Moved {
     let before = ThreadUsage::now();
     let began = clock::now();
@@ -258,7 +258,7 @@ pub fn lived(socket: &Socket, work: impl FnOnce() -> Moved) -> Moved {
     moved
 }
 
-/// Whether a call only found nothing to do.
+/// Returns whether a call is to be retried: nothing was ready, or a signal interrupted it.
 pub fn is_nothing(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -266,41 +266,41 @@ pub fn is_nothing(error: &io::Error) -> bool {
     )
 }
 
-/// Time of payload that leaves at once on a connection where there is a rate: what anybody prints in intervals
-/// is even then, and 200 wake-ups a second cost nothing.
+/// Payload time of one paced write on a connection: even in any printed interval, and 200 wake-ups
+/// a second cost nothing.
 const PIECE_NS: Nanos = 5_000_000;
 
-/// What leaves at once at the lowest rates: smaller pieces would be more packets and no steadier, as this is
-/// the payload of one (Ethernet's 1,500 B less the headers of IP and TCP with its times).
+/// Smallest paced write: smaller ones would be more packets and no steadier, because this is the
+/// payload of one packet (1,500 B of Ethernet less the headers of IP and TCP with timestamps).
 const PIECE_BYTES: u64 = 1_448;
 
-/// How late payload may be to be made up for where the server holds the rate: wake-ups come late by less. What
-/// a client kept waiting longer would leave as a burst above the limit.
+/// Lateness of payload that is made up for where the server limits the rate: wake-ups are late by
+/// less. Payload delayed for longer by a slow client would leave as a burst above the limit.
 const HELD_CATCH_UP_NS: Nanos = 20_000_000;
 
-/// What is to be sent.
+/// Plan of a sending worker.
 #[derive(Clone, Copy, Debug)]
 pub struct Sending {
     /// Bytes of a write, or of a datagram.
     pub block_bytes: usize,
-    /// Payload bits a second; `None` as fast as it goes.
+    /// Payload bits per second; `None` for no pacing.
     pub rate_bps: Option<u64>,
-    /// Bytes that its client wants to leave at once where there is a rate.
+    /// Burst size that the client requested with a rate.
     pub burst_bytes: u64,
-    /// What the server gives such a flow at most, which nothing exceeds.
+    /// Limit of the server for one flow, never exceeded.
     pub most_bps: Option<u64>,
-    /// Whether the rate is that, or near it: what was missed is not made up for.
+    /// True if the rate is that limit or close to it: missed payload is not made up for.
     pub held: bool,
-    /// When it ends; `None` when it is told.
+    /// Planned end; `None` to send until stopped.
     pub until_ns: Option<Nanos>,
-    /// How much it is in all; `None` for no limit.
+    /// Total bytes; `None` for no limit.
     pub amount_bytes: Option<u64>,
-    /// How long a client may leave no room before it counts as gone.
+    /// Time a client may take no payload before it counts as gone.
     pub idle: Duration,
 }
 
 impl Sending {
-    /// As fast as it goes until it is told.
+    /// Creates a plan without pacing, until stopped.
     #[must_use]
     pub fn new(block_bytes: usize, idle: Duration) -> Self {
         Self {
@@ -315,12 +315,12 @@ impl Sending {
         }
     }
 
-    /// The same within what a server gives one client, who has so many of these flows.
+    /// Applies the server's limits for a client with `flows` flows.
     #[must_use]
     pub fn within(mut self, limits: &Limits, flows: u32) -> Self {
         self.rate_bps = limits.rate(self.rate_bps, flows);
         self.most_bps = limits.rate(None, flows);
-        // Far below the limit what was missed may be made up for.
+        // Far below the limit, missed payload may be made up for.
         if let (Some(rate), Some(most)) = (self.rate_bps, self.most_bps)
             && rate > most / 2
         {
@@ -332,14 +332,14 @@ impl Sending {
         }
     }
 
-    /// The same until then at the latest.
+    /// Limits the end to `latest`.
     #[must_use]
     pub fn until(mut self, latest: Nanos) -> Self {
         self.until_ns = Some(self.until_ns.map_or(latest, |until| until.min(latest)));
         self
     }
 
-    /// When it ends by itself if it begins now; `None` where nothing says that.
+    /// Returns the planned end of a flow that starts now; `None` without time or paced amount.
     #[must_use]
     pub fn ends_ns(&self, now: Nanos) -> Option<Nanos> {
         let lasts = |(bytes, rate): (u64, u64)| {
@@ -355,14 +355,15 @@ impl Sending {
         signals.ended_ns().is_some() || signals.closed.load(Relaxed) || self.is_spent(now, sent)
     }
 
-    /// Whether all of it was sent, or its time is over.
+    /// Returns whether the amount was sent or the time is over.
     #[must_use]
     pub fn is_spent(&self, now: Nanos, sent: u64) -> bool {
         self.until_ns.is_some_and(|until| now >= until)
             || self.amount_bytes.is_some_and(|amount| sent >= amount)
     }
 
-    /// Bytes of a call on a connection: a whole block, or as much of one as the rate gives in [`PIECE_NS`].
+    /// Returns the bytes of one call on a connection: a block, or the part of one that the rate
+    /// gives in [`PIECE_NS`].
     #[must_use]
     pub fn piece_bytes(&self) -> usize {
         let Some(rate) = self.rate_bps.filter(|_| self.burst_bytes == 0) else {
@@ -373,15 +374,15 @@ impl Sending {
         piece.max(PIECE_BYTES as usize).min(self.block_bytes)
     }
 
-    /// How long a whole block takes; 0 where there is no rate.
+    /// Returns the time of a block at the rate; 0 without a rate.
     #[must_use]
     pub fn block_ns(&self) -> Nanos {
         let ns = |rate: u64| self.block_bytes as u128 * 8_000_000_000 / u128::from(rate.max(1));
         (self.rate_bps).map_or(0, |rate| u64::try_from(ns(rate)).unwrap_or(u64::MAX))
     }
 
-    /// When calls of so many bytes may be made. Unless its client wants bursts, none is made before its bytes
-    /// are due: a first one at once would be above the rate for as long as nobody waits it out.
+    /// Creates a pacer for calls of `bytes`. Unless the client requested bursts, no call precedes
+    /// the send time of its bytes: an immediate first call would exceed the rate at first.
     pub fn pacer(&self, now: Nanos, bytes: usize) -> Pacer {
         let pacer = Pacer::new(self.rate_bps, now).in_bursts_of(self.burst_bytes);
         let pacer = match self.held {
@@ -395,8 +396,8 @@ impl Sending {
     }
 }
 
-/// Sleeps until payload is due, in steps and not past the end; whether it slept, and whether that was the end
-/// is to be seen again.
+/// Sleeps until payload may be sent, at most one poll interval and not past the end. Returns
+/// whether it slept, so that the caller checks for the end again.
 fn wait_for_turn(pacer: &Pacer, now: Nanos, until_ns: Option<Nanos>) -> bool {
     let Some(due) = pacer.wait_until(now) else {
         return false;
@@ -436,7 +437,7 @@ mod tests {
         }
     }
 
-    /// Bytes that leave by a moment, sent whenever they may, and after that one too.
+    /// Returns the bytes sent within `until`, by a sender that sends whenever it may.
     fn leaves(sending: &Sending, bytes: usize, until: Nanos, mut stall: Option<Nanos>) -> u64 {
         let start = 5_000_000_000;
         let (mut now, mut pacer, mut sent) = (start, sending.pacer(start, bytes), 0);
@@ -476,7 +477,7 @@ mod tests {
                     assert!(sent <= most, "{told}");
                     assert!(sent + bytes as u64 >= most, "{told}");
                 }
-                // A client that takes nothing for a second is not sent all of it at once afterwards.
+                // After a client stalls for a second, the missed payload is not sent at once.
                 let time = 4_000 * ms;
                 let least = u128::from(rate) * u128::from(time - 1_000 * ms) / 8_000_000_000;
                 let caught_up = u128::from(rate) * u128::from(HELD_CATCH_UP_NS) / 8_000_000_000;
@@ -488,7 +489,7 @@ mod tests {
                 );
             }
         }
-        // Bursts that a client asks for are for servers without a limit, or one far above.
+        // Bursts are for servers without a limit, or with one far above the rate.
         let asked = Sending {
             burst_bytes: 1 << 20,
             rate_bps: Some(5_000_000),

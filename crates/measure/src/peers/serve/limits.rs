@@ -1,4 +1,4 @@
-//! What a server gives one test at most.
+//! Limits of the server for one test.
 
 use linerate_host::sys::clock::Nanos;
 use linerate_metric::plan::{Direction, Kind, Plan};
@@ -7,21 +7,21 @@ use linerate_metric::units::{format_bit_rate, format_nanos};
 
 use crate::error::MeasureError;
 
-/// How long a client that asks for no more time than it may have has to end by itself: it counts from
-/// a later moment, and says the end behind its payload.
+/// Extra time for a client whose requested time is within the limit, so that it ends the test
+/// itself: its clock starts later, and it sends the end after its payload.
 const GRACE_NS: Nanos = 1_000_000_000;
 
-/// Limits of a test with a program of another kind.
+/// Limits of one test with another tool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Payload bits a second that are sent in one test; `None` for no limit.
+    /// Payload bits per second that the server sends in one test; `None` for no limit.
     pub rate_bps: Option<u64>,
-    /// How long a test goes on; `None` for no limit.
+    /// Duration of a test; `None` for no limit.
     pub time_ns: Option<Nanos>,
 }
 
 impl Limits {
-    /// The rate of one of so many flows to a client, of which a rate was asked.
+    /// Returns the rate of one of `flows` flows to a client that requested `requested_bps` for it.
     #[must_use]
     pub fn rate(&self, asked_bps: Option<u64>, flows: u32) -> Option<u64> {
         let share = |most: u64| (most / u64::from(flows.max(1))).max(1);
@@ -31,7 +31,7 @@ impl Limits {
         }
     }
 
-    /// The time of a test of which so much was asked.
+    /// Returns the duration of a test for which `requested_ns` was requested.
     #[must_use]
     pub fn time(&self, asked_ns: Option<Nanos>) -> Option<Nanos> {
         match (asked_ns, self.time_ns) {
@@ -40,8 +40,8 @@ impl Limits {
         }
     }
 
-    /// Why a test of our own dialect with this plan is not to be had: its client can ask for less before
-    /// anything moves.
+    /// Returns the error for a plan of our own protocol that exceeds the limits; the client can
+    /// request less before payload moves.
     #[must_use]
     pub fn refusal(&self, plan: &Plan) -> Option<MeasureError> {
         let refused = |option: String, why: String, next_step: String| {
@@ -56,9 +56,9 @@ impl Limits {
         {
             return refused(
                 format!("-t {}", format_nanos(asked as f64)),
-                format!("it ends tests after {}", format_nanos(most as f64)),
+                format!("the server ends tests after {}", format_nanos(most as f64)),
                 format!(
-                    "use -t {}, or start it with a higher --max-time",
+                    "use -t {}, or start the server with a higher --max-time",
                     most as f64 / 1e9
                 ),
             );
@@ -73,11 +73,11 @@ impl Limits {
                     None => "-R at any rate".to_owned(),
                 },
                 format!(
-                    "it sends no more than {} in one test",
+                    "the server sends no more than {} in one test",
                     format_bit_rate(most as f64)
                 ),
                 format!(
-                    "use -b {}, or start it with a higher --max-rate",
+                    "use -b {}, or start the server with a higher --max-rate",
                     rate_word((most / streams).max(1))
                 ),
             ),
@@ -85,8 +85,8 @@ impl Limits {
         }
     }
 
-    /// How long a test of our own dialect with this plan may go on that says no time, and what is said of one
-    /// that took it; one that says its time ends by itself.
+    /// Returns the time limit of a test of our own protocol with this plan, and the caveat for a
+    /// test that reaches it.
     #[must_use]
     pub fn most(&self, plan: &Plan) -> Option<(Nanos, Doubt)> {
         let most = self.time_ns?;
@@ -98,8 +98,8 @@ impl Limits {
         Some((most.saturating_add(grace), cut_short(most)))
     }
 
-    /// When a test with this plan that began at `start_ns` is ended here, omitted time included; `None`
-    /// for never.
+    /// Returns the time at which the server ends a test with this plan that started at `start_ns`,
+    /// omitted time included; `None` for never.
     #[must_use]
     pub fn end_ns(&self, plan: &Plan, start_ns: Nanos) -> Option<Nanos> {
         let most = self.time_ns?;
@@ -108,7 +108,7 @@ impl Limits {
         Some(start_ns.saturating_add(most).saturating_add(grace))
     }
 
-    /// What of a plan is not done as it was asked.
+    /// Returns a caveat for each value of a plan that the limits reduce.
     #[must_use]
     pub fn held_back(&self, plan: &Plan) -> Vec<Doubt> {
         let mut doubts = Vec::new();
@@ -136,14 +136,14 @@ impl Limits {
     }
 }
 
-/// A test that took as long as any may.
+/// Returns the caveat of a test that reached the time limit.
 pub fn cut_short(most_ns: Nanos) -> Doubt {
     let after = format_nanos(most_ns as f64);
     let why = format!("the server ends tests after {after} (its --max-time)");
     Doubt::new("cut-short", why)
 }
 
-/// A rate as the command line takes it.
+/// Formats a rate as a command-line argument.
 fn rate_word(bps: u64) -> String {
     match bps {
         bps if bps % 1_000_000 == 0 => format!("{}M", bps / 1_000_000),
@@ -152,7 +152,8 @@ fn rate_word(bps: u64) -> String {
     }
 }
 
-/// How long the client wants it to take, omitted time included; `None` where it does not say.
+/// Returns the duration that the client requested, omitted time included; `None` if it requested
+/// none.
 fn asked_ns(plan: &Plan) -> Option<Nanos> {
     Some(plan.duration_ns?.saturating_add(plan.omit_ns))
 }
@@ -187,7 +188,7 @@ mod tests {
         assert!(next(&plan).unwrap().starts_with("use -b 5M,"));
         plan.rate_bps = Some(5_000_000);
         assert_eq!(next(&plan), None);
-        // It ends by itself, a moment later by our clock.
+        // The client ends it itself, a moment later by our clock.
         assert_eq!(most(&limits, &plan), Some(3_000_000_000));
         plan.duration_ns = None;
         plan.amount_bytes = Some(1 << 40);

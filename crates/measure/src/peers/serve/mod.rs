@@ -1,10 +1,11 @@
-//! Answering programs of other kinds: what `linerate server` does beside our own dialect.
+//! Server side of other tools' protocols.
 //!
-//! The lobby tells from the first bytes which dialect a client speaks, and hands its connection or
-//! flow to that dialect's [`Speaker`]. Each test has a thread that keeps its time and tells of it
-//! ([`test`]), and threads that move its payload ([`lane`]); what all tests share is in the [`Hall`].
+//! The acceptor classifies a client by its first bytes and hands the connection or flow to the
+//! [`Speaker`] of that protocol. Each test has a thread that keeps its time and emits its events
+//! ([`test`]), and workers that move its payload ([`lane`]). State shared by all tests is in
+//! [`Hall`].
 //!
-//! A dialect is one file and one line in [`SPEAKERS`].
+//! A new protocol is one file and one line in [`SPEAKERS`].
 
 mod answering;
 mod crumbs;
@@ -39,7 +40,7 @@ pub use lane::{Datagrams as TakesDatagrams, Take as Took};
 pub use payload::Ring;
 pub use refusals::Refused;
 
-use linerate_dialect::sniff::{Carrier, Speaker as Told, speaker};
+use linerate_dialect::sniff::{Carrier, Speaker as Classification, speaker};
 use linerate_host::sys::clock::Nanos;
 use socket2::{Domain, Socket};
 
@@ -48,10 +49,10 @@ use crate::peers::probes::is_probe;
 use crate::session::house::{Claim, House, Seat};
 use crate::session::porch::Arrived;
 
-/// How long a client may leave no room for what is said to it.
+/// Time a client may leave no space for a control message.
 const SAYING_PATIENCE: Option<Duration> = Some(Duration::from_secs(1));
 
-/// Every dialect of other programs that a server speaks.
+/// Handlers of all third-party protocols of the server.
 pub const SPEAKERS: &[&Speaker] = &[
     &iperf3::SPEAKER,
     &iperf2::SPEAKER,
@@ -65,60 +66,60 @@ pub const SPEAKERS: &[&Speaker] = &[
     &plain::SPEAKER,
 ];
 
-/// How a dialect is served.
+/// Server side of one protocol.
 pub struct Speaker {
-    /// Its name, as [`linerate_dialect::sniff::DIALECTS`] has it.
+    /// Name as in [`linerate_dialect::sniff::DIALECTS`].
     pub name: &'static str,
-    /// The port that belongs to it and that no other dialect is looked for on.
+    /// Well-known port on which no other protocol is looked for.
     pub port: Option<u16>,
-    /// Whether the server says something before its client does.
+    /// True if the server sends before its client does.
     pub speaks_first: bool,
-    /// What is done with a connection.
+    /// Handler of a connection.
     pub stream: Option<OnStream>,
-    /// Which test's payload a connection carries, told by its first bytes, where one waits for it.
+    /// Derives the expected flow that a connection may be from its first bytes.
     pub flow_of: Option<FlowOf>,
-    /// What is done with a flow of datagrams that no test waits for.
+    /// Handler of a flow of datagrams that no running test expects.
     pub datagrams: Option<fn(Caller, Claim, Arrived)>,
-    /// Who gets no such flow; anybody does where there is none.
+    /// Rejects flows; `None` accepts all.
     pub turns_away: Option<TurnsAway>,
 }
 
-/// Whether somebody who sends this first datagram is turned away, which is told: what is opened for a flow is
-/// only opened for one that is served.
+/// Returns whether a flow with this first datagram is rejected, which is logged. No socket is
+/// opened for a rejected flow.
 pub type TurnsAway = fn(&Hall, SocketAddr, &[u8]) -> bool;
 
-/// What a test waits for, told by the first bytes of a connection that may be it.
+/// Returns the expected flow that a connection with these first bytes may be.
 pub type FlowOf = fn(&[u8]) -> Option<Wanted>;
 
-/// What a connection begins with.
+/// Handler of a connection, by what the connection is used for.
 #[derive(Clone, Copy)]
 pub enum OnStream {
-    /// A conversation; the test comes later, or never.
+    /// Control connection; a test may follow.
     Talk(fn(Caller, Seat, TcpStream)),
-    /// The test itself.
+    /// Connection that carries the test itself.
     Test(fn(Caller, Claim, TcpStream)),
 }
 
-/// Who calls.
+/// Accepted connection or flow of another tool's client.
 pub struct Caller {
-    /// What all tests share.
     pub house: Arc<House>,
-    /// The client.
+    /// Address of the client.
     pub peer: SocketAddr,
-    /// The address that it knows us by.
+    /// Local address that the client sent to.
     pub local: SocketAddr,
-    /// The port that it came to.
+    /// Port that the client sent to.
     pub door: u16,
-    /// When its first bytes were there. Its test's threads begin later, and those bytes wait for them.
+    /// Arrival time of the first bytes. The threads of its test start later.
     pub came_ns: Nanos,
-    /// Leave for those whom nobody knows.
+    /// Permit of an unvalidated or unidentified client.
     pub stranger: Option<Stranger>,
-    /// Whether that port was given to the dialect, and takes whatever comes.
+    /// True if the port belongs to this protocol alone (`--also PORT=NAME`) and accepts any bytes.
     pub given: bool,
 }
 
 impl Caller {
-    /// Tells that its connection came to no test; what a server that ends gave up itself is not told.
+    /// Logs a connection on which no test started. Connections that a stopping server drops are not
+    /// logged.
     fn fruitless(&self, dialect: &'static str, how: &str) {
         if !self.house.stop.load(Relaxed) {
             self.house.hall.refuse_fruitless(dialect, self.peer, how);
@@ -126,7 +127,7 @@ impl Caller {
     }
 }
 
-/// What ended a conversation, without who it was with.
+/// Returns the reason that ended a control connection, without the peer's address.
 fn how(error: &MeasureError) -> String {
     match error {
         MeasureError::Vanished { how, .. } => how.clone(),
@@ -137,7 +138,7 @@ fn how(error: &MeasureError) -> String {
     }
 }
 
-/// The dialect of that name.
+/// Returns the handler of a protocol name.
 #[must_use]
 pub fn speaker_named(name: &str) -> Option<&'static Speaker> {
     SPEAKERS
@@ -146,13 +147,13 @@ pub fn speaker_named(name: &str) -> Option<&'static Speaker> {
         .find(|speaker| speaker.name == name)
 }
 
-/// The names of all dialects that a server speaks beside our own.
+/// Returns the names of all third-party protocols of the server.
 #[must_use]
 pub fn dialects() -> Vec<&'static str> {
     SPEAKERS.iter().map(|speaker| speaker.name).collect()
 }
 
-/// Dialects whose first bytes are nobody else's: the others take whatever comes.
+/// Protocols with unmistakable first bytes; the others accept anything.
 const CERTAIN: [&str; 5] = [
     linerate_dialect::control::DIALECT.name,
     linerate_dialect::nuttcp::DIALECT.name,
@@ -161,23 +162,25 @@ const CERTAIN: [&str; 5] = [
     linerate_dialect::sockperf::DIALECT.name,
 ];
 
-/// Which dialect somebody speaks at a port that was given to another one: what is certainly not for it is
-/// no test of it, and would only seem one.
+/// Classifies the first bytes on a port that belongs to `forced`. Bytes that are certainly another
+/// protocol's would give a meaningless test.
 #[must_use]
-pub fn misplaced(forced: &Speaker, carrier: Carrier, first: &[u8]) -> Told {
+pub fn misplaced(forced: &Speaker, carrier: Carrier, first: &[u8]) -> Classification {
     if !CERTAIN.contains(&forced.name) {
-        return Told::Unknown;
+        return Classification::Unknown;
     }
     match speaker(carrier, first) {
-        Told::Known(other) if other.name == forced.name || !CERTAIN.contains(&other.name) => {
-            Told::Unknown
+        Classification::Known(other)
+            if other.name == forced.name || !CERTAIN.contains(&other.name) =>
+        {
+            Classification::Unknown
         }
         told => told,
     }
 }
 
-/// Whether what came to a port that was given to this dialect only asks what is spoken there: of one that takes
-/// whatever comes, it would be a test of some bytes.
+/// Returns whether the first bytes on a port of `forced` are only a `--peer auto` probe. A protocol
+/// that accepts anything would count a probe as a test of some bytes.
 #[must_use]
 pub fn only_asks(forced: &Speaker, first: &[u8]) -> bool {
     const TAKES_ALL: [&str; 3] = [
@@ -188,27 +191,27 @@ pub fn only_asks(forced: &Speaker, first: &[u8]) -> bool {
     TAKES_ALL.contains(&forced.name) && is_probe(first)
 }
 
-/// The dialect that a port belongs to.
+/// Returns the handler that owns a well-known port.
 #[must_use]
 pub fn speaker_of_port(port: u16) -> Option<&'static Speaker> {
     let owns = |speaker: &&Speaker| speaker.port == Some(port);
     SPEAKERS.iter().copied().find(owns)
 }
 
-/// What everything is that is nothing else.
+/// Returns the handler of payload that no other protocol recognises.
 #[must_use]
 pub fn plain() -> &'static Speaker {
     &plain::SPEAKER
 }
 
-/// Another port at the same address, on the same link where the address is of one.
+/// Returns `address` with another port; an IPv6 scope id stays.
 fn at_port(mut address: SocketAddr, port: u16) -> SocketAddr {
     address.set_port(port);
     address
 }
 
-/// Says what waits to be said on a control connection, and how much of it was. A client that does not listen
-/// is told apart by what it sends.
+/// Writes pending bytes to a control connection and returns how many were written. A client that
+/// does not read is detected by its own traffic.
 fn say(mut control: &TcpStream, words: &[u8]) -> usize {
     let mut said = 0;
     if control.set_write_timeout(SAYING_PATIENCE).is_ok() {
@@ -222,7 +225,7 @@ fn say(mut control: &TcpStream, words: &[u8]) -> usize {
     said
 }
 
-/// Marks what a socket sends, as its client wants it; what cannot be had shows on the wire alone.
+/// Sets the TOS byte that the client requested; a failure is visible on the wire only.
 fn set_tos(socket: &Socket, tos: u8) {
     let tos = u32::from(tos);
     if socket.domain().is_ok_and(|domain| domain == Domain::IPV6) {
@@ -246,9 +249,9 @@ mod tests {
             Carrier::Stream,
             first,
         ) {
-            Told::Known(dialect) => dialect.name,
-            Told::NeedMore => "more",
-            Told::Unknown => "",
+            Classification::Known(dialect) => dialect.name,
+            Classification::NeedMore => "more",
+            Classification::Unknown => "",
         };
         for (forced, first, want) in [
             ("iperf2", &cookie[..], "iperf3"),
@@ -256,10 +259,10 @@ mod tests {
             ("iperf2", b"HELO nuttcp v6.1.2\n", "nuttcp"),
             ("iperf3", cookie, ""),
             ("iperf3", b"HELO nuttcp v6.1.2\n", "nuttcp"),
-            // An old client, and one that says nothing of itself.
+            // A legacy client, and one without an identification.
             ("iperf2", b"0123456789012345678901234567890123456789", ""),
             ("iperf2", &[7; 64], ""),
-            // These take everything.
+            // These accept anything.
             ("discard", cookie, ""),
             ("plain", cookie, ""),
             ("ttcp", b"HELO nuttcp v6.1.2\n", ""),

@@ -1,4 +1,4 @@
-//! nuttcp clients: a control connection in lines of text, and data on ports of their own.
+//! nuttcp clients: a control connection with lines of text, and data on separate ports.
 
 mod data;
 
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use linerate_dialect::far::FarReport;
 use linerate_dialect::nuttcp::{
-    Counts, Cpu, DIALECT, Interval, NuttcpError, Server, ServerEvent, Test as Asked, Way,
+    Counts, Cpu, DIALECT, Interval, NuttcpError, Server, ServerEvent, Test as TestRequest, Way,
 };
 use linerate_dialect::sniff::Carrier;
 use linerate_host::sys::clock::{self, Nanos};
@@ -27,7 +27,7 @@ use crate::error::MeasureError;
 use crate::meter::Totals;
 use crate::session::house::{Claim, Seat};
 
-/// nuttcp, as the table of speakers has it. Its datagrams belong to tests that wait for them.
+/// Handler of nuttcp. Its datagrams belong to tests that expect them.
 pub const SPEAKER: Speaker = Speaker {
     name: DIALECT.name,
     port: None,
@@ -38,16 +38,16 @@ pub const SPEAKER: Speaker = Speaker {
     turns_away: None,
 };
 
-/// How long a client may take to say what it wants.
+/// Time for a client to send its parameters.
 const PARAMETERS_PATIENCE: Nanos = 10_000_000_000;
 
-/// How often the control connection is looked after.
+/// Poll interval of the control connection.
 const STEP: Duration = Duration::from_millis(50);
 
-/// How long it may take until a client has its results.
+/// Time for a client to receive its results.
 const RESULTS_NS: Nanos = 1_000_000_000;
 
-/// How long payload may still come after the client gave its control connection up.
+/// Time for payload to arrive after the client has closed its control connection.
 const GRACE_NS: Nanos = 2_000_000_000;
 
 fn talk(caller: Caller, seat: Seat, stream: TcpStream) {
@@ -69,33 +69,33 @@ fn talk(caller: Caller, seat: Seat, stream: TcpStream) {
     session.run();
 }
 
-/// A conversation with one client.
+/// Control connection of one client.
 struct Session {
     caller: Caller,
     control: TcpStream,
     machine: Server,
     claim: Option<Claim>,
-    /// Held until there is a test.
+    /// Permit, held until there is a test.
     seat: Option<Seat>,
-    asked: Option<Asked>,
-    /// Where the data will come or go.
+    asked: Option<TestRequest>,
+    /// Prepared sockets of the data.
     data: Option<Data>,
-    /// Told to whoever takes datagrams.
+    /// Set for receivers of datagrams once the client has closed.
     client_closed: Arc<AtomicBool>,
     closed_ns: Option<Nanos>,
-    /// Its results are said.
+    /// State of the client when its results were sent.
     told: Option<Told>,
-    /// What the last interval's line ended with, and when.
+    /// Totals and time of the last interval line.
     reported: (Totals, Nanos),
     began_ns: Nanos,
 }
 
-/// What was known of a client when it was told its results.
+/// State of a client when its results were sent.
 #[derive(Clone, Copy)]
 enum Told {
-    /// It was there.
+    /// Connected.
     Waiting,
-    /// It had closed its half, as one does that has sent all its datagrams, and one that was killed.
+    /// Closed for sending: by a client that has sent all its datagrams, or by one that was killed.
     HalfClosed,
 }
 
@@ -113,7 +113,7 @@ impl Session {
                 (Err(error), None) => self.caller.fruitless(DIALECT.name, &how(error)),
                 (Ok(()), _) => {
                     if let Some(reason) = self.machine.misread() {
-                        let how = format!("its parameters make no sense ({reason})");
+                        let how = format!("its parameters are invalid ({reason})");
                         self.caller.fruitless(DIALECT.name, &how);
                     }
                 }
@@ -123,13 +123,13 @@ impl Session {
         let _ = self.control.shutdown(std::net::Shutdown::Write);
         let result = result.and_then(|()| match test.is_cut() || self.took_its_results() {
             true => Ok(()),
-            false => Err(self.vanished("it was gone before it had its results")),
+            false => Err(self.vanished("it was gone before it received its results")),
         });
         test.finish(FarReport::default(), result.err());
     }
 
-    /// A test that was agreed on and did not begin leaves no record: this is all that is told of it.
-    fn tell_failure(&self, error: &MeasureError, asked: &Asked) {
+    /// Logs the failure of a test that was agreed on and did not start, which leaves no record.
+    fn tell_failure(&self, error: &MeasureError, asked: &TestRequest) {
         let refused = Refused {
             why: match asked.client_connects() {
                 true => "data",
@@ -141,14 +141,14 @@ impl Session {
         self.caller.house.hall.refuse(refused, || error.problem());
     }
 
-    /// Whether the client was there to take its results. One that was killed leaves the same end of its
-    /// connections as one that is done; but then its host answers what is sent to it with a reset, and
-    /// acknowledges nothing. One that was there ends as it likes once it has them, with a reset, too.
+    /// Returns whether the client received its results. A killed client closes its connections as a
+    /// finished one does, but its host answers later segments with a reset and acknowledges
+    /// nothing. A client that has its results may also end with a reset.
     fn took_its_results(&self) -> bool {
         let until = clock::now() + RESULTS_NS;
         while self.machine.outgoing().is_empty() && clock::now() < until {
             let reset = !matches!(self.control.take_error(), Ok(None));
-            // Behind the results nothing is sent but the end, which counts as a byte.
+            // After the results only the FIN is sent, which counts as one byte.
             let left = socket::unacknowledged(&self.control);
             if reset {
                 let has_them = left.is_ok_and(|bytes| bytes <= 1);
@@ -170,7 +170,7 @@ impl Session {
                 match event {
                     ServerEvent::Prepare(asked) => self.prepare(asked),
                     ServerEvent::Run(asked) => {
-                        // The client listens once it has heard that.
+                        // The client listens once it has received the reply.
                         self.say();
                         self.start(&asked, test)?;
                     }
@@ -188,23 +188,23 @@ impl Session {
         }
     }
 
-    /// A client that asks for nothing is not waited for.
+    /// Returns an error once a client without parameters has timed out.
     fn wait_for_words(&self) -> Result<(), MeasureError> {
         let waited = clock::now().saturating_sub(self.began_ns);
         if waited > PARAMETERS_PATIENCE || self.caller.house.stop.load(Relaxed) {
-            return Err(self.vanished("it asked for no test"));
+            return Err(self.vanished("it requested no test"));
         }
         Ok(())
     }
 
-    /// Whether the test is over, and what is to be said of it meanwhile.
+    /// Polls the running test: limits, interval lines, end.
     fn look_after(&mut self, test: &mut Test) -> Result<(), MeasureError> {
         test.look();
         if let Some(limit) = test.limit() {
             test.cut(limit);
             let why = match limit {
-                Limit::Stopped => "the server is told to end",
-                Limit::Time => "the server ends tests after a time",
+                Limit::Stopped => "the server is stopping",
+                Limit::Time => "the server limits the time of tests",
             };
             self.machine.abort(why);
             return Ok(());
@@ -213,13 +213,13 @@ impl Session {
         let gone = self
             .closed_ns
             .is_some_and(|at| clock::now().saturating_sub(at) > GRACE_NS);
-        // Whoever sends datagrams closes when all are sent, which may be before all have come.
+        // A sender of datagrams closes once all are sent, which may be before all have arrived.
         let needs_it = self
             .asked
             .as_ref()
             .is_some_and(|asked| asked.carrier == Carrier::Stream || asked.way == Way::ToClient);
         if gone && needs_it && !test.is_done() {
-            return Err(self.vanished("it gave the test up"));
+            return Err(self.vanished("it closed the control connection during the test"));
         }
         if test.is_done() {
             let counts = self.counts(test);
@@ -243,7 +243,7 @@ impl Session {
         self.vanished(&error.to_string())
     }
 
-    /// Takes what the client said.
+    /// Receives from the control connection.
     fn listen(&mut self) -> Result<(), MeasureError> {
         if self.told.is_some() {
             return Ok(());
@@ -269,8 +269,8 @@ impl Session {
         self.machine.sent(said);
     }
 
-    /// Makes ready what the data needs, or says why there will be no test.
-    fn prepare(&mut self, asked: Asked) {
+    /// Prepares the data sockets, or rejects the test.
+    fn prepare(&mut self, asked: TestRequest) {
         let claim = self.caller.house.claim().and_then(|mut claim| {
             claim.take_sockets(usize::from(asked.streams))?;
             Ok(claim)
@@ -287,8 +287,8 @@ impl Session {
         }
         let ready = match asked.ports().next() {
             Some(port) if !asked.client_connects() && !self.may_connect_back(port) => Err(format!(
-                "this server does not connect back to {}, which is no neighbour: use -F, or start \
-                 it with --allow",
+                "this server does not connect back to {}, which is in no connected network: use -F, or start \
+                 the server with --allow",
                 self.caller.peer.ip()
             )),
             _ => Data::prepare(&self.caller, &asked),
@@ -312,7 +312,7 @@ impl Session {
         }
     }
 
-    /// The client learns it, too.
+    /// Logs a data port that is taken; the client receives the reason, too.
     fn tell_taken(&self, port: u16, reason: &str) {
         let wish = Problem::new(
             reason,
@@ -329,8 +329,8 @@ impl Session {
         (house.hall).may_connect_back(DIALECT.name, *peer, port, otherwise)
     }
 
-    /// What is done of what was asked: what this end sends stays within its limits.
-    fn within_limits(&self, mut asked: Asked) -> Asked {
+    /// Returns the test within the server's limits for sending.
+    fn within_limits(&self, mut asked: TestRequest) -> TestRequest {
         let limits = self.caller.house.hall.limits();
         if asked.way == Way::ToClient {
             let rate = asked.rate_kbps.map(|kbps| kbps.saturating_mul(1000));
@@ -341,7 +341,7 @@ impl Session {
         asked
     }
 
-    fn start(&mut self, asked: &Asked, test: &mut Option<Test>) -> Result<(), MeasureError> {
+    fn start(&mut self, asked: &TestRequest, test: &mut Option<Test>) -> Result<(), MeasureError> {
         let (Some(claim), Some(data)) = (self.claim.take(), self.data.take()) else {
             return Ok(());
         };
@@ -353,7 +353,7 @@ impl Session {
         };
         let plan = plan(asked, &self.caller);
         let begun = Test::begin(&mut self.caller, claim, DIALECT.name, &agent, plan);
-        // Datagrams have markers before and behind them, with half a second between two.
+        // Datagrams have markers before and after them, with half a second between two.
         let mut begun = match asked.carrier {
             Carrier::Datagram => begun.ending_by_silence(),
             Carrier::Stream => begun,
@@ -364,7 +364,7 @@ impl Session {
         Ok(())
     }
 
-    /// The client prints our intervals as its own.
+    /// Sends an interval line, which the client prints as its own.
     fn tell_interval(&mut self, test: &Test) {
         let Some(length) = self.asked.as_ref().and_then(|asked| asked.interval_ns) else {
             return;
@@ -385,7 +385,10 @@ impl Session {
             .asked
             .as_ref()
             .is_some_and(|asked| asked.carrier == Carrier::Datagram);
-        let numbered = self.asked.as_ref().is_some_and(Asked::numbers_datagrams);
+        let numbered = self
+            .asked
+            .as_ref()
+            .is_some_and(TestRequest::numbers_datagrams);
         self.machine.interval(&Interval {
             bytes: more.bytes,
             duration_ns: now - since,
@@ -420,8 +423,8 @@ impl Session {
     }
 }
 
-/// What the client asked for, in our words.
-fn plan(asked: &Asked, caller: &Caller) -> Plan {
+/// Returns the plan of the client's request.
+fn plan(asked: &TestRequest, caller: &Caller) -> Plan {
     let protocol = match asked.carrier {
         Carrier::Stream => Protocol::Tcp,
         Carrier::Datagram => Protocol::Udp,

@@ -1,22 +1,22 @@
-//! What is sent: some bytes, over and over.
+//! Payload buffer that is sent repeatedly.
 
 use linerate_dialect::iperf2::WriteStamps;
 use linerate_host::sys::clock;
 
-/// Bytes that are sent again and again; whoever sends less than all goes on where it stopped.
+/// Payload that is sent repeatedly; a partial send resumes where it stopped.
 #[derive(Clone, Debug)]
 pub struct Ring {
     bytes: Vec<u8>,
     at: usize,
-    /// What is written over its beginning, and how often that was sent.
+    /// Headers written over the start of each round, with the number of rounds sent.
     stamps: Option<(WriteStamps, u32)>,
 }
 
 impl Ring {
-    /// A ring of these bytes.
+    /// Creates a ring of these bytes.
     ///
     /// # Panics
-    /// When there are none.
+    /// If `bytes` is empty.
     #[must_use]
     pub fn new(bytes: Vec<u8>) -> Self {
         assert!(!bytes.is_empty(), "nothing cannot be sent");
@@ -27,14 +27,14 @@ impl Ring {
         }
     }
 
-    /// The same where each round begins with its number and time.
+    /// Writes number and time at the start of each round.
     #[must_use]
     pub fn stamped(mut self, stamps: Option<WriteStamps>) -> Self {
         self.stamps = stamps.map(|stamps| (stamps, 0));
         self
     }
 
-    /// Bytes that nothing along the way can shorten, unlike zeros.
+    /// Creates a ring of random bytes, which cannot be compressed on the path.
     #[must_use]
     pub fn random(bytes: usize) -> Self {
         let mut payload = vec![0; bytes.max(1)];
@@ -42,7 +42,7 @@ impl Ring {
         Self::new(payload)
     }
 
-    /// The next bytes, at most so many.
+    /// Returns the next bytes, at most `at_most`.
     #[must_use]
     pub fn next(&mut self, at_most: usize) -> &[u8] {
         if let (0, Some((stamps, rounds))) = (self.at, &mut self.stamps) {
@@ -52,7 +52,7 @@ impl Ring {
         &rest[..rest.len().min(at_most)]
     }
 
-    /// So many of them were sent.
+    /// Advances by `bytes`, which were sent.
     pub fn sent(&mut self, bytes: usize) {
         self.at += bytes;
         if self.at >= self.bytes.len() {

@@ -18,7 +18,7 @@ use crate::meter::Totals;
 use crate::session::house::Claim;
 use crate::session::porch::Arrived;
 
-/// Plain payload, as the table of speakers has it.
+/// Handler of plain payload.
 pub const SPEAKER: Speaker = Speaker {
     name: DIALECT.name,
     port: None,
@@ -33,20 +33,20 @@ pub const SPEAKER: Speaker = Speaker {
     turns_away: None,
 };
 
-/// What is known of a test that says nothing of itself.
+/// Returns the plan of a test whose client describes nothing.
 pub fn plan(caller: &Caller, kind: Kind, protocol: Protocol, direction: Direction) -> Plan {
     let mut plan = Plan::new(kind, protocol, caller.local.ip().to_string());
     plan.port = caller.door;
     plan.directions = vec![direction];
     plan.duration_ns = None;
-    // Nobody said how large its calls are.
+    // The size of its calls is not announced.
     plan.payload_bytes = 0;
     plan.receive_bytes = (protocol == Protocol::Tcp).then_some(RECEIVE_BYTES as u64);
     plan.answer_timeout_ns = None;
     plan
 }
 
-/// Takes a connection that only brings payload.
+/// Receives a connection that carries payload only.
 pub fn stream_of(dialect: &'static str, mut caller: Caller, claim: Claim, stream: TcpStream) {
     let Some(begun) = crumbs::of_stream(&caller, &stream) else {
         return;
@@ -59,7 +59,7 @@ pub fn stream_of(dialect: &'static str, mut caller: Caller, claim: Claim, stream
     test.conclude(spawned, FarReport::default);
 }
 
-/// Takes a flow of datagrams that only brings payload.
+/// Receives a flow of datagrams that carries payload only.
 pub fn datagrams_of<D: Datagrams + Send + 'static>(
     dialect: &'static str,
     mut caller: Caller,
@@ -71,7 +71,7 @@ pub fn datagrams_of<D: Datagrams + Send + 'static>(
         return;
     }
     let mut plan = plan(&caller, Kind::Throughput, Protocol::Udp, Direction::Send);
-    // A marker alone tells no size of payload.
+    // A marker alone does not show the size of payload.
     let first = arrived.largest();
     plan.payload_bytes = if first > MARKER_LIMIT_BYTES as u64 {
         first
@@ -118,14 +118,15 @@ impl Datagrams for Flow {
     }
 }
 
-/// Silence that ends a flow of few questions: some clients pause between two of them.
+/// Silence that ends a flow of few requests: some clients pause between two of them.
 const QUESTION_SILENCE: Duration = Duration::from_nanos(3 * SILENCE_NS);
 
-/// Questions that are few: whoever forges a flow has to go on with it for so long to be waited for.
+/// Number of requests from which the server waits longer for more: a forger has to send that many
+/// first.
 const FEW_QUESTIONS: u64 = 100;
 
-/// Silence that ends a flow of so many questions. A client that is stopped for ten seconds goes on with its
-/// flow.
+/// Returns the silence that ends a flow of so many requests. A client that is stopped for ten
+/// seconds may go on with its flow.
 pub fn question_silence(questions: u64) -> Duration {
     match questions {
         0..FEW_QUESTIONS => QUESTION_SILENCE,

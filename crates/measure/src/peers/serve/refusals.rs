@@ -1,42 +1,43 @@
-//! Which refusals are told: each client's once, and never so many that nothing else can be read.
+//! Rate-limited log of rejections: one event a client, and few a second.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use linerate_host::sys::clock::Nanos;
 
-/// How long a flow that was refused is silent before its next datagram is told again.
+/// Silence of a rejected flow after which its next datagram is reported again.
 const AGAIN_NS: Nanos = 2_000_000_000;
 
-/// How long an address is not told of again whose connections come to nothing.
+/// Interval between two reports about an address whose connections start no test.
 const FRUITLESS_NS: Nanos = 60_000_000_000;
 
-/// Why such a connection is told.
+/// Reason of a connection that started no test.
 const FRUITLESS: &str = "fruitless";
 
-/// Refusals of one sort that are told in a second.
+/// Limit of reported rejections with one reason and protocol in [`WINDOW_NS`].
 const TOLD: u32 = 5;
 
-/// The time that they are counted in.
+/// Length of the window of that limit.
 const WINDOW_NS: Nanos = 1_000_000_000;
 
-/// Clients that are remembered: about 100 kB. With more, some may be told twice.
+/// Limit of remembered clients (about 100 kB). Above it, a client may be reported twice.
 const CLIENTS: usize = 1_024;
 
-/// Who was refused what.
+/// Key that groups rejections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Refused {
-    /// Why, as a name for those alike.
+    /// Reason, as a short id.
     pub why: &'static str,
-    /// The dialect that it speaks.
+    /// Protocol of the client.
     pub dialect: &'static str,
-    /// Who it is. Each connection is one more; of a flow of datagrams all have one address and port.
+    /// Address of the client. Each connection has its own port; datagrams of one flow have one
+    /// address and port.
     pub from: SocketAddr,
 }
 
 impl Refused {
-    /// A connection that began as a test's and came to none. Whoever looks for open ports makes one after
-    /// the other: an address is told once a minute.
+    /// Creates the key of a connection that started no test. The port is left out, because port
+    /// scanners open one connection after another: an address is reported once a minute.
     #[must_use]
     pub fn fruitless(dialect: &'static str, from: SocketAddr) -> Self {
         Self {
@@ -46,7 +47,7 @@ impl Refused {
         }
     }
 
-    /// How long it is not told again.
+    /// Returns the minimum interval between two reports of this key.
     fn again_ns(&self) -> Nanos {
         match self.why {
             FRUITLESS => FRUITLESS_NS,
@@ -55,7 +56,7 @@ impl Refused {
     }
 }
 
-/// What was told, and when.
+/// Rejections that were reported, with their times.
 #[derive(Debug, Default)]
 pub struct Refusals {
     clients: HashMap<Refused, Nanos>,
@@ -70,7 +71,8 @@ struct Sort {
 }
 
 impl Refusals {
-    /// Whether a refusal is to be told now; with how many others of its sort were not told before.
+    /// Returns `Some` if a rejection is to be reported now, with the number of suppressed ones of
+    /// its kind.
     pub fn tell(&mut self, now: Nanos, refused: Refused) -> Option<u64> {
         let recent = |refused: &Refused, last: Nanos| now.saturating_sub(last) < refused.again_ns();
         let known = self.clients.get(&refused);
@@ -82,13 +84,13 @@ impl Refusals {
                 self.clients.clear();
             }
         }
-        // As many as there are reasons and dialects.
+        // Bounded: as many entries as there are reasons and protocols.
         let sort = self
             .sorts
             .entry((refused.why, refused.dialect))
             .or_default();
         if goes_on && refused.why == FRUITLESS {
-            // One more connection, and the minute goes on.
+            // One more connection of a scan: the interval starts again.
             sort.untold += 1;
             return None;
         }
@@ -148,7 +150,7 @@ mod tests {
         assert_eq!(
             refusals.tell(3 * SECOND, refused("iperf3", 102)),
             Some(96),
-            "those that were not told are counted"
+            "suppressed rejections are counted"
         );
     }
 

@@ -1,4 +1,4 @@
-//! What a client is told of its test when it asks for the server's own words.
+//! Text report of a test, for clients that request the server's output.
 
 use std::fmt::Write;
 
@@ -8,10 +8,10 @@ use linerate_metric::units::{format_bit_rate, format_bytes};
 
 use super::test::Test;
 
-/// Lines that a report has at most.
+/// Limit of lines in a report.
 const LINES: usize = 20_000;
 
-/// What was asked, a line for each interval, and what it came to.
+/// Formats the plan, a line for each interval, and the totals.
 #[must_use]
 pub fn of(test: &Test) -> String {
     let plan = test.plan();
@@ -48,7 +48,7 @@ fn lines(title: &str, directions: &[Direction], intervals: &[Interval]) -> Strin
             whole
         });
         if let Some(whole) = whole {
-            line(&mut text, &whole, "in all");
+            line(&mut text, &whole, "total");
         }
     }
     text
@@ -119,6 +119,6 @@ mod tests {
             rows[4].contains("8.00 Mb/s") && rows[4].contains("lost 200 of 2000"),
             "{text}"
         );
-        assert!(rows[4].ends_with("in all"), "{text}");
+        assert!(rows[4].ends_with("total"), "{text}");
     }
 }

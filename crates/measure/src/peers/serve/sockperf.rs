@@ -17,7 +17,7 @@ use crate::meter::Totals;
 use crate::session::house::Claim;
 use crate::session::porch::Arrived;
 
-/// sockperf, as the table of speakers has it.
+/// Handler of sockperf.
 pub const SPEAKER: Speaker = Speaker {
     name: DIALECT.name,
     port: None,
@@ -28,7 +28,7 @@ pub const SPEAKER: Speaker = Speaker {
     turns_away: Some(|hall, from, _| would_answer(DIALECT.name, hall, from)),
 };
 
-/// Who wants an answer to his first message asks for round trips.
+/// Returns the plan; a client whose first message requests a response measures round trips.
 fn plan(caller: &Caller, protocol: Protocol, first: Option<Header>) -> Plan {
     let kind = match first {
         Some(header) if !header.is_question() => Kind::Throughput,
@@ -117,7 +117,8 @@ impl Datagrams for Flow {
                 Take::Payload
             }
             Took::Ignored => {
-                // A stray opens the flow's time all the same, or it would never end.
+                // An unrelated datagram starts the flow's time, too: otherwise the flow would never
+                // end.
                 if self.last_ns == 0 {
                     self.last_ns = now;
                 }

@@ -1,5 +1,5 @@
-//! One test with a program of another kind, as the server sees it: it keeps time while its threads move
-//! payload, tells of each interval, and makes the record.
+//! Test of another tool's client on the server: keeps time while its workers move payload, emits
+//! each interval, and builds the record.
 
 mod ending;
 mod record;
@@ -35,75 +35,76 @@ use crate::peers::record::direction;
 use crate::session::house::{Claim, House};
 use crate::tcp_series::TcpSums;
 
-/// Time between two lines about a test.
+/// Length of an interval of the series.
 const INTERVAL_NS: Nanos = 1_000_000_000;
 
-/// A last interval that is shorter is not told, unless it is the only one: a rate over less time is
-/// noise, and its figures are in the whole. Ends of clients come some milliseconds late.
+/// Minimum length of the last interval, unless it is the only one. A rate over less time is noise,
+/// and its payload counts in the total; clients end some milliseconds late.
 const SHORTEST_NS: Nanos = INTERVAL_NS / 10;
 
-/// The same of the only one.
+/// Minimum length of an only interval.
 const SHORTEST_ALONE_NS: Nanos = 20_000_000;
 
-/// How long a client may move nothing in a test that has begun.
+/// Time without payload after which a client of a running test counts as gone.
 pub const IDLE: Duration = Duration::from_secs(30);
 
-/// The same where nothing but payload comes: who is silent so long has gone.
+/// Idle timeout of protocols without a control channel.
 pub const PLAIN_IDLE: Duration = Duration::from_secs(10);
 
-/// The same of a flow of datagrams whose end was not heard: its client may have been stopped for a while.
+/// Silence that ends a flow of datagrams without an end marker: its client may have been stopped
+/// for a while.
 pub const FLOW_SILENCE: Duration = Duration::from_secs(12);
 
-/// What a thread takes: its stack as far as it is used, its buffer, the window of numbers.
+/// Memory reserved for a worker: stack as far as it is used, buffer, window of sequence numbers.
 const LANE_BYTES: u64 = 512 << 10;
 
-/// One test.
+/// Running test.
 pub struct Test {
     house: Arc<House>,
     claim: Claim,
     dialect: &'static str,
     peer: SocketAddr,
-    /// What its client calls itself.
+    /// Name and version of the client.
     agent: String,
     plan: Plan,
-    /// What its threads are told.
+    /// Stop signals to its workers.
     pub signals: Arc<Signals>,
     lanes: Vec<Lane>,
-    /// Places of threads that have nothing left to do.
+    /// Indices of workers that have ended.
     ended: mpsc::Receiver<usize>,
     ends: mpsc::Sender<usize>,
     started: Timestamp,
     start_ns: Nanos,
-    /// No payload has moved yet, and with it time begins.
+    /// True until the first payload, with which the time starts.
     waits: bool,
-    /// The threads before this one belong to a part that is over, and the next part has no payload yet.
+    /// First worker of the current phase; the workers before it belong to phases that are over.
     part: usize,
     pauses: bool,
-    /// When counting begins, and what was there then, by lane.
+    /// Start of counting, and the totals of each flow at that time.
     counts_ns: Nanos,
     base: Option<BTreeMap<u32, Totals>>,
-    /// Since when both ends know that it is over.
+    /// Time at which both ends have agreed that the test is over.
     over_ns: Option<Nanos>,
     from_ns: Nanos,
     number: u64,
     last: BTreeMap<Direction, (Totals, TcpSums)>,
-    /// What had moved when it was looked at last that something did, and when that was.
+    /// Sum of bytes and packets at the last change, and the time of that change.
     moved_ns: (u64, Nanos),
     intervals: Vec<Interval>,
     left_out: u64,
-    /// Intervals that end in silence, which may be the one after the end.
+    /// Intervals that end in silence, which may be the silence after the end.
     held: Held,
-    /// Whether silence ends it.
+    /// True if silence ends the test.
     ends_by_silence: bool,
-    /// Whether its clients say no end: silence is all that there is of one.
+    /// True if the protocol has no end marker, so that only silence shows the end.
     says_no_end: bool,
-    /// Whether numbers on its datagrams tell what is missing.
+    /// True if sequence numbers on its datagrams show losses.
     numbered: bool,
-    /// Whether the size of its datagrams is the one that came, and not one that was agreed on.
+    /// True if the datagram size is taken from the payload instead of an agreement.
     sized_by_payload: bool,
     doubts: Vec<Doubt>,
     interrupted: bool,
-    /// Held until its end.
+    /// Flow entries, held until the end.
     keys: Vec<FlowKey>,
     stranger: Option<Stranger>,
 }
@@ -112,14 +113,14 @@ struct Lane {
     id: u32,
     part: Part,
     context: Context,
-    /// Its socket to look at, and to wake it by.
+    /// Duplicate of the socket, to query it and to wake its thread.
     watch: Option<OwnedFd>,
     thread: Option<JoinHandle<Moved>>,
     moved: Option<Moved>,
 }
 
 impl Test {
-    /// Begins it: tells who it is and what it does.
+    /// Starts the test and emits its first events.
     pub fn begin(
         caller: &mut Caller,
         mut claim: Claim,
@@ -184,21 +185,21 @@ impl Test {
         test
     }
 
-    /// Nothing but silence tells its end.
+    /// Lets silence end the test.
     #[must_use]
     pub fn ending_by_silence(mut self) -> Self {
         self.ends_by_silence = true;
         self
     }
 
-    /// The same where its clients never say one.
+    /// Lets silence end the test of a protocol without an end marker.
     #[must_use]
     pub fn without_an_end(mut self) -> Self {
         self.says_no_end = true;
         self.ending_by_silence()
     }
 
-    /// Time begins at a moment that both ends know, and not with the first payload.
+    /// Starts the time at `now`, a moment that both ends agree on, instead of at the first payload.
     pub fn start_at(&mut self, now: Nanos) {
         if self.waits {
             let omit = self.counts_ns.saturating_sub(self.start_ns);
@@ -211,13 +212,13 @@ impl Test {
         }
     }
 
-    /// Whether its time has begun.
     #[must_use]
     pub fn has_begun(&self) -> bool {
         !self.waits
     }
 
-    /// Time begins with the first payload, and goes on with that of the next part.
+    /// Starts the time with the first payload, or resumes it with the first payload of the next
+    /// phase.
     fn start_with_payload(&mut self) {
         let lanes = self.lanes[self.part..].iter();
         let spans = lanes.filter_map(|lane| lane.context.span());
@@ -225,7 +226,7 @@ impl Test {
             return;
         };
         if self.plan.kind == Kind::Latency && self.number == 0 && first > self.start_ns {
-            // What came before was no part of it, as it shows later.
+            // A first request may turn out later to be a probe that is not part of the test.
             self.waits = true;
         }
         self.start_at(first);
@@ -234,13 +235,13 @@ impl Test {
         }
     }
 
-    /// Both ends know from now on that it is over. What is still on its way belongs to it; ends that are heard
-    /// later do not.
+    /// Sets the time at which both ends agree that the test is over. Payload still in flight
+    /// counts; time after that does not.
     pub fn over_at(&mut self, now: Nanos) {
         self.over_ns.get_or_insert(now);
     }
 
-    /// When a thread that has ended moved payload first, and when its time was over.
+    /// Returns the time of the first payload of an ended worker, and the end of its time.
     fn span(&self, lane: &Lane) -> Option<(Nanos, Nanos)> {
         let moved = lane.moved.as_ref()?;
         let (first, last) = moved.span?;
@@ -253,10 +254,10 @@ impl Test {
         Some((first, last.max(first)))
     }
 
-    /// The time of a thread that has ended, without what was omitted.
+    /// Returns the duration of an ended worker, without omitted time.
     fn lane_ns(&self, lane: &Lane) -> Option<Nanos> {
         let (first, last) = self.span(lane)?;
-        // One that ends before counting begins has no other figures than those.
+        // A flow that ends before counting starts has no other figures than those.
         let from = match self.base {
             Some(_) if self.plan.omit_ns > 0 => first.max(self.counts_ns),
             _ => first,
@@ -264,33 +265,33 @@ impl Test {
         Some(last.saturating_sub(from))
     }
 
-    /// The time that a flow counts, once it has ended.
+    /// Returns the counted duration of a flow, once it has ended.
     #[must_use]
     pub fn duration_ns(&self, id: u32) -> Option<Nanos> {
         let lane = self.lanes.iter().find(|lane| lane.id == id)?;
         self.lane_ns(lane)
     }
 
-    /// All threads have ended, and those that come are a part of their own: between the two nothing is to
-    /// move, and no interval tells that it did not.
+    /// Starts a new phase after all workers have ended. Until its first payload, no interval is
+    /// emitted.
     pub fn next_part(&mut self) {
         self.end_intervals();
         self.last.clear();
         (self.part, self.pauses) = (self.lanes.len(), true);
     }
 
-    /// Its datagrams carry numbers that tell what is missing.
+    /// Sets whether datagrams carry sequence numbers that show losses.
     pub fn with_numbers(&mut self, numbered: bool) {
         self.numbered = numbered;
     }
 
-    /// Nobody said how large its datagrams would be.
+    /// Takes the datagram size from the payload: nothing announced it.
     pub fn takes_size_from_payload(&mut self) {
         self.sized_by_payload = true;
     }
 
-    /// Keeps a flow from being opened again until the end, and for a moment longer where its client
-    /// may go on meanwhile.
+    /// Holds the entry of an open flow until the end, and with `lingers` for a moment longer, where
+    /// the client may still be sending.
     pub fn keep(&mut self, key: Option<FlowKey>, lingers: bool) {
         if let Some(mut key) = key {
             if lingers {
@@ -307,19 +308,17 @@ impl Test {
         });
     }
 
-    /// What it does.
     #[must_use]
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// When it began.
     #[must_use]
     pub fn start_ns(&self) -> Nanos {
         self.start_ns
     }
 
-    /// Adds something that speaks against its figures.
+    /// Adds a caveat to the record and emits it.
     pub fn doubt(&mut self, doubt: Doubt) {
         self.emit(What::Doubted {
             doubt: doubt.clone(),
@@ -327,10 +326,10 @@ impl Test {
         self.doubts.push(doubt);
     }
 
-    /// Starts a thread for one direction of one flow.
+    /// Starts a worker for one direction of one flow.
     ///
     /// # Errors
-    /// When there is no thread, memory or descriptor to be had.
+    /// If no thread, memory or descriptor is available.
     pub fn spawn(
         &mut self,
         id: u32,
@@ -351,7 +350,7 @@ impl Test {
                 .name(format!("{}-{id}", self.dialect))
                 .spawn(move || {
                     let moved = lived(&socket, || work(&context, &socket));
-                    // Its test lives longer than it does.
+                    // The receiver lives in the test, which outlives this thread.
                     let _ = ends.send(place);
                     moved
                 })
@@ -368,10 +367,10 @@ impl Test {
         Ok(())
     }
 
-    /// Takes room for a buffer that its client chose the size of.
+    /// Reserves memory for a buffer whose size the client chose.
     ///
     /// # Errors
-    /// When all tests together would have too much.
+    /// If all tests together would exceed the server's limit.
     pub fn reserve(&mut self, bytes: u64) -> Result<(), MeasureError> {
         self.take_room(bytes, 0)
     }
@@ -384,35 +383,35 @@ impl Test {
         })
     }
 
-    /// What a lane has moved so far, omitted payload included.
+    /// Returns the totals of a flow so far, omitted payload included.
     #[must_use]
     pub fn totals(&self, id: u32) -> Totals {
         let lane = self.lanes.iter().find(|lane| lane.id == id);
         lane.map_or(Totals::default(), |lane| lane.context.meter.read())
     }
 
-    /// What a lane moved in the omitted time.
+    /// Returns the totals of a flow in the omitted time.
     #[must_use]
     pub fn omitted(&self, id: u32) -> Totals {
         let base = self.base.as_ref().and_then(|base| base.get(&id));
         base.copied().unwrap_or_default()
     }
 
-    /// What a lane came to, once it has ended.
+    /// Returns the result of a flow, once its worker has ended.
     #[must_use]
     pub fn moved(&self, id: u32) -> Option<&Moved> {
         let lane = self.lanes.iter().find(|lane| lane.id == id)?;
         lane.moved.as_ref()
     }
 
-    /// Whether it is one datagram from an address that proved nothing, which anybody may have sent. It was
-    /// answered where its dialect answers; of a measurement it has nothing.
+    /// Returns whether the test is a single datagram from an unvalidated address, which may be
+    /// forged. It was answered where the protocol answers, but there is nothing to measure.
     fn is_crumbs(&self) -> bool {
         let sum = self.sum();
         self.ends_by_silence && self.stranger.is_some() && sum.packets <= 1 && sum.calls <= 1
     }
 
-    /// All that its threads have moved, to see whether anything moves.
+    /// Returns the totals of all workers so far.
     #[must_use]
     pub fn sum(&self) -> Totals {
         let mut sum = Totals::default();
@@ -422,13 +421,13 @@ impl Test {
         sum
     }
 
-    /// When payload moved last, as far as was looked.
+    /// Returns the time of the last change of the totals, as of the last poll.
     #[must_use]
     pub fn last_moved_ns(&self) -> Nanos {
         self.moved_ns.1
     }
 
-    /// The congestion control of its connections, as far as one has ended.
+    /// Returns the congestion control of its connections, once a worker has ended.
     #[must_use]
     pub fn congestion_control(&self) -> Option<String> {
         let moved = self.lanes.iter().filter_map(|lane| lane.moved.as_ref());
@@ -436,7 +435,7 @@ impl Test {
         sockets.find_map(|socket| socket.congestion_control.clone())
     }
 
-    /// From the first payload to the last, of all threads that have ended.
+    /// Returns the time from the first payload to the last, over all ended workers.
     #[must_use]
     pub fn span_ns(&self) -> Nanos {
         let spans = self
@@ -447,13 +446,13 @@ impl Test {
         whole.map_or(0, |(first, last)| last.saturating_sub(first))
     }
 
-    /// Whether all threads have ended.
+    /// Returns whether all workers have ended.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.lanes.iter().all(|lane| lane.moved.is_some())
     }
 
-    /// Tells of intervals that are over, and takes in threads that have ended.
+    /// Emits intervals that are over and joins workers that have ended.
     pub fn look(&mut self) {
         self.start_with_payload();
         let now = clock::now();
@@ -479,14 +478,15 @@ impl Test {
         }
     }
 
-    /// Whether it went on until then: the wait for what is missing at the end is no time of it.
+    /// Returns whether the test lasted until `end`: waiting for missing payload at the end is not
+    /// test time.
     fn reaches(&self, end: Nanos) -> bool {
         let spans = self.lanes.iter().filter_map(|lane| lane.context.span());
         let went_on = || spans.map(|(_, last)| last).max() > Some(end);
         self.over_ns.is_none_or(|over| end <= over || went_on())
     }
 
-    /// When the interval that goes on is over.
+    /// Returns the end of the current interval; `Nanos::MAX` while the time does not run.
     #[must_use]
     pub fn interval_end(&self) -> Nanos {
         if self.waits || self.pauses {
@@ -499,7 +499,7 @@ impl Test {
         end
     }
 
-    /// Waits until `until`, until a thread ends, or until there is something to tell.
+    /// Waits until `until`, until a worker ends, or until the next interval is over.
     pub fn wait(&mut self, until: Nanos) {
         let until = until.min(self.next_look());
         let patience = Duration::from_nanos(until.saturating_sub(clock::now()));
@@ -511,14 +511,15 @@ impl Test {
         self.look();
     }
 
-    /// What its client is given at most.
+    /// Returns the limits of the server for one test.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         self.house.hall.limits()
     }
 
-    /// Processor time of its threads so far: of all that have ended, user and system, in ns. The sum is
-    /// exact; where its parts are not known all of it is the system's, as nearly all of moving payload is.
+    /// Returns the processor time of all ended workers, user and system, in ns. The sum is exact.
+    /// Where the split is not available all of it counts as system time, which is where nearly all
+    /// the work of moving payload is done.
     #[must_use]
     pub fn processor_time(&self) -> (u64, u64) {
         let moved = self.lanes.iter().filter_map(|lane| lane.moved.as_ref());
@@ -550,18 +551,19 @@ impl Lane {
         (self.thread.as_ref()).is_some_and(|thread| !thread.is_finished())
     }
 
-    /// Takes in its thread, which ends by itself.
+    /// Joins a worker that ends by itself.
     fn end(&mut self) {
         self.join();
         if self.part == Part::Sink {
-            // A client that has sent all waits for this end to close, and counts that time as its own.
+            // A client that has sent everything waits for this end to close, and counts that time
+            // as its own.
             self.watch = None;
         }
     }
 
     fn join(&mut self) {
         if let Some(thread) = self.thread.take() {
-            // A panic is a bug of ours and has been told; the others go on.
+            // A panic is a bug of ours and has been reported; the other workers go on.
             self.moved = Some(thread.join().unwrap_or_default());
         }
     }

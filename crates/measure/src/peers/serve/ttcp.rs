@@ -8,7 +8,7 @@ use super::plain::{datagrams_of, stream_of};
 use super::{OnStream, Speaker};
 use crate::meter::Totals;
 
-/// ttcp, as the table of speakers has it.
+/// Handler of ttcp.
 pub const SPEAKER: Speaker = Speaker {
     name: DIALECT.name,
     port: None,
@@ -23,7 +23,7 @@ pub const SPEAKER: Speaker = Speaker {
     turns_away: None,
 };
 
-/// Its four repeated end markers are waited for, so that they open no flow of their own.
+/// Time to wait for the repeated end markers, so that they open no new flow.
 const MARKERS_NS: Nanos = 300_000_000;
 
 /// Datagrams between markers.
@@ -40,7 +40,8 @@ impl Datagrams for Flow {
             Took::Data => Take::Payload,
             Took::Start => Take::Opening,
             Took::End => {
-                // The last payload ends the time: the marker may be held back until that has passed.
+                // The last payload ends the time: the transmitter may delay the marker until that
+                // has passed.
                 self.ended_ns = Some(now);
                 Take::Other
             }
@@ -79,7 +80,7 @@ mod tests {
         let mut take = |at, bytes: usize| flow.take(at, &mut vec![0; bytes]);
         assert_eq!(take(1, 4), Take::Opening);
         assert_eq!(take(2, 1024), Take::Payload);
-        // 74 ms behind the last payload, where the transmitter waits for it to leave.
+        // 74 ms after the last payload, for which the transmitter waits.
         assert_eq!(take(74_000_000, 4), Take::Other);
         assert_eq!(take(74_000_001, 4), Take::Other);
         assert_eq!((flow.totals().bytes, flow.totals().packets), (1024, 1));

@@ -1,4 +1,4 @@
-//! What tests wait for: connections and flows that come beside a conversation.
+//! Connections and flows that a running test expects, apart from its control connection.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,36 +11,36 @@ use crate::peers::serve::Caller;
 use crate::session::house::House;
 use crate::session::porch::Arrived;
 
-/// What a test waits for.
+/// Connection or flow that a test expects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// A connection that opens with the cookie of an iperf3 test.
+    /// Connection that opens with the cookie of an iperf3 test.
     Cookie(Cookie),
-    /// The next flow of an iperf3 test over UDP, which says no name.
+    /// Next UDP flow of an iperf3 test; its hello has no test identifier.
     Hello {
-        /// The server's port.
+        /// Server port.
         port: u16,
     },
-    /// Any connection from the client at this port.
+    /// Any connection of the client to this port.
     Connection {
-        /// The server's port.
+        /// Server port.
         port: u16,
     },
-    /// Any datagram from the client at this port.
+    /// Any datagram of the client to this port.
     Datagrams {
-        /// The server's port.
+        /// Server port.
         port: u16,
     },
 }
 
 pub(super) struct Expected {
     what: Wanted,
-    /// Nobody else's is taken for it.
+    /// Address of the client; flows of other addresses do not match.
     peer: IpAddr,
     arrived: mpsc::Sender<Arrived>,
 }
 
-/// Something is waited for as long as this is held.
+/// Registration of an expected flow; removed on drop.
 pub struct Expectation {
     house: Arc<House>,
     id: u64,
@@ -53,8 +53,8 @@ impl Drop for Expectation {
 }
 
 impl Hall {
-    /// Waits for something from a client; what comes goes to `arrived`. `None` when another test of
-    /// that client waits for the same already.
+    /// Registers an expected flow of a client; matching arrivals go to `arrivals`. Returns `None`
+    /// if another test of this client already expects the same.
     pub fn expect(
         caller: &Caller,
         what: Wanted,
@@ -82,7 +82,7 @@ impl Hall {
         })
     }
 
-    /// Whether a test waits for this from there.
+    /// Returns whether a test expects this flow from this address.
     #[must_use]
     pub fn expects(&self, what: &Wanted, from: SocketAddr) -> bool {
         let peer = from.ip().to_canonical();
@@ -92,7 +92,7 @@ impl Hall {
             .any(|other| other.what == *what && other.peer == peer)
     }
 
-    /// Gives a test what it waits for; whether one did.
+    /// Passes an arrival to the test that expects it. Returns false if no test does.
     pub fn admit(
         &self,
         what: &Wanted,
@@ -110,7 +110,7 @@ impl Hall {
         let Some(arrived) = arrived else {
             return false;
         };
-        // The test may have given up meanwhile; then the socket just closes.
+        // The test may have given up in the meantime; then the socket is closed.
         open().is_some_and(|socket| arrived.send(socket).is_ok())
     }
 }

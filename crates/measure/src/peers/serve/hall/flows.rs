@@ -1,4 +1,4 @@
-//! Flows of datagrams that are open: nobody opens the same one twice.
+//! Table of open UDP flows: a flow is opened only once.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -8,24 +8,24 @@ use linerate_host::sys::clock::{self, Nanos};
 
 use super::{Hall, lock};
 
-/// Flows of datagrams that are open at a time.
+/// Limit of flows that are open at a time.
 const FLOW_LIMIT: usize = 8_192;
 
-/// How long a flow is remembered whose client may not have heard yet that it is over.
+/// Time a finished flow stays in the table: its client may not have received the end yet.
 const LINGER_NS: Nanos = 2_000_000_000;
 
-/// Flows by the server's port and their sender, and how those that are over are remembered.
+/// Flows by server port and sender; `Some` once a flow has ended.
 pub(super) type Flows = Arc<Mutex<HashMap<(u16, SocketAddr), Option<Over>>>>;
 
-/// A flow that is over.
+/// Flow that has ended.
 #[derive(Clone, Copy)]
 pub(super) struct Over {
     until: Nanos,
-    /// Whether it was cut off: what its client goes on sending keeps it closed.
+    /// True if the server ended it: datagrams that still arrive extend the time.
     cut: bool,
 }
 
-/// A flow of datagrams that is open.
+/// Entry of an open UDP flow; released on drop.
 pub struct FlowKey {
     flows: Flows,
     key: (u16, SocketAddr),
@@ -34,12 +34,12 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
-    /// What still comes of the flow after its end opens no other one.
+    /// Keeps the entry for [`LINGER_NS`] after the end: late datagrams open no new flow.
     pub fn linger(&mut self) {
         self.lingers = true;
     }
 
-    /// The same for as long as its client goes on, who knows nothing of the end.
+    /// Keeps the entry for as long as the client sends: it did not receive the end.
     pub fn cut(&mut self) {
         (self.lingers, self.cut) = (true, true);
     }
@@ -59,7 +59,7 @@ impl Drop for FlowKey {
 }
 
 impl Hall {
-    /// Notes that a flow from there is open; `None` when it is already, or when there are too many.
+    /// Registers a flow; `None` if it is already open, or at the limit.
     pub fn open(&self, port: u16, from: SocketAddr) -> Option<FlowKey> {
         let mut flows = lock(&self.flows);
         let key = (port, from);
@@ -99,7 +99,7 @@ mod tests {
         let hall = Hall::default();
         let from = |port| SocketAddr::from(([10, 0, 0, 1], port));
         let open = |port| hall.open(5001, from(port));
-        let first = open(1).expect("nobody has it");
+        let first = open(1).expect("it is free");
         assert!(open(1).is_none());
         assert!(hall.open(5002, from(1)).is_some(), "another port of ours");
         drop(first);
@@ -107,7 +107,7 @@ mod tests {
         again.linger();
         drop(again);
         assert!(open(1).is_none(), "what still comes opens none");
-        let mut cut = open(2).expect("nobody has it");
+        let mut cut = open(2).expect("it is free");
         cut.cut();
         drop(cut);
         let until = || {

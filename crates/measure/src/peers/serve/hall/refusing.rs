@@ -1,4 +1,4 @@
-//! Who is not served, and how that is told.
+//! Rejections of clients, and their log events.
 
 use std::net::SocketAddr;
 
@@ -14,9 +14,11 @@ use crate::session::limits::{GREETING_PATIENCE, TALK_LIMIT};
 use crate::session::lobby::canonical;
 
 impl Hall {
-    /// Whether somebody who proved nothing, and who sent so many bytes more than when he was asked
-    /// about last, may have an answer of this size now. What is refused is told. `leave` is its flow's: it
-    /// answers for most datagrams without the lock that all flows share.
+    /// Returns whether `response_bytes` bytes may be sent to an unvalidated address that has sent
+    /// `received_bytes` more bytes since the last call (anti-amplification limit, RFC 9000 section
+    /// 8).
+    ///
+    /// Uses the flow's own credit `credit` first, which takes no lock. A rejection is logged.
     pub fn may_answer(
         &self,
         leave: &mut Leave,
@@ -44,7 +46,7 @@ impl Hall {
         false
     }
 
-    /// Tells that somebody is not answered.
+    /// Logs that a client gets no response over UDP.
     pub fn refuse_answer(&self, dialect: &'static str, from: SocketAddr, refusal: Refusal) {
         let (why, address) = match refusal {
             Refusal::NotNeighbour { address } => ("neighbour", address),
@@ -58,23 +60,25 @@ impl Hall {
         self.refuse(refused, || {
             let next = match refusal.option() {
                 Some(option) if why == "proof" => format!(
-                    "{option} {address}, which names that address alone, or let it do a test over TCP \
-                     first: that shows where it is"
+                    "{option} {address} (that address alone), or let it run a test over TCP first, \
+                     which validates its address"
                 ),
                 Some(guard::OPTION_NETWORK) => format!("{} {address}", guard::OPTION_NETWORK),
                 Some(option) => format!("start the server with a higher {option}"),
-                None => "let it do a test over TCP first: that shows where it is".to_owned(),
+                None => "let it run a test over TCP first, which validates its address".to_owned(),
             };
-            // What would allow it is said behind it.
+            // The part of the text after the colon names the option, which `next` already has.
             let text = refusal.to_string();
             let (situation, _) = two_parts(&text);
-            Problem::new(situation, format!("an answer over UDP ({dialect})"), next)
+            Problem::new(situation, format!("a response over UDP ({dialect})"), next)
         });
     }
 
-    /// Whether a port of a client may be connected to. That the client is at its address is proved, that
-    /// it has that port there is not: an address that many share must be a neighbour's. What is refused
-    /// is told, with what its client can do instead.
+    /// Returns whether the server may connect to a port of a client. The client's address is
+    /// validated, but the port is not: an address shared by many hosts must be in a connected
+    /// network. A rejection is logged.
+    ///
+    /// `alternative` is the client's alternative, for the log.
     pub fn may_connect_back(
         &self,
         dialect: &'static str,
@@ -94,8 +98,8 @@ impl Hall {
         self.refuse(refused, || {
             Problem::new(
                 format!(
-                    "{address} is in no directly connected network, and others may share its \
-                     address"
+                    "{address} is in no directly connected network, and several hosts may share \
+                     the address"
                 ),
                 format!("a connection back to port {port} of a client ({dialect})"),
                 format!("--allow {address}, or {otherwise}"),
@@ -104,7 +108,7 @@ impl Hall {
         false
     }
 
-    /// Tells that a dialect is not spoken here.
+    /// Logs that the server does not serve a protocol.
     pub fn refuse_dialect(&self, dialect: &'static str, from: SocketAddr) {
         let refused = Refused {
             why: "dialect",
@@ -115,11 +119,11 @@ impl Hall {
             Problem::new(
                 match self.has_key {
                     true => format!(
-                        "{} speaks {dialect}, which cannot prove who it is",
+                        "{} speaks {dialect}, which has no proof of a shared key",
                         canonical(from)
                     ),
                     false => format!(
-                        "{} speaks {dialect}, which is not among those of --allow-dialect",
+                        "{} speaks {dialect}, which --allow-dialect does not list",
                         canonical(from)
                     ),
                 },
@@ -129,7 +133,7 @@ impl Hall {
         });
     }
 
-    /// Tells that there is no room for a test of somebody, and why.
+    /// Logs that the server has no capacity for a test, with the reason.
     pub fn refuse_test(&self, dialect: &'static str, from: SocketAddr, denied: &Denied) {
         let refused = Refused {
             why: "test",
@@ -138,7 +142,7 @@ impl Hall {
         };
         self.refuse(refused, || {
             let why = &denied.refuse.problem.situation;
-            let situation = format!("{} came for one, and {why}", canonical(from));
+            let situation = format!("rejected for {}: {why}", canonical(from));
             Problem::new(
                 situation,
                 format!("a test ({dialect})"),
@@ -147,20 +151,20 @@ impl Hall {
         });
     }
 
-    /// Tells of a connection that began as one of a dialect and came to no test: `how`, and what to do now
-    /// behind a colon.
+    /// Logs a connection on which no test started. `reason` is the reason, with the next step after
+    /// a colon.
     pub fn refuse_fruitless(&self, dialect: &'static str, from: SocketAddr, how: &str) {
         self.refuse(Refused::fruitless(dialect, from), || {
             let (how, next) = two_parts(how);
             Problem::new(
-                format!("{} came for one, and {how}", canonical(from)),
+                format!("none started for {}: {how}", canonical(from)),
                 format!("a test ({dialect})"),
-                next.unwrap_or("look at the client's own messages"),
+                next.unwrap_or("see the client's own messages"),
             )
         });
     }
 
-    /// Tells that what a client wants is not to be had, and what it can do instead.
+    /// Logs a request of a client that the server cannot fulfil, with an alternative.
     pub fn refuse_wish(&self, dialect: &'static str, from: SocketAddr, wish: &Problem) {
         let refused = Refused {
             why: "wish",
@@ -170,7 +174,7 @@ impl Hall {
         self.refuse(refused, || {
             Problem::new(
                 format!(
-                    "{} asks for {}: {}",
+                    "{} requests {}: {}",
                     canonical(from),
                     wish.object,
                     wish.situation
@@ -181,7 +185,7 @@ impl Hall {
         });
     }
 
-    /// Tells that a client and this server do not have the same key.
+    /// Logs that a client and this server do not have the same key.
     pub fn refuse_key(&self, dialect: &'static str, from: SocketAddr, why: &str) {
         let refused = Refused {
             why: "key",
@@ -191,14 +195,14 @@ impl Hall {
         self.refuse(refused, || {
             let (why, next) = two_parts(why);
             Problem::new(
-                format!("{} came for one, and {why}", canonical(from)),
+                format!("rejected for {}: {why}", canonical(from)),
                 format!("a test ({dialect})"),
                 next.unwrap_or_default(),
             )
         });
     }
 
-    /// Tells that a port which was given to one dialect takes none of another.
+    /// Logs a client of another protocol on a port that belongs to one protocol.
     pub fn refuse_misplaced(
         &self,
         dialect: &'static str,
@@ -214,16 +218,16 @@ impl Hall {
             let own = self.ports.first().copied().unwrap_or_default();
             Problem::new(
                 format!(
-                    "{} speaks {dialect} to port {port}, which takes {owner} alone",
+                    "{} speaks {dialect} to port {port}, which serves {owner} only",
                     canonical(from)
                 ),
                 format!("a test ({dialect})"),
-                format!("--also {port} without ={owner}, or let it come to port {own}"),
+                format!("use --also {port} without ={owner}, or let the client use port {own}"),
             )
         });
     }
 
-    /// Tells that somebody has waited for his turn in vain.
+    /// Logs a connection that timed out while it waited for a permit.
     pub fn refuse_waiting(&self, from: SocketAddr) {
         let refused = Refused {
             why: "waiting",
@@ -233,17 +237,17 @@ impl Hall {
         self.refuse(refused, || {
             Problem::new(
                 format!(
-                    "{} waited for {} s, and others who come to no test have all {TALK_LIMIT} places",
+                    "{} waited for {} s while other connections without a test held all {TALK_LIMIT} permits",
                     canonical(from),
                     GREETING_PATIENCE.as_secs()
                 ),
-                "a conversation",
+                "a control connection",
                 "try again later",
             )
         });
     }
 
-    /// Tells of a connection that is no test by what it begins with.
+    /// Logs a connection whose first bytes belong to an unrelated protocol.
     pub fn refuse_stray(&self, protocol: &'static str, from: SocketAddr) {
         let refused = Refused {
             why: "stray",
@@ -251,12 +255,15 @@ impl Hall {
             from,
         };
         self.refuse(refused, || {
-            let situation = format!("{} speaks {protocol}, which is no test", canonical(from));
+            let situation = format!(
+                "{} speaks {protocol}, which is no test protocol",
+                canonical(from)
+            );
             Problem::new(situation, "a connection", "")
         });
     }
 
-    /// Tells that there are too many tests of addresses that proved nothing.
+    /// Logs that the limit of tests of unvalidated clients is reached.
     pub fn refuse_stranger(&self, dialect: &'static str, from: SocketAddr) {
         let refused = Refused {
             why: "stranger",
@@ -266,16 +273,16 @@ impl Hall {
         self.refuse(refused, || {
             Problem::new(
                 format!(
-                    "{} is unknown, and others who are have all the tests that the unknown may have",
+                    "{} is not validated, and other such clients have all the tests available to them",
                     canonical(from)
                 ),
                 format!("a test ({dialect})"),
-                "try again later; over UDP, let it do a test over TCP first: that shows where it is",
+                "try again later; for UDP, let it run a test over TCP first, which validates its address",
             )
         });
     }
 
-    /// Tells of payload without a header that was too little for a test.
+    /// Logs payload without a header that was too short for a test.
     pub fn refuse_crumbs(&self, from: SocketAddr, crumbs: &str) {
         let refused = Refused {
             why: "crumbs",
@@ -288,7 +295,7 @@ impl Hall {
         });
     }
 
-    /// Tells of something that was refused, once for each client.
+    /// Emits a rejection, unless the log has one for this client already.
     pub fn refuse(&self, refused: Refused, problem: impl FnOnce() -> Problem) {
         let Some(emit) = &self.emit else {
             return;

@@ -1,4 +1,4 @@
-//! Datagrams that a client wants to be sent, for a thread that does other things meanwhile.
+//! Datagrams towards a client, for a thread that does other work in between.
 
 use linerate_dialect::iperf2::Settings;
 use linerate_dialect::iperf2::datagram::{HEADER_BYTES, UNANSWERED_ENDS, write_end, write_number};
@@ -9,29 +9,29 @@ use super::super::limits::Limits;
 use super::udp::{SETTINGS_BYTES, asked, bounded, payload};
 use crate::pacing::Pacer;
 
-/// Between two datagrams that say the end.
+/// Interval between two end markers.
 const END_NS: Nanos = 10_000_000;
 
-/// A flow towards a client: what is due, and when it ends. It sends nothing itself.
+/// Sans-I/O sender of a flow towards a client: provides the next datagram and decides the end.
 pub struct Back {
     sending: Sending,
     payload: Vec<u8>,
     pacer: Pacer,
-    /// From our clock to the one that stamps are of.
+    /// Offset from our clock to the clock of the timestamps.
     wall: Nanos,
-    /// It would go on for longer than is given.
+    /// True if the flow is ended early, at the time limit of unconnected clients.
     is_cut: bool,
     datagrams: u64,
     bytes: u64,
-    /// How often the end was said, once it is, and when it is said next.
+    /// Number of end markers sent and time of the next one, once the flow ends.
     ends: Option<(u32, Nanos)>,
     refusals: Refusals,
     is_gone: bool,
 }
 
 impl Back {
-    /// What a client asks for with these settings, from now on; on a second flow, which it listens for, nothing is
-    /// said but payload.
+    /// Creates the flow that a client requests with these settings, starting now. On a second flow,
+    /// for which the client listens, datagrams carry no settings.
     #[must_use]
     pub fn new(settings: &Settings, is_second: bool, now: Nanos, wall: Nanos) -> Self {
         let (sending, is_cut) = bounded(asked(settings, &Limits::default()), now);
@@ -53,13 +53,13 @@ impl Back {
         }
     }
 
-    /// Whether the client asks for more time than any is given.
+    /// Returns whether the client requests more time than the limit.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         self.is_cut
     }
 
-    /// The datagram that may leave now, if there is one; [`Self::left`] says that it did.
+    /// Returns the datagram that may leave now, if any; [`Self::left`] confirms it.
     pub fn due(&mut self, now: Nanos) -> Option<&[u8]> {
         if self.is_over() {
             return None;
@@ -80,7 +80,7 @@ impl Back {
         Some(&self.payload)
     }
 
-    /// What was due has left.
+    /// Confirms that the datagram was sent.
     pub fn left(&mut self, now: Nanos) {
         match &mut self.ends {
             Some((count, at)) => {
@@ -96,19 +96,19 @@ impl Back {
         }
     }
 
-    /// The client said something: where the end was said, it has heard it.
+    /// Handles a datagram from the client: after an end marker, it is the acknowledgement of that.
     pub fn answered(&mut self) {
         if let Some((count @ 1.., _)) = &mut self.ends {
             *count = UNANSWERED_ENDS;
         }
     }
 
-    /// Nobody took what left before.
+    /// Counts an ICMP error of an earlier datagram.
     pub fn refused(&mut self, now: Nanos) {
         self.is_gone |= self.refusals.take(now);
     }
 
-    /// Whether all was said, or nobody is there any more.
+    /// Returns whether the flow is finished or the client is gone.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_gone || self.ends.is_some_and(|(count, _)| count >= UNANSWERED_ENDS)
@@ -135,7 +135,8 @@ mod tests {
         }
     }
 
-    /// Numbers of all that leaves when it is looked every `step`, from a clock of the system's own.
+    /// Returns the numbers of all datagrams when the flow is polled every `step`, by a clock of the
+    /// system's own.
     fn numbers(back: &mut Back, begin: Nanos, step: Nanos) -> Vec<i64> {
         let (mut now, mut all) = (begin, Vec::new());
         while !back.is_over() {
@@ -153,13 +154,13 @@ mod tests {
     #[test]
     fn a_flow_has_its_rate_and_says_its_end() {
         for step in [MS / 10, 7 * MS] {
-            // The times of what is asked for are of the system's clock.
+            // Times of the settings are of the system's clock.
             let now = linerate_host::sys::clock::now();
             // A datagram a millisecond.
             let mut back = Back::new(&settings(8_000_000), false, now, 0);
             let all = numbers(&mut back, now, step);
             let (payload, ends) = all.split_at(all.len() - UNANSWERED_ENDS as usize);
-            // The last of them is due at the end, or was when it was looked for the last time.
+            // The last of them is due at the end, or at the last poll.
             assert!((985..=1_001).contains(&payload.len()), "{}", payload.len());
             let counted: Vec<i64> = (1..=payload.len() as i64).collect();
             assert_eq!(payload, counted);
@@ -171,7 +172,7 @@ mod tests {
     fn an_end_that_is_answered_is_said_no_more() {
         let now = linerate_host::sys::clock::now();
         let mut back = Back::new(&settings(8_000_000), false, now, 0);
-        // A word before the end is none about it.
+        // A datagram before the end is no acknowledgement.
         back.answered();
         let after = now + 2_000 * MS;
         assert!(

@@ -30,46 +30,46 @@ use crate::meter::Totals;
 use crate::session::house::Claim;
 use crate::session::porch::Arrived;
 
-/// Silence that ends a flow whose client says no end: it was killed, or it never does. One that is stopped
-/// for ten seconds goes on with its flow.
+/// Silence that ends a flow without an end marker: its client was killed, or never sends one. A
+/// client that is stopped for ten seconds goes on with its flow.
 const SILENCE_NS: Nanos = FLOW_SILENCE.as_nanos() as Nanos;
 
-/// How long the second datagram of somebody unknown may take, of whom the first may be forged. Those of the
-/// usual size come faster from 6 kb/s on.
+/// Time for the second datagram of an unvalidated client, whose first one may be forged. Datagrams
+/// of the usual size arrive within it from 6 kb/s on.
 const SECOND_NS: Nanos = 2_000_000_000;
 
-/// How long a client may go on saying its end: it has its report by then, or never hears it (2.0 asks for
-/// 2.5 s).
+/// Time a client may repeat its end marker: it has its report by then, or never receives it (iperf
+/// 2.0 repeats for 2.5 s).
 const ENDS_NS: Nanos = 4_000_000_000;
 
-/// How long a client is sent datagrams at most. It has no connection beside them that would show that it is
-/// still there, and whoever forges its address may ask for as much as he likes: no longer than the proof holds
-/// that it was there.
+/// Limit of the time that a client is sent datagrams. It has no connection that would show that it
+/// is still there, and a forger of its address could request any time. So the limit is the time for
+/// which an address stays validated.
 const SENDING_NS: Nanos = PROOF_NS;
 
-/// Bytes of a datagram where the client does not say: what stock programs take.
+/// Bytes of a datagram where the client announces none: the default of reference servers.
 const DATAGRAM_BYTES: usize = 1470;
 
-/// Rate where the client does not say.
+/// Rate where the client announces none.
 const RATE_BPS: u64 = 1 << 20;
 
-/// Room at the beginning of a datagram in which a client's server looks for settings.
+/// Bytes at the start of a datagram in which a client's own server looks for settings.
 pub const SETTINGS_BYTES: usize = 128;
 
-/// Serves a flow.
+/// Handles a flow.
 pub fn serve(dialect: &'static str, mut caller: Caller, claim: Claim, mut arrived: Arrived) {
     let Some((first_ns, first)) = arrived.early.first() else {
         return;
     };
     let first_ns = *first_ns;
     let wall = clock::real().wrapping_sub(clock::now());
-    // The end of a flow that is over opens none.
+    // The end marker of an earlier flow opens none.
     let Some(server) = UdpServer::open(first, first_ns.wrapping_add(wall)) else {
         return;
     };
     let settings = server.settings().cloned();
     let way = server.way();
-    // A client that asks for a flow may ask once.
+    // A client that requests a reverse flow may send a single datagram.
     let patience = match (way, &caller.stranger) {
         (_, Some(_)) => Some(SECOND_NS),
         (Way::Forward, None) => Some(SILENCE_NS),
@@ -99,13 +99,13 @@ pub fn serve(dialect: &'static str, mut caller: Caller, claim: Claim, mut arrive
     test.conclude(spawned, || told.try_recv().unwrap_or_default());
 }
 
-/// Whether no flow begins with this datagram: it has no header of ours, or asks for what its sender may not
-/// have. The end of a flow that is over opens none, and is not worth telling.
+/// Returns whether no flow starts with this datagram: it has no iperf2 header, or requests a flow
+/// that its sender may not have. The end marker of an earlier flow opens none and is not logged.
 pub fn turns_away(dialect: &'static str, hall: &Hall, from: SocketAddr, datagram: &[u8]) -> bool {
     let Some(server) = UdpServer::open(datagram, 0) else {
         if read_header(datagram, false).is_none_or(|header| header.sequence >= 0) {
             let what = format!(
-                "a datagram of {} B without a header of {dialect}",
+                "a datagram of {} B without a {dialect} header",
                 datagram.len()
             );
             hall.refuse_crumbs(from, &what);
@@ -115,7 +115,7 @@ pub fn turns_away(dialect: &'static str, hall: &Hall, from: SocketAddr, datagram
     server.way() != Way::Forward && !is_known(dialect, hall, from)
 }
 
-/// Whether payload may be sent to an address that only said something over UDP; that it may not is told.
+/// Returns whether payload may be sent to an address that has only sent UDP; a rejection is logged.
 fn is_known(dialect: &'static str, hall: &Hall, from: SocketAddr) -> bool {
     let address = from.ip();
     let known = hall.is_known(address);
@@ -142,7 +142,7 @@ fn run(
     if way != Way::Reverse {
         let own = socket.try_clone().map_err(system)?;
         let (house, client) = (caller.house.clone(), (dialect, caller.peer));
-        // The first one is counted already.
+        // The first datagram is counted already.
         let (first_ns, first) = early.remove(0);
         let mut flow = Flow::new(server, wall, first_ns);
         flow.delays = flow.server.delay_ns().map(|first| {
@@ -156,7 +156,7 @@ fn run(
             .is_some_and(|settings| settings.dual == Some(Dual::After));
         let says_no_end = settings.as_ref().is_some_and(|settings| settings.no_fin);
         test.spawn(1, Part::Sink, own, move |context, socket| {
-            // Its report is an answer as any: the client has sent far more by then.
+            // The report passes the guard as any reply does: the client has sent far more by then.
             let mut unsaid = first_bytes;
             let mut leave = Leave::default();
             let allow = |now, received, answer| {
@@ -170,10 +170,9 @@ fn run(
             moved.answered = None;
             moved.delays = flow.delays.take();
             moved.before = flow.server.tally().before();
-            // One that says no end has none to say.
-            // Of one that says no end, silence is the end; then the way back may begin.
+            // Without an end marker, silence is the end; then the reverse direction may start.
             if flow.went_silent && !(says_no_end && goes_back) {
-                // It is gone: it wants nothing any more.
+                // The client is gone, so nothing more is sent to it.
                 context.signals.end();
             }
             if flow.went_silent && !says_no_end {
@@ -228,7 +227,7 @@ fn run(
     })
 }
 
-/// What is sent over UDP; that it is less than the client asks for is told.
+/// Returns the send plan over UDP, and adds a caveat if it is shorter than requested.
 fn datagrams(test: &mut Test, settings: &Settings) -> Sending {
     let asked = asked(settings, test.limits());
     let (sending, is_cut) = bounded(asked, clock::now());
@@ -237,26 +236,26 @@ fn datagrams(test: &mut Test, settings: &Settings) -> Sending {
         test.doubt(Doubt::new(
             "cut-short",
             format!(
-                "the server sends datagrams for {seconds} s at most to a client that has no connection beside \
-                 them, which would show that it is still there (iperf3, nuttcp and our own client have one)"
+                "the server sends datagrams for at most {seconds} s to a client without a control connection, \
+                 which would show that the client is still there (iperf3, nuttcp and our own client have one)"
             ),
         ));
     }
     sending
 }
 
-/// The same for [`SENDING_NS`] at most, and whether it would go on for longer.
+/// Limits a send plan to [`SENDING_NS`], and returns whether that ends it early.
 pub fn bounded(asked: Sending, now: Nanos) -> (Sending, bool) {
     let latest = now.saturating_add(SENDING_NS);
     let is_cut = asked.ends_ns(now).is_none_or(|end| end > latest);
     (asked.until(latest), is_cut)
 }
 
-/// What a client asks for over UDP, within what any is given: never as fast as it goes.
+/// Returns the send plan of a client's request over UDP, within the limits; it always has a rate.
 pub fn asked(settings: &Settings, limits: &Limits) -> Sending {
     let mut sending = sending(settings, DATAGRAM_BYTES, &Limits::default());
     sending.block_bytes = sending.block_bytes.clamp(16, 65_507);
-    // Old clients say it elsewhere.
+    // Legacy clients send the rate in the window field.
     let old = settings
         .window
         .map(u64::from)
@@ -265,8 +264,8 @@ pub fn asked(settings: &Settings, limits: &Limits) -> Sending {
     sending.within(limits, settings.flows)
 }
 
-/// A datagram whose first `zeros` bytes are zero where no number stands; a client that wants their times is told
-/// in each of them when they began.
+/// Returns a datagram whose first `zeros` bytes are zero, for the number and time. For a client
+/// that requests trip times, each datagram carries the start time.
 pub fn payload(
     sending: &Sending,
     zeros: usize,
@@ -281,7 +280,7 @@ pub fn payload(
     if let Some(asked) = asked.filter(|asked| asked.trip_times) {
         let told = Settings {
             start_ns: Some(now.wrapping_add(wall)),
-            // What goes towards it is all that a client that only receives is told of.
+            // A receiving client only reads the forward direction.
             way: match asked.way {
                 Way::Reverse => Way::Forward,
                 way => way,
@@ -290,14 +289,14 @@ pub fn payload(
         };
         if let Some(room) = payload.get_mut(HEADER_BYTES..told.room_bytes(HEADER_BYTES)) {
             room.fill(0);
-            // What a client asked for can be said.
+            // Settings that a client sent can be written.
             let _ = told.write(room, HEADER_BYTES);
         }
     }
     payload
 }
 
-/// Sends such datagrams.
+/// Sends payload datagrams, and then end markers.
 fn send(
     context: &Context,
     socket: &Socket,
@@ -322,26 +321,27 @@ fn send(
     )
 }
 
-/// What a client sends.
+/// Receiver of a client's datagrams.
 pub struct Flow {
     server: UdpServer,
-    /// From our clock to the one that stamps are of.
+    /// Offset from our clock to the clock of the timestamps.
     wall: Nanos,
     last_ns: Nanos,
-    /// Bytes of the first datagram that said the end.
+    /// Bytes of the first end marker.
     end_bytes: Option<u64>,
-    /// When that came.
+    /// Arrival time of the first end marker.
     ended_ns: Option<Nanos>,
-    /// How long datagrams were on their way, where the client says that the clocks agree.
+    /// One-way delays, where the client declares the clocks synchronised.
     delays: Option<Delays>,
-    /// What the client is told at the end.
+    /// Report sent to the client at the end.
     report: Vec<u8>,
-    /// No end was said.
+    /// True if silence ended the flow.
     went_silent: bool,
 }
 
 impl Flow {
-    /// One whose first datagram was taken at `now`; `wall` leads from our clock to the time of day.
+    /// Creates a flow whose first datagram arrived at `now`; `wall_offset_ns` is the offset from
+    /// our clock to the time of day.
     #[must_use]
     pub fn new(server: UdpServer, wall: Nanos, now: Nanos) -> Self {
         Self {
@@ -356,7 +356,7 @@ impl Flow {
         }
     }
 
-    /// Whether its client was silent for so long that it is gone, and said no end.
+    /// Returns whether the client is gone: silent for too long, without an end marker.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.went_silent
@@ -380,7 +380,7 @@ impl Datagrams for Flow {
                 self.end_bytes.get_or_insert(bytes);
                 self.ended_ns.get_or_insert(now);
                 self.last_ns = now;
-                // The report may be larger than this datagram, and not than the flow.
+                // The report may be larger than this datagram, but not than the flow.
                 let came = usize::try_from(self.server.tally().bytes()).unwrap_or(usize::MAX);
                 match self.server.answer(came) {
                     Some(report) => {
@@ -391,7 +391,7 @@ impl Datagrams for Flow {
                     None => Take::Other,
                 }
             }
-            // What comes behind the end is late.
+            // Datagrams after the end marker are late.
             Heard::Stray if self.server.is_over() || self.server.way() == Way::Reverse => {
                 Take::Other
             }
@@ -419,7 +419,7 @@ impl Datagrams for Flow {
 
     fn totals(&self) -> Totals {
         let tally = self.server.tally();
-        // The datagram that says the end is none of the payload.
+        // The end marker is not part of the payload.
         Totals {
             bytes: tally.bytes().saturating_sub(self.end_bytes.unwrap_or(0)),
             packets: tally
@@ -434,17 +434,18 @@ impl Datagrams for Flow {
     fn numbers(&mut self) -> Option<Numbers> {
         let report = self.server.report();
         Some(Numbers {
-            // Without those before the first that came: the client is told what stock servers count, with them.
+            // Without those before the first one received; the report to the client includes them,
+            // as reference servers do.
             lost: Some(self.server.tally().lost_since_first()),
             out_of_order: Some(report.out_of_order),
             duplicates: None,
-            // It takes two of them to differ.
+            // Jitter takes two datagrams.
             ipdv_ns: (self.totals().packets > 1).then_some(report.ipdv_ns as f64),
         })
     }
 
     fn answers(&self) -> bool {
-        // Only its end, which comes once.
+        // Only to the end marker, whose arrival time does not matter.
         false
     }
 }
@@ -475,7 +476,7 @@ mod tests {
             }
             assert!(now < 10_000 * ms, "it never ends");
         };
-        // Stock clients have their time.
+        // Reference clients have their full time.
         assert!(over > ENDS_NS && !flow.went_silent, "{over}");
     }
 
@@ -486,7 +487,7 @@ mod tests {
             (None, None, true),
             (Some(Amount::Time(30 * second)), Some(u64::MAX), false),
             (Some(Amount::Time(61 * second)), None, true),
-            // 248 days, which is the most that a header can say.
+            // 248 days, the longest time in a header.
             (Some(Amount::Time(i32::MAX as u64 * 10_000_000)), None, true),
             (Some(Amount::Bytes(1_000_000)), Some(1_000_000), false),
             (Some(Amount::Bytes(u64::MAX)), Some(u64::MAX), false),

@@ -1,4 +1,4 @@
-//! The data flows of an iperf3 test.
+//! Data flows of an iperf3 test.
 
 use std::io::Read;
 use std::slice::from_ref;
@@ -23,19 +23,19 @@ use crate::meter::Totals;
 use crate::sequence::Sequence;
 use crate::session::porch::Arrived;
 
-/// A block that takes longer than this at its rate is long to wait for.
+/// Time of a block at its rate from which waiting for it takes too long.
 const LONG_BLOCK_NS: Nanos = 100_000_000;
 
-/// How long after its time a client may still be about to say its end: its clock began later, by half a round
-/// trip.
+/// Time after the planned end in which a client may still send its end: its clock started later, by
+/// half a round trip.
 const END_GRACE_NS: Nanos = 500_000_000;
 
-/// Makes a flow's socket ready; `None` when it is none.
+/// Prepares a flow's socket; `None` if it is not a flow of this test.
 pub fn open(params: &Params, arrived: &Arrived) -> Option<()> {
     let socket = &arrived.socket;
     if let Some(bytes) = params.window_bytes {
         let bytes = usize::try_from(bytes).ok()?;
-        // What the kernel does not grant shows in the record.
+        // A size that the kernel does not grant is visible in the record.
         let _ = socket.set_send_buffer_size(bytes);
         let _ = socket.set_recv_buffer_size(bytes);
     }
@@ -47,22 +47,22 @@ pub fn open(params: &Params, arrived: &Arrived) -> Option<()> {
         let hello = Hello::read(first)?;
         return socket.send(&hello.answer()).ok().map(|_| ());
     }
-    // The cookie, by which it was told.
+    // The cookie that identified the connection.
     socket.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
     let mut cookie = [0; COOKIE_BYTES];
     (&*socket).read_exact(&mut cookie).ok()?;
     if params.no_delay {
         let _ = socket.set_tcp_nodelay(true);
     }
-    // The largest segment (-M) needs nothing: the client's SYN told it, and binds both ends.
+    // The largest segment (-M) needs no call: the client's SYN announced it for both ends.
     if let Some(name) = &params.congestion {
-        // That it can be had was tried before.
+        // Its availability was checked before.
         let _ = socket.set_tcp_congestion(name.as_bytes());
     }
     Some(())
 }
 
-/// What the client asked for, in our words.
+/// Returns the plan of the client's request.
 pub fn plan(params: &Params, caller: &Caller) -> Plan {
     let protocol = match params.protocol {
         Protocol::Udp => linerate_metric::plan::Protocol::Udp,
@@ -93,10 +93,10 @@ pub fn plan(params: &Params, caller: &Caller) -> Plan {
     plan
 }
 
-/// Starts the thread of a flow.
+/// Starts the worker of a flow.
 ///
 /// # Errors
-/// When there is no thread or memory to be had.
+/// If no thread or memory is available.
 pub fn begin_flow(
     test: &mut Test,
     params: &Params,
@@ -113,7 +113,7 @@ pub fn begin_flow(
         burst_bytes: u64::from(params.burst.unwrap_or(0)) * block as u64,
         ..Sending::new(block, IDLE)
     };
-    // Its client says the end; at the limit it is told that the server ends it.
+    // The client ends the test; at the time limit the server terminates it.
     let limits = Limits {
         time_ns: None,
         ..*test.limits()
@@ -126,7 +126,7 @@ pub fn begin_flow(
     match (params.protocol, flow.from_client) {
         (Protocol::Udp, true) => test.spawn(flow.id, Part::Sink, socket, move |context, socket| {
             let mut flow = Incoming::new(counters);
-            // Nothing is answered here but the hello, which was.
+            // The hello was answered before; nothing else is.
             receive_datagrams(context, socket, early, &mut flow, |_, _, _| false)
         }),
         (Protocol::Udp, false) => {
@@ -158,8 +158,9 @@ pub fn begin_flow(
     }
 }
 
-/// A stock client reads whole blocks, and looks at its clock between two of them. Where a block takes long at
-/// the rate, the end of the stream frees one that waits for the rest of it when its time is over.
+/// Sets a planned end for slow blocks. The reference client reads whole blocks and checks its clock
+/// between two of them. Where a block takes long at the rate, the end of the stream frees a client
+/// that waits for the rest of one.
 fn ending_for_who_waits(sending: Sending, params: &Params, now: Nanos) -> Sending {
     match params.duration_ns {
         Some(time) if sending.block_ns() > LONG_BLOCK_NS => {
@@ -170,7 +171,7 @@ fn ending_for_who_waits(sending: Sending, params: &Params, now: Nanos) -> Sendin
     }
 }
 
-/// Datagrams of a client.
+/// Datagrams from a client.
 struct Incoming {
     counters: Counters,
     sequence: Sequence,
@@ -191,7 +192,7 @@ impl Datagrams for Incoming {
     #[inline]
     fn take(&mut self, now: Nanos, datagram: &mut [u8]) -> Take {
         let header = read_header(datagram, self.counters);
-        // Numbers begin at 1; a repeated hello has none.
+        // Numbers start at 1; a repeated hello has none.
         let Some((header, number)) = header.and_then(|h| Some((h, h.sequence.checked_sub(1)?)))
         else {
             return match Hello::read(datagram) {
@@ -207,7 +208,7 @@ impl Datagrams for Incoming {
     }
 
     fn is_over(&mut self, _: Nanos) -> bool {
-        // The control connection says when.
+        // The control connection ends it.
         false
     }
 

@@ -10,62 +10,62 @@ use socket2::Socket;
 use super::{Broke, Context, LOOK_UP, Moved, Numbers, Sending, is_nothing, wait_for_turn};
 use crate::meter::Totals;
 
-/// What a dialect does with the datagrams of a flow.
+/// Datagram flow of one protocol.
 pub trait Datagrams {
-    /// Takes one that arrived at `now`.
+    /// Processes a datagram that arrived at `now`.
     fn take(&mut self, now: Nanos, datagram: &mut [u8]) -> Take;
 
-    /// Whether nothing more is to come: the end was said, or it was silent for too long.
+    /// Returns whether the flow is over: by its end marker, or by silence.
     fn is_over(&mut self, now: Nanos) -> bool;
 
-    /// What arrived so far.
+    /// Returns the totals so far.
     fn totals(&self) -> Totals;
 
-    /// What the numbers told, at the end.
+    /// Returns the statistics by sequence numbers, at the end.
     fn numbers(&mut self) -> Option<Numbers>;
 
-    /// The answer to the datagram that was taken last, where it is more than that datagram's own bytes.
+    /// Returns the reply to the last datagram, where it is not a prefix of that datagram.
     fn reply(&self) -> &[u8] {
         &[]
     }
 
-    /// Whether each datagram has to be seen when it comes, because it may be answered.
+    /// Returns whether datagrams may be replied to, so that each is needed at its arrival time.
     fn answers(&self) -> bool {
         false
     }
 }
 
-/// What a datagram was.
+/// Classification of a datagram, with the action to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Take {
     /// Payload.
     Payload,
-    /// No payload, but time begins with it.
+    /// No payload, but the start of the flow's time.
     Opening,
     /// No payload.
     Other,
-    /// Nothing that the dialect can read.
+    /// Datagram that the protocol cannot parse.
     Unread,
-    /// It is no payload, and answered with [`Datagrams::reply`].
+    /// No payload; reply with [`Datagrams::reply`].
     Reply,
-    /// It is answered with its first bytes, as they are now; whether it was payload.
+    /// Reply with the first bytes of the datagram, as they are now.
     Answer {
-        /// So many bytes.
+        /// Bytes of the reply.
         bytes: usize,
-        /// Whether it counts.
+        /// True if the datagram counts as payload.
         payload: bool,
     },
 }
 
-/// Refused datagrams after which nobody is there any more, each within [`REFUSED_NS`] of the one before. A
-/// refusal is told by the call after the one that was refused, so that others succeed in between, and routers
-/// tell few a second (RFC 1812 section 4.3.2.8).
+/// Failed sends after which the client counts as gone, each within [`REFUSED_NS`] of the one
+/// before. An ICMP error is reported by the call after the datagram that caused it, so other calls
+/// succeed in between, and routers send few such errors per second (RFC 1812 section 4.3.2.8).
 const REFUSED_LIMIT: u32 = 4;
 
-/// A refusal that comes later than this after the one before it begins a new count.
+/// Time without a failed send after which the count starts again.
 const REFUSED_NS: Nanos = 5_000_000_000;
 
-/// Refusals of what is sent to a client.
+/// Counter of failed sends to a client.
 #[derive(Default)]
 pub struct Refusals {
     count: u32,
@@ -73,7 +73,7 @@ pub struct Refusals {
 }
 
 impl Refusals {
-    /// Takes one; whether nobody is there any more.
+    /// Counts a failed send; returns true once the client counts as gone.
     pub fn take(&mut self, now: Nanos) -> bool {
         if now.saturating_sub(self.last_ns) > REFUSED_NS {
             self.count = 0;
@@ -84,24 +84,24 @@ impl Refusals {
     }
 }
 
-/// Gaps behind a first question that may be one of a program that only wanted to know whether anybody
-/// answers: shorter ones are noise, and longer ones are told in intervals before more is known.
+/// Gaps after a first request that may be a probe for a responder: shorter ones are noise, and
+/// after longer ones intervals have been emitted already.
 const AFTER_PROBE_NS: std::ops::Range<Nanos> = 20_000_000..800_000_000;
 
-/// How many times longer such a gap is than the next at least.
+/// Minimum ratio of such a gap to the next one.
 const PROBE_RATIO: u64 = 8;
 
-/// When the first questions of a flow came.
+/// Arrival times of a flow's first requests.
 #[derive(Default)]
 struct FirstQuestions {
     came: u8,
-    /// The second of them, and the time from the first to it.
+    /// Arrival time of the second one, and its distance from the first.
     second: (Nanos, Nanos),
     first_ns: Nanos,
 }
 
 impl FirstQuestions {
-    /// Takes one; when the time of the flow begins, if that is not with its first.
+    /// Counts a request; returns the start of the flow's time if that is not its first request.
     #[inline]
     fn take(&mut self, now: Nanos) -> Option<Nanos> {
         match self.came {
@@ -121,14 +121,16 @@ impl FirstQuestions {
     }
 }
 
-/// Refused answers in a row after which nobody is there any more.
+/// Consecutive errors of replies after which the client counts as gone.
 const UNWANTED_LIMIT: u32 = 16;
 
-/// Room for one receive call of datagrams: the largest there is, or several that came as one.
+/// Buffer of one receive call: the largest datagram, or several that GRO has merged.
 const DATAGRAM_ROOM: usize = 1 << 16;
 
-/// Takes a flow of datagrams until its end; `allow` says whether an answer may be sent, from when it
-/// is, what came since, and its size.
+/// Receives a flow of datagrams until its end.
+///
+/// `allow` returns whether a reply may be sent, from the time, the bytes received since the last
+/// call, and the size of the reply.
 pub fn receive_datagrams<D: Datagrams>(
     context: &Context,
     socket: &Socket,
@@ -139,7 +141,7 @@ pub fn receive_datagrams<D: Datagrams>(
     let mut moved = Moved::default();
     let answered = Cell::new(0);
     let mut first_questions = FirstQuestions::default();
-    // Bytes that came since an answer was asked for.
+    // Bytes received since the last call of `allow`.
     let mut unsaid = 0;
     let mut room = vec![0; DATAGRAM_ROOM];
     if let Err(error) = socket
@@ -150,7 +152,7 @@ pub fn receive_datagrams<D: Datagrams>(
         return moved;
     }
     if !dialect.answers() {
-        // Without it every datagram is a call of its own.
+        // Without GRO each datagram takes a call of its own.
         let _ = socket::set_udp_coalescing(socket);
     }
     let mut take = |dialect: &mut D, moved: &mut Moved, now, datagram: &mut [u8]| {
@@ -214,7 +216,7 @@ pub fn receive_datagrams<D: Datagrams>(
                 let now = clock::now();
                 calls += 1;
                 refused = 0;
-                // A socket that was shut down gives nothing, over and over.
+                // After a shutdown, receive calls return 0 bytes again and again.
                 if bytes == 0 && !context.signals.closed.load(Relaxed) {
                     take(dialect, &mut moved, now, &mut []);
                 }
@@ -222,7 +224,7 @@ pub fn receive_datagrams<D: Datagrams>(
                 for datagram in room[..bytes].chunks_mut(size) {
                     take(dialect, &mut moved, now, datagram);
                 }
-                // What comes without a pause still has an end that somebody says.
+                // An uninterrupted flow ends with its end marker.
                 if dialect.is_over(now) || context.signals.closed.load(Relaxed) {
                     break;
                 }
@@ -232,7 +234,7 @@ pub fn receive_datagrams<D: Datagrams>(
                     break;
                 }
             }
-            // An answer that nobody wanted any more.
+            // ICMP error of an earlier reply: the client has closed its socket.
             Err(_) if refused < UNWANTED_LIMIT => {
                 refused += 1;
                 if dialect.is_over(clock::now()) || context.signals.closed.load(Relaxed) {
@@ -250,8 +252,10 @@ pub fn receive_datagrams<D: Datagrams>(
     moved
 }
 
-/// Sends datagrams of one size; `stamp` writes what stands in front of each, from its number (from 1)
-/// and the time, and `farewell` is asked for the last ones until it has none.
+/// Sends datagrams of one size.
+///
+/// `stamp` writes the header of a datagram from its number (from 1) and the time. After the last
+/// one, `farewell` writes end markers until it returns false.
 pub fn send_datagrams(
     context: &Context,
     socket: &Socket,
@@ -294,7 +298,7 @@ pub fn send_datagrams(
                 context.publish(&moved);
             }
             Err(error) if is_nothing(&error) => {}
-            // No room in the device's queue: it will have some.
+            // The device's queue is full: retry shortly.
             Err(error)
                 if error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) =>
             {
@@ -312,7 +316,7 @@ pub fn send_datagrams(
     while !context.signals.closed.load(Relaxed)
         && farewell(payload, moved.totals.packets, clock::now())
     {
-        // Nobody answers it; one that does not leave is as good as one that is lost.
+        // No reply is expected. A failed send equals a lost datagram.
         let _ = socket::send(socket, payload, Flags::NONE);
         clock::sleep_until(clock::now() + 10_000_000);
     }
@@ -336,7 +340,7 @@ mod tests {
             first.into_iter().chain(more.into_iter().flatten()).next()
         };
         assert_eq!(begins([190 * ms, ms, ms]), Some(195 * ms));
-        // Questions that are asked now and then are all of the test.
+        // Requests at irregular intervals all belong to the test.
         assert_eq!(begins([190 * ms, 100 * ms, ms]), None);
         assert_eq!(begins([10 * ms, ms / 10, ms]), None);
         assert_eq!(begins([900 * ms, ms, ms]), None);
@@ -348,7 +352,7 @@ mod tests {
         let mut refusals = Refusals::default();
         let told: Vec<bool> = (1..=4).map(|at| refusals.take(at * second)).collect();
         assert_eq!(told, [false, false, false, true]);
-        // One now and then is a route that comes and goes.
+        // Errors far apart are a route that comes and goes.
         let mut refusals = Refusals::default();
         assert!((1..20).all(|at| !refusals.take(at * 6 * second)));
     }

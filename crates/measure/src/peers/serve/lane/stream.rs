@@ -1,4 +1,4 @@
-//! Payload over connections.
+//! Payload over TCP connections.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -13,17 +13,18 @@ use crate::peers::serve::payload::Ring;
 
 const LOOK_UP_NS: Nanos = LOOK_UP.as_nanos() as u64;
 
-/// The same shortly before the planned end: what has room only after it is none of the test's.
+/// Poll interval shortly before the planned end: bytes that find space after the end are not part
+/// of the test.
 const LAST_LOOK_UP: Duration = Duration::from_millis(5);
 
-/// Takes a connection until its end, or until the client is silent for too long.
+/// Receives a connection until its end, or until the client is silent for too long.
 ///
-/// `moved` has what was taken of it before.
+/// `result` is the result of payload received before.
 pub fn receive_stream(context: &Context, socket: &Socket, idle: Duration, moved: Moved) -> Moved {
     watch_stream(context, socket, idle, moved, |_| {})
 }
 
-/// The same, and shows what comes.
+/// Receives a connection as [`receive_stream`] does, and passes received bytes to `watch`.
 pub fn watch_stream(
     context: &Context,
     socket: &Socket,
@@ -45,7 +46,7 @@ pub fn watch_stream(
     while !context.signals.closed.load(Relaxed) {
         match socket::receive(socket, &mut room, Flags::NONE) {
             Ok(0) => {
-                // The end is when it was heard, as stock receivers have it.
+                // The end is the time of its receipt, as in the reference receivers.
                 moved.at(clock::now());
                 break;
             }
@@ -72,7 +73,7 @@ pub fn watch_stream(
     moved
 }
 
-/// Sends over connections, a whole block to each in turn; at a rate, in pieces that are due.
+/// Sends on connections, a block on each in rotation; with a rate, in paced writes.
 pub fn send_stream(
     context: &Context,
     sockets: &[Socket],
@@ -88,8 +89,8 @@ pub fn send_stream(
     }
     if let Some(most) = sending.most_bps {
         for socket in sockets {
-            // Behind a client that stood still a socket's buffer is full: what leaves it then is the kernel's to
-            // pace. Where it cannot, our own pace is all there is.
+            // After a client stalls, the socket's buffer is full, and only the kernel can pace what
+            // leaves it. Where it cannot, our own pacing is all there is.
             let _ = pacing::set_max_rate(socket, (most / 8).max(1));
         }
     }
@@ -111,7 +112,7 @@ pub fn send_stream(
         {
             hurries = true;
             for socket in sockets {
-                // Without it the end is only seen later.
+                // If this fails, the end is noticed later.
                 let _ = socket.set_write_timeout(Some(LAST_LOOK_UP));
             }
         }
@@ -131,8 +132,9 @@ pub fn send_stream(
                 payload.sent(bytes);
                 last = clock::now();
                 moved.began(begun, &pacer);
-                // Part of a block: it waited for room until its time was over, and nothing says when the last
-                // of it moved. An end that is the wait's would make the whole longer than it was.
+                // Part of a block: the call blocked until its timeout, and the time at which the
+                // last bytes were accepted is not known. The end of the wait would make the test
+                // longer than it was.
                 moved.at(if bytes < most { now } else { last });
                 pacer.left(bytes as u64, last);
                 moved.totals.bytes += bytes as u64;

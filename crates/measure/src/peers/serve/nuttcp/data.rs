@@ -1,4 +1,4 @@
-//! The data of a nuttcp test: connections or flows of datagrams, on ports that the client chose.
+//! Data of a nuttcp test: connections or flows of datagrams, on ports that the client chose.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -10,7 +10,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use linerate_dialect::nuttcp::{
-    CONNECT_DELAY_NS, Send, Test as Asked, Took, UdpReceiver, UdpSender, Way,
+    CONNECT_DELAY_NS, Send, Test as TestRequest, Took, UdpReceiver, UdpSender, Way,
 };
 use linerate_dialect::sniff::Carrier;
 use linerate_host::sys::clock::{self, Nanos};
@@ -33,42 +33,42 @@ use crate::meter::Totals;
 use crate::session::lobby::canonical;
 use crate::session::porch::Arrived;
 
-/// How long the client may take to connect, or to be connected to.
+/// Time for the client to connect, or to accept connections.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
-/// The largest write on a connection.
+/// Limit of the bytes of one write on a connection.
 const BLOCK_LIMIT_BYTES: usize = 1 << 20;
 
-/// What each of its ports has besides when they are connected to one after another: a path round the world.
+/// Extra time for each further port that the server connects to: a path around the world.
 const ROUND_TRIP: Duration = Duration::from_millis(250);
 
-/// How long one try of that may take: a SYN that is lost is sent again after 1 s.
+/// Timeout of one connection attempt: a lost SYN is sent again after 1 s.
 const TRY: Duration = Duration::from_secs(2);
 
-/// Why nothing is waited for any more.
-const STOPPED: &str = "this server is told to end";
+/// Reason for a test that ends because the server stops.
+const STOPPED: &str = "this server is stopping";
 
-/// Between two tries of that.
+/// Pause between two attempts.
 const AGAIN_NS: Nanos = 50_000_000;
 
-/// Ends of the data that stand before it moves.
+/// Data sockets of a test before payload moves.
 pub struct Data {
-    /// Ports that are open for everybody, on which the client's connection is this test's.
+    /// Server ports on which the client's next connection belongs to this test.
     expected: Vec<Expectation>,
     arrivals: mpsc::Receiver<Arrived>,
-    /// Ports that were opened for this test.
+    /// Ports opened for this test.
     listeners: Vec<TcpListener>,
-    /// Sockets of their own for datagrams, which are not connected yet.
+    /// Unconnected sockets for datagrams.
     flows: Vec<Socket>,
     wanted: usize,
 }
 
 impl Data {
-    /// Opens what the client will connect or send to.
+    /// Opens the sockets that the client will connect or send to.
     ///
     /// # Errors
-    /// The reason to tell the client.
-    pub fn prepare(caller: &Caller, asked: &Asked) -> Result<Self, String> {
+    /// If a port is taken; the text is the reason for the client.
+    pub fn prepare(caller: &Caller, asked: &TestRequest) -> Result<Self, String> {
         let (arrived, arrivals) = mpsc::channel();
         let mut data = Self {
             expected: Vec::new(),
@@ -89,9 +89,7 @@ impl Data {
                 };
                 let waits = Hall::expect(caller, wanted, arrived.clone());
                 data.expected.push(
-                    waits.ok_or_else(|| {
-                        format!("another test of this client waits at port {port}")
-                    })?,
+                    waits.ok_or_else(|| format!("another test of this client uses port {port}"))?,
                 );
                 continue;
             }
@@ -113,8 +111,8 @@ impl Data {
     /// Waits for the client's connections, or makes them.
     ///
     /// # Errors
-    /// [`MeasureError::Vanished`] when they do not come about.
-    pub fn open(self, caller: &Caller, asked: &Asked) -> Result<Vec<Arrived>, MeasureError> {
+    /// [`MeasureError::Vanished`] if a connection fails.
+    pub fn open(self, caller: &Caller, asked: &TestRequest) -> Result<Vec<Arrived>, MeasureError> {
         let vanished = |how: String| MeasureError::Vanished {
             peer: caller.peer,
             how,
@@ -126,7 +124,7 @@ impl Data {
                 return Err(held_here(caller.peer, port));
             }
             return connect(caller, asked, CONNECT_PATIENCE)
-                .map_err(|error| vanished(format!("its data ports refuse: {error}")));
+                .map_err(|error| vanished(format!("its data ports reject connections: {error}")));
         }
         if asked.carrier == Carrier::Datagram {
             return self.flows_of(caller, asked);
@@ -143,7 +141,7 @@ impl Data {
             came.extend(self.arrivals.try_recv());
             for listener in &self.listeners {
                 match listener.accept() {
-                    // Somebody else's connection is none of this test.
+                    // A connection of another host is not part of this test.
                     Ok((stream, from)) if canonical(from).ip() == caller.peer.ip() => {
                         let blocking = stream.set_nonblocking(false);
                         if blocking.is_ok() {
@@ -161,8 +159,8 @@ impl Data {
         Ok(came)
     }
 
-    /// Flows of datagrams that begin with what the client sends first.
-    fn flows_of(self, caller: &Caller, asked: &Asked) -> Result<Vec<Arrived>, MeasureError> {
+    /// Waits for the first datagram of each flow.
+    fn flows_of(self, caller: &Caller, asked: &TestRequest) -> Result<Vec<Arrived>, MeasureError> {
         let vanished = |how: &str| MeasureError::Vanished {
             peer: caller.peer,
             how: how.to_owned(),
@@ -172,7 +170,7 @@ impl Data {
         let mut waiting = self.flows;
         while came.len() < self.wanted {
             if clock::now() > deadline {
-                return Err(vanished("no data came over UDP"));
+                return Err(vanished("no data arrived over UDP"));
             }
             if caller.house.stop.load(Relaxed) {
                 return Err(vanished(STOPPED));
@@ -187,8 +185,8 @@ impl Data {
                 let Ok(first) = first else { return true };
                 let from = canonical(first.from);
                 let ours = from.ip() == caller.peer.ip();
-                // What of others came before it is connected is too small for payload, or counts: their
-                // addresses are looked at once.
+                // Datagrams of other hosts that arrived before the socket was connected are too
+                // small for payload, or are counted: the sender of each is checked at once.
                 if ours
                     && flow.connect(&SockAddr::from(first.from)).is_ok()
                     && let Ok(socket) = flow.try_clone()
@@ -213,24 +211,24 @@ impl Data {
     }
 }
 
-/// A client on the server's own host cannot listen where the server does: it gives up before its data
-/// connection could be made.
+/// Returns the error for a client on the server's own host that chose a port of the server: the
+/// client cannot listen there, and ends before its data connection could be made.
 fn held_here(peer: SocketAddr, port: u16) -> MeasureError {
     MeasureError::Foreign {
         peer,
         situation: format!(
             "its data cannot go to its port {port}: the client is on this host, where this server \
-             holds that port"
+             uses that port"
         ),
         next_step: format!(
             "let the client use another (`nuttcp -p {}`), or start the server with -p 0, which takes \
-             no port beside its own",
+             no port except its own",
             other_port(port)
         ),
     }
 }
 
-/// A port that a client may try in place of one.
+/// Returns an alternative to a port.
 pub fn other_port(port: u16) -> u16 {
     port.wrapping_add(100).max(1024)
 }
@@ -241,8 +239,8 @@ fn bound(address: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// What the client asked of the sockets; what is not to be had shows in the record.
-fn tune(socket: &Socket, asked: &Asked) {
+/// Sets the socket options that the client requested; failures are visible in the record.
+fn tune(socket: &Socket, asked: &TestRequest) {
     if let Some(bytes) = asked.window_bytes {
         let _ = socket.set_send_buffer_size(bytes as usize);
         let _ = socket.set_recv_buffer_size(bytes as usize);
@@ -255,9 +253,9 @@ fn tune(socket: &Socket, asked: &Asked) {
     }
 }
 
-/// Connects to the client's ports, all of them within a time. The client is at its address: it finished a
-/// handshake from there.
-fn connect(caller: &Caller, asked: &Asked, patience: Duration) -> io::Result<Vec<Arrived>> {
+/// Connects to the client's ports within a time limit. The client's address is validated by the TCP
+/// handshake of the control connection.
+fn connect(caller: &Caller, asked: &TestRequest, patience: Duration) -> io::Result<Vec<Arrived>> {
     let begin = clock::now();
     let until = begin + (patience + ROUND_TRIP * u32::from(asked.streams)).as_nanos() as u64;
     let stops = || caller.house.stop.load(Relaxed);
@@ -277,7 +275,8 @@ fn connect(caller: &Caller, asked: &Asked, patience: Duration) -> io::Result<Vec
             tune(&socket, asked);
             let local = at_port(caller.local, 0);
             socket.bind(&SockAddr::from(local))?;
-            // A port that takes nothing would have all that is left, and Ctrl-C is heard between two tries.
+            // A port that does not answer would use up all the time; a stop is noticed between two
+            // attempts.
             let left = Duration::from_nanos(until.saturating_sub(clock::now()));
             let step = left.clamp(Duration::from_millis(1), TRY);
             match socket.connect_timeout(&SockAddr::from(to), step) {
@@ -296,20 +295,21 @@ fn connect(caller: &Caller, asked: &Asked, patience: Duration) -> io::Result<Vec
     Ok(sockets)
 }
 
-/// Starts the threads that move the data.
+/// Starts the workers of the data.
 ///
 /// # Errors
-/// When there is no thread or memory to be had.
+/// If no thread or memory is available.
 pub fn spawn(
     test: &mut Test,
-    asked: &Asked,
+    asked: &TestRequest,
     data: Vec<Arrived>,
     client_closed: &Arc<AtomicBool>,
 ) -> Result<(), MeasureError> {
     let system = |error| MeasureError::system("a second handle on a socket", error);
     match (asked.way, asked.carrier) {
         (Way::ToServer, Carrier::Stream) => {
-            // A stock server gives up sooner in short tests, and so on a client that is stopped for ten seconds.
+            // A reference server ends sooner in short tests, and so drops a client that is stopped
+            // for ten seconds.
             let idle = Duration::from_nanos(asked.idle_ns()).max(FLOW_SILENCE);
             for (id, arrived) in (1..).zip(data) {
                 test.spawn(id, Part::Sink, arrived.socket, move |context, socket| {
@@ -349,7 +349,7 @@ pub fn spawn(
                 return Ok(());
             };
             let first = first.try_clone().map_err(system)?;
-            // A stream has no blocks that its reader could see.
+            // The block size is invisible to the reader of a stream.
             let mut sending = Sending::new(asked.buffer_bytes.min(BLOCK_LIMIT_BYTES), IDLE);
             test.reserve(sending.block_bytes as u64)?;
             let bytes = asked.buffer_bytes as u64;
@@ -361,7 +361,8 @@ pub fn spawn(
             };
             sending = sending.within(&limits, 1);
             let time_ns = asked.time_ns;
-            // A stock receiver takes a whole buffer from each in turn: one thread writes so.
+            // A reference receiver reads one buffer from each in rotation, so one thread writes in
+            // that order.
             test.spawn(1, Part::Source, first, move |context, _| {
                 sending.until_ns = time_ns.map(|time| clock::now() + time);
                 let mut payload = Ring::random(sending.block_bytes);
@@ -390,7 +391,7 @@ pub fn spawn(
     }
 }
 
-/// Sends what the dialect's sender says, when it says it.
+/// Sends the datagrams of the protocol's sender at its times.
 fn send_datagrams(
     context: &Context,
     sockets: &[Socket],
@@ -416,13 +417,13 @@ fn send_datagrams(
         match sender.step(now) {
             Send::Marker { bytes, stream } => {
                 if bytes == *b"BOD1" && held {
-                    // The wait for the first buffer's time is the test's.
+                    // The wait for the send time of the first buffer counts.
                     moved.span.get_or_insert((now, now));
                 }
                 if bytes == *b"EOD0" {
                     moved.sent_all(None, &context.signals);
                 }
-                // One that does not leave is as good as one that is lost: they are repeated.
+                // A failed send equals a lost datagram: markers are repeated.
                 let _ = socket::send(&sockets[usize::from(stream)], &bytes, Flags::NONE);
             }
             Send::Data { stream } => {
@@ -454,15 +455,15 @@ fn send_datagrams(
     moved
 }
 
-/// What the flows of a test have together: the count in a datagram is of all that its client sent,
-/// on whatever port.
+/// Totals shared by the flows of a test: the count in a datagram covers all that its client sent on
+/// all ports.
 struct Together {
     buffer_bytes: u64,
     /// Flows that have not ended.
     going: AtomicUsize,
-    /// Bytes that were sent before the last datagram that came on any port.
+    /// Bytes sent up to the last datagram received on any port.
     sent: AtomicU64,
-    /// Bytes that came.
+    /// Bytes received.
     came: AtomicU64,
 }
 
@@ -473,14 +474,15 @@ impl Together {
     }
 }
 
-/// Datagrams of a client.
+/// Receiver of a client's datagrams.
 struct Incoming {
     receiver: UdpReceiver,
     client_closed: Arc<AtomicBool>,
     together: Arc<Together>,
-    /// The first flow tells what is missing while the test goes on, the last to end what was.
+    /// True for the first flow, which reports losses while the test runs; the last one to end
+    /// reports the total.
     is_first: bool,
-    /// Bytes of this flow that the others know of.
+    /// Bytes of this flow that are in the shared totals.
     told: u64,
 }
 
@@ -499,7 +501,7 @@ impl Datagrams for Incoming {
     #[inline]
     fn take(&mut self, now: Nanos, datagram: &mut [u8]) -> Take {
         match self.receiver.receive(now, datagram) {
-            // Time begins with the marker, where that came.
+            // Time starts with the marker, if that arrives.
             Took::Begin => Take::Opening,
             Took::Data => Take::Payload,
             Took::Marker | Took::End => Take::Other,

@@ -1,4 +1,4 @@
-//! How a test ends: its threads by themselves, or all of them because its time is over.
+//! End of a test: workers end by themselves, or all are stopped at a limit.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -12,20 +12,21 @@ use super::Test;
 use crate::error::MeasureError;
 use crate::flow::Part;
 
-/// How soon after its end a test is looked at: what leaves behind it shows that it goes on.
+/// Time after the limit at which the test is polled: payload sent behind the limit shows that it
+/// goes on.
 const PAST_END_NS: Nanos = 1_000_000;
 
-/// Why a test goes no further.
+/// Reason for the server to stop a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// The server is told to end.
+    /// The server is stopping.
     Stopped,
-    /// It took as long as any may.
+    /// The time limit of a test is reached.
     Time,
 }
 
 impl Test {
-    /// What keeps it from going on.
+    /// Returns the reason to stop the test now, if any.
     #[must_use]
     pub fn limit(&self) -> Option<Limit> {
         if self.house.stop.load(Relaxed) {
@@ -34,17 +35,17 @@ impl Test {
         let end_ns = self.end_ns()?;
         let going = self.lanes.iter().filter(|lane| lane.goes_on());
         let spans = going.filter_map(|lane| lane.context.span());
-        // Farewells may take longer: some dialects say them several times.
+        // End markers may take longer: some protocols repeat them.
         let goes_on = spans.map(|(_, last)| last).max().unwrap_or(0) > end_ns;
         goes_on.then_some(Limit::Time)
     }
 
-    /// When its time is over that any may have.
+    /// Returns the end of the time limit.
     fn end_ns(&self) -> Option<Nanos> {
         self.limits().end_ns(&self.plan, self.start_ns)
     }
 
-    /// When to look again at the latest: an interval ends, or the time that any may have.
+    /// Returns the latest time of the next poll: the end of an interval or of the time limit.
     #[must_use]
     pub fn next_look(&self) -> Nanos {
         let next = match self.over_ns {
@@ -57,7 +58,7 @@ impl Test {
         }
     }
 
-    /// Waits for the end of all threads, if they could be had, and makes the record.
+    /// Waits for all workers, if they could be started, and builds the record.
     pub fn conclude(mut self, spawned: Result<(), MeasureError>, far: impl FnOnce() -> FarReport) {
         if spawned.is_ok() {
             self.run_lanes();
@@ -66,7 +67,7 @@ impl Test {
         self.finish(far(), spawned.err());
     }
 
-    /// Waits for the end of all threads.
+    /// Waits until all workers have ended.
     pub fn run_lanes(&mut self) {
         while !self.is_done() {
             self.wait(clock::now() + 100_000_000);
@@ -76,15 +77,15 @@ impl Test {
         }
     }
 
-    /// Whether it was over already, as far as anybody can tell: of a client that says no end nothing came for
-    /// so long.
+    /// Returns whether the test was over already as far as the server can see: a client without an
+    /// end marker has been silent for [`SILENCE_NS`].
     fn is_silent(&self, now: Nanos) -> bool {
         let spans = self.lanes.iter().filter_map(|lane| lane.context.span());
         let last = spans.map(|(_, last)| last).max();
         self.says_no_end && last.is_some_and(|last| now.saturating_sub(last) > SILENCE_NS)
     }
 
-    /// Ends it before its time.
+    /// Stops the test before its end.
     pub fn cut(&mut self, limit: Limit) {
         let is_over = limit == Limit::Stopped && self.is_silent(clock::now());
         if !self.interrupted && !is_over {
@@ -98,36 +99,36 @@ impl Test {
         self.close();
     }
 
-    /// Whether this end ended it before its time.
+    /// Returns whether the server stopped the test before its end.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         self.interrupted
     }
 
-    /// Sources stop.
+    /// Stops the senders.
     pub fn end_sending(&self) {
         self.signals.end();
     }
 
-    /// Everything stops, now.
+    /// Stops all workers.
     pub fn close(&self) {
         self.signals.end();
         self.signals.closed.store(true, Relaxed);
         for lane in self.lanes.iter().filter(|lane| lane.thread.is_some()) {
             if let (Some(watch), Part::Sink) = (&lane.watch, lane.part) {
-                // It wakes whoever sleeps in a receive call.
+                // Wakes a thread that blocks in a receive call.
                 let _ = rustix::net::shutdown(watch, rustix::net::Shutdown::Read);
             }
         }
     }
 
-    /// Ends all threads.
+    /// Stops and joins all workers.
     pub fn join(&mut self) {
         self.close();
         self.join_ended();
     }
 
-    /// Ends the sources and their streams.
+    /// Stops and joins the senders, and closes the sending half of their connections.
     pub fn join_sources(&mut self) {
         self.end_sending();
         for lane in self
@@ -136,8 +137,9 @@ impl Test {
             .filter(|lane| lane.part == Part::Source)
         {
             lane.join();
-            // Clients read whole blocks, whatever they were told meanwhile: the end of the stream frees
-            // one that waits for the rest of a block. Datagrams have no end.
+            // Clients read whole blocks, whatever they receive on the control connection: the end
+            // of the stream frees a client that waits for the rest of a block. Datagrams have no
+            // end of stream.
             if let Some(watch) = &lane.watch {
                 let _ = rustix::net::shutdown(watch, rustix::net::Shutdown::Write);
             }

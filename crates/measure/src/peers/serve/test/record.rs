@@ -1,4 +1,4 @@
-//! The record of a test, from what its threads came to.
+//! Record of a test, built from the results of its workers.
 
 use linerate_dialect::far::FarReport;
 use linerate_host::sys::cpu::ThreadUsage;
@@ -16,36 +16,37 @@ use crate::peers::record::{Counted, PeerTest, own_half};
 use crate::peers::serve::lane::{Broke, Moved};
 use crate::session::setup::host_facts;
 
-/// Datagrams of a flow that are in none of its counts.
+/// Returns the caveat of datagrams that are in no count.
 fn unread_doubt(dialect: &str, unread: u64) -> Doubt {
     let datagrams = match unread {
-        1 => "1 datagram came that is",
-        _ => &format!("{unread} datagrams came that are"),
+        1 => "1 datagram was received that is",
+        _ => &format!("{unread} datagrams were received that are"),
     };
     Doubt::new(
         "unread-datagrams",
         format!(
-            "{datagrams} none of {dialect}, and in no count; a port that is given to plain payload \
+            "{datagrams} not of {dialect}, and in no count; a port that is given to plain payload \
              counts all (--also PORT=plain)"
         ),
     )
 }
 
-/// A flow that did not begin with its first datagram.
+/// Returns the caveat of a flow whose first received datagram is not its first one.
 fn before_doubt(before: u64) -> Doubt {
     Doubt::new(
         "began-before",
         format!(
-            "the first datagram that came has number {}: {before} before it are in no count here, and lost in the \
-             client's own report; they came before this server had a place for it (then it said so), to another server, before a \
-             pause of the client that ended its test, or nowhere",
+            "the first received datagram has number {}: {before} before it are in no count here, and lost in the \
+             client's own report; they were sent before this server had a place for the flow (then it logged that), to \
+             another server, before a pause of the client that ended its test, or were lost",
             before.saturating_add(1)
         ),
     )
 }
 
 impl Test {
-    /// Makes the record of it, and gives everything back. `failure` is what ended it before its time.
+    /// Builds and emits the record, and releases all resources. `failure` is the error that ended
+    /// the test early.
     pub fn finish(mut self, far: FarReport, failure: Option<MeasureError>) {
         self.join();
         let is_crumbs = self.is_crumbs();
@@ -70,10 +71,10 @@ impl Test {
             self.doubt(before_doubt(before));
         }
         let nothing = if self.sum().bytes == 0 {
-            Some(("no payload came", "look at the client's own messages"))
+            Some(("no payload was received", "see the client's own messages"))
         } else if self.answered_nobody() {
-            let next = "see which answers were refused, and what would allow them";
-            Some(("none of its questions was answered", next))
+            let next = "see which responses were rejected, and what would allow them";
+            Some(("no request was answered", next))
         } else {
             None
         };
@@ -125,7 +126,7 @@ impl Test {
         self.give_failure(failure);
     }
 
-    /// Tells the last interval, once all threads have ended.
+    /// Emits the last interval, once all workers have ended.
     pub fn end_intervals(&mut self) {
         self.start_with_payload();
         let last = self.lanes.iter().filter_map(|lane| self.span(lane));
@@ -144,17 +145,17 @@ impl Test {
         self.tell_held();
     }
 
-    /// What its threads came to that have ended.
+    /// Returns the results of the workers that have ended.
     fn ended(&self) -> impl Iterator<Item = &Moved> {
         self.lanes.iter().filter_map(|lane| lane.moved.as_ref())
     }
 
-    /// The size of the datagrams that came; of several flows, the largest.
+    /// Returns the size of the received datagrams; of several flows, the largest.
     fn largest_size(&self) -> Option<u64> {
         self.ended().filter_map(|moved| moved.sizes.most()).max()
     }
 
-    /// Whether there were questions, and an answer to none of them.
+    /// Returns whether there were requests but not one response.
     fn answered_nobody(&self) -> bool {
         let answers = || self.ended().filter_map(|moved| moved.answered);
         self.plan.kind == Kind::Latency
@@ -169,7 +170,7 @@ impl Test {
         }
     }
 
-    /// What one of its threads met before its time.
+    /// Returns the failure of the first worker that ended early.
     fn broke(&self) -> Option<MeasureError> {
         let mut broke = self
             .lanes
@@ -178,7 +179,7 @@ impl Test {
         broke.next().map(|broke| MeasureError::Vanished {
             peer: self.peer,
             how: match broke {
-                Broke::Silent(time) => format!("it moved nothing for {} s", time.as_secs()),
+                Broke::Silent(time) => format!("no payload moved for {} s", time.as_secs()),
                 Broke::Error(error) => error.to_string(),
                 Broke::Nonsense(what) => what.clone(),
             },
@@ -212,11 +213,11 @@ impl Test {
         counted
     }
 
-    /// What its threads cost.
+    /// Returns the processor cost of the workers.
     fn cpu(&self) -> CpuCost {
         let mut usage = ThreadUsage::default();
         let mut threads = Vec::new();
-        // Threads wait for the first payload, too, and what that costs is theirs.
+        // Workers also wait for the first payload, and the cost of that is theirs.
         let (mut begin_ns, mut end_ns) = (self.start_ns, self.start_ns);
         for lane in &self.lanes {
             let Some(moved) = &lane.moved else { continue };

@@ -1,4 +1,4 @@
-//! The series of a test: what each direction moved in each interval.
+//! Interval series of a test, by direction.
 
 use std::collections::BTreeMap;
 
@@ -14,21 +14,21 @@ use crate::meter::Totals;
 use crate::series::KEPT;
 use crate::tcp_series::TcpSums;
 
-/// Intervals that may be the silence after the end, before they are told: all of it, where clients that say
-/// nothing are taken for gone.
+/// Limit of intervals held back as possible silence after the end: the whole silence after which a
+/// client without an end marker counts as gone.
 const HELD: usize = (FLOW_SILENCE.as_nanos() as u64 / INTERVAL_NS) as usize + 2;
 
-/// An interval whose end was silent for so long may hold the last that came.
+/// Silence at the end of an interval from which it may be the last one with payload.
 const SILENT_NS: Nanos = 100_000_000;
 
-/// What was counted at an interval's end, by direction.
+/// Totals at the end of an interval, by direction.
 type Counted = BTreeMap<Direction, (Totals, TcpSums)>;
 
-/// Intervals that end in silence. If the test is over, they are none; if it goes on, they are told.
+/// Intervals that end in silence: discarded if the test is over, emitted if it goes on.
 #[derive(Default)]
 pub(super) struct Held {
     intervals: Vec<Interval>,
-    /// Where the first of them began: when, its number, and what was counted then.
+    /// Start of the first of them: its time, its number, and the totals at that time.
     from: Option<(Nanos, u64, Counted)>,
 }
 
@@ -51,7 +51,7 @@ impl Test {
             let lanes = self.lanes[self.part..]
                 .iter()
                 .filter(|lane| lane.direction() == direction);
-            // One that does not go, or not yet, has no rate of zero.
+            // A direction without a running flow has no rate of zero.
             let Some(part) = lanes.clone().next().map(|lane| lane.part) else {
                 continue;
             };
@@ -69,7 +69,7 @@ impl Test {
             let tcp = tcp.since(&last_tcp, length_ns);
             let sends = part == Part::Source;
             let counts_packets = udp || self.plan.kind == Kind::Latency;
-            // Of questions those are round trips that were answered.
+            // Of requests, these are round trips with a response.
             let packets = match self.plan.kind {
                 Kind::Latency => more.packets.saturating_sub(more.missing),
                 _ => more.packets,
@@ -108,7 +108,8 @@ impl Test {
         self.number += 1;
     }
 
-    /// The test is over: the silence that told so belongs to no interval.
+    /// Discards held intervals: the test is over, and the silence before that belongs to no
+    /// interval.
     pub(super) fn forget_silence(&mut self) {
         if let Some((from_ns, number, last)) = std::mem::take(&mut self.held).from {
             (self.from_ns, self.number, self.last) = (from_ns, number, last);
@@ -116,7 +117,7 @@ impl Test {
         self.ends_by_silence = false;
     }
 
-    /// It went on.
+    /// Emits held intervals: the test went on.
     pub(super) fn tell_held(&mut self) {
         for interval in std::mem::take(&mut self.held).intervals {
             self.tell(interval);
@@ -134,7 +135,7 @@ impl Test {
         }
     }
 
-    /// The intervals that were told.
+    /// Returns the intervals that were emitted.
     #[must_use]
     pub fn intervals(&self) -> &[Interval] {
         &self.intervals
