@@ -1,51 +1,52 @@
-//! The search for the highest rate that arrives with no more than some loss.
+//! Search for the highest rate at which the loss stays at or below a limit.
 //!
-//! Decides without I/O and without a clock: what a trial saw goes in, the next trial comes out. Loss
-//! that is small, or that the sender's own stall may have made, is looked at again before it counts (binary
-//! search with loss verification): what a machine loses now and then for reasons of its own must not
-//! halve the result.
+//! Decides without I/O and without a clock: a trial result goes in, the next trial comes out.
+//! Small losses, and losses that a stall of the sender can explain, are verified by further trials
+//! (binary search with loss verification). Occasional losses that have nothing to do with the rate
+//! must not halve the result.
 
-/// What is searched for, and how long.
+/// Goal and limits of one search.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Share of the datagrams that may be lost.
+    /// Highest loss that a trial may have and still pass, as a fraction of the datagrams (0..=1).
     pub loss: f64,
-    /// The search ends when what passed and what failed are so close, as a share of the rate.
+    /// The search ends when the bounds are this close, as a fraction of the upper one.
     pub resolution: f64,
-    /// Trials at most, the confirming ones included.
+    /// Maximum number of trials, confirmations included.
     pub trials: u32,
-    /// Below this rate nothing is tried, in bits per second.
+    /// Lowest rate that is tried, in payload bits per second.
     pub floor_bps: f64,
 }
 
-/// A trial to be made.
+/// A trial to run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ask {
-    /// Payload bits per second of all flows; `None`: as fast as it goes.
+    /// Intended load: payload bits per second of all flows; `None`: unlimited.
     pub rate_bps: Option<f64>,
-    /// Whether it is to confirm the winner, for longer.
+    /// True for the longer trial that confirms the best rate.
     pub confirms: bool,
 }
 
-/// What a trial saw.
+/// Result of a trial.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
-    /// What really left the sender, and what its socket had no room for.
+    /// Offered load: payload bits per second that left the sender, plus what its full socket buffer
+    /// rejected.
     pub offered_bps: f64,
-    /// What arrived.
+    /// Payload bits per second that arrived.
     pub received_bps: f64,
-    /// Share that was lost.
+    /// Lost fraction of the datagrams.
     pub loss: f64,
-    /// Whether the sender offered what it was asked for.
+    /// True if the sender offered the intended load.
     pub kept: bool,
-    /// Share of its datagrams that the sender held back at most at a time, and sent as a burst to catch
-    /// up; 0 where it never stood still.
+    /// Largest backlog that the sender built up in a stall and then sent as one burst, as a
+    /// fraction of its datagrams; 0 without stalls.
     pub burst: f64,
 }
 
 impl Seen {
-    /// Whether no more was lost than may be, and what was not lost came as fast as it left: a queue that
-    /// takes the rest is full sooner or later.
+    /// Returns whether the loss is within the limit and the datagrams arrived as fast as they left.
+    /// A lower receive rate means that a queue is filling, which overflows in a longer trial.
     #[must_use]
     pub fn passes(&self, loss_limit: f64) -> bool {
         let queued = 1.0 - self.loss - self.received_bps / self.offered_bps.max(f64::MIN_POSITIVE);
@@ -53,93 +54,92 @@ impl Seen {
     }
 }
 
-/// Why a search ended.
+/// Reason why a search ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// What passed and what failed are close.
+    /// The bounds are as close as the resolution requires.
     Resolution,
-    /// No more leaves the sender: it is the limit, or a link whose queue holds it back.
+    /// The sender is the limit, or a link whose full queue blocks it.
     Sender,
-    /// Nothing passed, down to the lowest rate.
+    /// Even the lowest rate failed.
     Floor,
-    /// Too many trials.
+    /// The maximum number of trials was reached.
     Trials,
 }
 
-/// What comes next.
+/// Next step of a search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Next {
-    /// This trial.
+    /// Run this trial.
     Try(Ask),
-    /// Nothing: it is over.
+    /// The search has ended.
     Over(Found),
 }
 
-/// What was found.
+/// Bounds found by a search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Found {
-    /// The highest rate that passed; none when none did.
+    /// The highest rate that passed; `None` if no rate passed.
     pub low_bps: Option<f64>,
-    /// The lowest rate above it that failed, or could not be offered.
+    /// The lowest rate above it that failed or could not be offered.
     pub high_bps: Option<f64>,
-    /// Whether a longer trial at the lower one passed.
+    /// True if a longer trial at the lower bound passed.
     pub confirmed: bool,
-    /// Why it ended.
     pub end: End,
 }
 
-/// First step away from a rate that passed or failed, as a share of it; steps double.
+/// First step away from a rate that passed or failed, as a fraction of it; later steps double.
 const STEP: f64 = 0.05;
 
-/// Share of the datagrams of a trial that may still be in queues when the last one has left; the edges
-/// of a short trial look like it.
+/// Fraction of a trial's datagrams that may still be in queues when the last one has left. Rounding
+/// at the start and the end of a short trial looks the same.
 const QUEUED: f64 = 0.03;
 
-/// Largest step downwards.
+/// Largest downward step, as a fraction of the rate.
 const LARGEST_STEP: f64 = 0.5;
 
-/// Loss below which a failed trial is made again.
+/// A trial that failed with less loss than this is repeated before it counts.
 const SMALL_LOSS: f64 = 0.01;
 
-/// How often.
+/// Number of failures at a rate, with small losses, after which it counts as failed.
 const TRIES: u32 = 3;
 
-/// How often a confirmation is made: what fails as often as it passes is not confirmed.
+/// Number of failed confirmations after which a rate is unconfirmed.
 const CONFIRMATIONS: u32 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
-    /// As fast as it goes: what the sender can offer, and what then arrives.
+    /// Unlimited rate: measures what the sender can offer, and how much of it arrives.
     Flat,
-    /// Towards the edge.
+    /// Narrows the bounds.
     Edge,
-    /// The winner, once more and longer.
+    /// Repeats the best rate in a longer trial.
     Confirm,
     Over(End),
 }
 
-/// A search on its way.
+/// State of a search.
 #[derive(Clone, Debug)]
 pub struct Search {
     options: Options,
     phase: Phase,
-    /// The next rate to try; `None`: as fast as it goes.
+    /// Intended load of the next trial in bits per second; `None`: unlimited.
     rate: Option<f64>,
     low: Option<f64>,
     high: Option<f64>,
-    /// Whether the upper end is one that really failed, and not just what the sender can do.
+    /// True if the upper bound really failed; false if it is only the most that the sender can
+    /// offer.
     bracketed: bool,
-    /// Whether the sender cannot offer the upper end.
+    /// True if the sender cannot offer the upper bound.
     sender_bound: bool,
     step: f64,
-    /// How often this rate has failed in a way that may be luck.
+    /// Failures in a row at this rate that chance can explain.
     failed: u32,
     confirmed: bool,
     made: u32,
 }
 
 impl Search {
-    /// Nothing tried yet.
     #[must_use]
     pub fn new(options: Options) -> Self {
         Self {
@@ -157,7 +157,7 @@ impl Search {
         }
     }
 
-    /// What is to be done now.
+    /// Returns the next trial, or the bounds when the search has ended.
     #[must_use]
     pub fn next(&self) -> Next {
         let end = match self.phase {
@@ -178,11 +178,11 @@ impl Search {
         })
     }
 
-    /// Takes what the trial of [`Self::next`] saw.
+    /// Records the result of the trial that [`Self::next`] returned.
     pub fn take(&mut self, seen: Seen) {
         self.made += 1;
         let passed = seen.passes(self.options.loss);
-        // A burst may have lost as much as it held, and not more.
+        // A stall can explain the loss of at most the datagrams of its burst.
         let luck = SMALL_LOSS
             .max(2.0 * self.options.loss)
             .max(self.options.loss + seen.burst);
@@ -213,7 +213,8 @@ impl Search {
             self.phase = Phase::Confirm;
         } else {
             self.phase = Phase::Edge;
-            // What arrives under overload is a good guess, if the receiver does not drown.
+            // The rate that arrives under overload is a good first guess, unless overload lowers
+            // it.
             self.go_to(seen.received_bps.max(self.options.floor_bps));
         }
     }
@@ -221,7 +222,7 @@ impl Search {
     fn take_edge(&mut self, passed: bool, seen: Seen) {
         let asked = self.rate.unwrap_or(seen.offered_bps);
         if !seen.kept {
-            // Nobody can tell what would become of more than the sender offers.
+            // Loads above the offered one have not been tested.
             self.lower_high(asked);
             self.sender_bound = true;
         }
@@ -243,14 +244,14 @@ impl Search {
     fn take_confirmation(&mut self, passed: bool, seen: Seen) {
         if passed {
             self.confirmed = true;
-            // Only what passed is told, also when the trials run out on the way down.
+            // Report a rate that passed a long trial, also if the trials run out on the way down.
             self.low = self.rate;
             if self.rate.is_none() {
-                // The longer trial knows better what the sender can do; nobody knows what is above.
+                // The longer trial gives the better figure of what the sender can offer.
                 self.low = Some(seen.offered_bps);
                 self.high = None;
             } else if !self.is_close() && !self.sender_bound {
-                // What failed lies far above: between them, each rate confirmed at once.
+                // The failed rate lies far above: bisect, and confirm each rate at once.
                 self.halve();
                 return;
             }
@@ -265,7 +266,7 @@ impl Search {
         self.bracketed = true;
         match self.rate {
             None => {
-                // Too much for longer than a moment: now the edge is searched for.
+                // The unlimited rate passed only briefly: search below it.
                 self.low = None;
                 self.high = Some(seen.offered_bps);
                 self.phase = Phase::Edge;
@@ -279,7 +280,7 @@ impl Search {
                 }
             }
             Some(rate) => {
-                // What passed briefly did not last: down, each rate confirmed at once.
+                // The rate passed only briefly: step down, and confirm each rate at once.
                 self.high = Some(rate);
                 self.low = None;
                 self.step = (2.0 * self.step).min(LARGEST_STEP);
@@ -288,7 +289,7 @@ impl Search {
         }
     }
 
-    /// Whether what passed and what failed are as close as was asked for.
+    /// Returns whether the bounds are within the resolution.
     fn is_close(&self) -> bool {
         let (Some(low), Some(high)) = (self.low, self.high) else {
             return false;
@@ -296,7 +297,7 @@ impl Search {
         high - low <= self.options.resolution * high
     }
 
-    /// Next is the middle between what passed and what failed.
+    /// Continues in the middle of the bounds.
     fn halve(&mut self) {
         let (Some(low), Some(high)) = (self.low, self.high) else {
             return;
@@ -306,13 +307,13 @@ impl Search {
 
     fn lower_high(&mut self, rate: f64) {
         self.high = Some(self.high.map_or(rate, |high| high.min(rate)));
-        // A pass above a failure was luck.
+        // A pass above a failure was chance.
         if self.low.is_some_and(|low| low > rate) {
             self.low = None;
         }
     }
 
-    /// The next rate from what is known.
+    /// Chooses the next rate from the bounds.
     fn settle(&mut self) {
         let high = self.high.unwrap_or(f64::INFINITY);
         let Some(low) = self.low else {
@@ -331,7 +332,7 @@ impl Search {
         if self.bracketed {
             self.go_to(middle);
         } else {
-            // The upper end is only what the sender can do, maybe far away.
+            // The upper bound is only what the sender can offer, and may be far away.
             let next = (low * (1.0 + self.step)).min(middle);
             self.step *= 2.0;
             self.go_to(next);
@@ -364,16 +365,16 @@ mod tests {
         floor_bps: 10_000.0,
     };
 
-    /// A network and a sender that are not there.
+    /// Simulated path and sender; rates in bits per second.
     struct Simulated {
         capacity: f64,
         sender: f64,
-        /// Received under overload, as a share of the capacity.
+        /// Rate received under overload, as a fraction of the capacity.
         collapse: f64,
-        /// How much the capacity varies, and how often a trial loses a little for no reason.
+        /// Relative variation of the capacity, and probability of a small random loss in a trial.
         jitter: f64,
         stray: f64,
-        /// Share of a trial's datagrams that a queue takes, and how much shorter a trial is than a
+        /// Fraction of a trial's datagrams that a queue holds, and length of a trial relative to a
         /// confirmation.
         queue: f64,
         shortness: f64,
@@ -502,7 +503,7 @@ mod tests {
             network.queue = queue;
             let (found, made) = network.search(OPTIONS);
             let low = found.low_bps.unwrap();
-            // What the queue takes of the longest trial is within the tolerance for edges.
+            // The part of the longest trial that the queue holds is within `QUEUED`.
             assert!(
                 (0.985 * 195e6..=1.032 * 195e6).contains(&low),
                 "{queue} {found:?}"
@@ -530,7 +531,7 @@ mod tests {
             search.take(seen(loss));
         }
         assert!(matches!(search.next(), Next::Try(ask) if !ask.confirms));
-        // A burst does not excuse what it cannot have lost.
+        // A burst does not excuse losses that exceed it.
         let mut search = Search::new(OPTIONS);
         search.take(seen(0.0));
         search.take(seen(0.5));
@@ -552,10 +553,10 @@ mod tests {
         #[test]
         fn it_always_ends_and_never_claims_what_failed(
             capacity in 1_000f64..1e11, sender in 1e6f64..1e11, collapse in 0.01f64..1.0,
-            jitter in 0.0f64..0.3, stray in 0.0f64..0.5, loss in 0.0f64..0.5, seed in any::<u64>(),
+            jitter in 0.0f64..0.3, random_loss in 0.0f64..0.5, loss in 0.0f64..0.5, seed in any::<u64>(),
         ) {
             let mut network = Simulated {
-                capacity, sender, collapse, jitter, stray, queue: 0.0, shortness: 1.0,
+                capacity, sender, collapse, jitter, stray: random_loss, queue: 0.0, shortness: 1.0,
                 random: fastrand::Rng::with_seed(seed),
             };
             let options = Options { loss, ..OPTIONS };

@@ -1,29 +1,28 @@
-//! What the numbers on arriving datagrams tell: missing, late and repeated ones, and how the time
-//! between them varies.
+//! Sequence numbers of received datagrams: loss, reordering, duplicates and delay variation.
 
-/// How far back a late datagram is told from a repeated one. Datagrams older than this count as
-/// late without a look (64 Ki numbers are 0.2 s at 300,000 datagrams a second).
+/// Numbers back to which late datagrams and duplicates are distinguished. Older datagrams count as
+/// late (64 Ki numbers are 0.2 s at 300,000 datagrams a second).
 pub const WINDOW: u64 = 1 << 16;
 
-/// Accounts for numbered datagrams of one flow; numbers start at 0.
+/// Tracks the numbered datagrams of one flow; numbers start at 0.
 #[derive(Clone, Debug)]
 pub struct Sequence {
-    /// One above the highest number seen.
+    /// Highest received number plus 1.
     next: u64,
     received: u64,
     out_of_order: u64,
     duplicates: u64,
-    /// One bit a number of the last [`WINDOW`], set when it was seen.
+    /// Bit for each number of the last [`WINDOW`], set when it was received.
     seen: Box<[u64]>,
     last_transit_ns: Option<i64>,
     ipdv_ns: f64,
-    /// The last times that numbers were skipped: the numbers, and the arrival that skipped them.
+    /// Last ranges of skipped numbers.
     jumps: [Jump; JUMPS],
     jumped: usize,
     extent: Option<u64>,
 }
 
-/// Numbers that were passed over by one arrival.
+/// Numbers skipped by one arrival.
 #[derive(Clone, Copy, Debug, Default)]
 struct Jump {
     from: u64,
@@ -31,7 +30,7 @@ struct Jump {
     arrival: u64,
 }
 
-/// Skipped numbers that are remembered; the extent of reordering that is older is not told.
+/// Stored ranges; older ones are missing in the reordering extent.
 const JUMPS: usize = 64;
 
 impl Default for Sequence {
@@ -41,7 +40,7 @@ impl Default for Sequence {
 }
 
 impl Sequence {
-    /// Nothing seen yet. All memory is allocated here.
+    /// Creates an empty tracker; allocates all of its memory.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -64,14 +63,14 @@ impl Sequence {
         ((slot / 64) as usize, 1 << (slot % 64))
     }
 
-    /// The number that comes next when nothing is lost.
+    /// Returns the next number in order.
     #[inline]
     #[must_use]
     pub fn expected(&self) -> u64 {
         self.next
     }
 
-    /// Takes a datagram that carries `number`.
+    /// Records a datagram with this number.
     #[inline]
     pub fn take(&mut self, number: u64) {
         self.received += 1;
@@ -94,7 +93,7 @@ impl Sequence {
         }
     }
 
-    /// A number is not waited for any more: should it come, it comes late.
+    /// Marks a number as lost: if it arrives later, it counts as late.
     #[cold]
     pub fn give_up(&mut self, number: u64) {
         if number < self.next {
@@ -108,8 +107,8 @@ impl Sequence {
         self.next = number.saturating_add(1);
     }
 
-    /// How far a late datagram came behind the first one that overtook it: that is the one which
-    /// skipped its number.
+    /// Measures the distance, in arrivals, between a late datagram and the first one that overtook
+    /// it.
     #[cold]
     fn measure_extent(&mut self, number: u64) {
         let jump = self
@@ -122,7 +121,7 @@ impl Sequence {
         }
     }
 
-    /// Numbers were skipped: forget those that leave the window, mark this one.
+    /// Records a number that skips others: clears those that leave the window, and marks this one.
     fn jump(&mut self, number: u64) {
         self.jumps[self.jumped % JUMPS] = Jump {
             from: self.next,
@@ -130,7 +129,7 @@ impl Sequence {
             arrival: self.received,
         };
         self.jumped = self.jumped.wrapping_add(1);
-        // A number far beyond anything sent is a stray or a lie; the window is all it can clear.
+        // A number far beyond the sent ones is invalid; it can clear at most the window.
         let cleared = (number - self.next).min(WINDOW);
         for missing in number - cleared..=number {
             let (word, mask) = Self::bit(missing);
@@ -143,8 +142,8 @@ impl Sequence {
         self.seen[word] &= !mask;
     }
 
-    /// Takes the time that a datagram spent between the sender's clock and ours; any constant
-    /// offset between the clocks cancels.
+    /// Records the transit time of a datagram between the sender's clock and ours; a constant
+    /// offset of the clocks cancels out.
     ///
     /// Formula: J += (|D| - J) / 16, RFC 3550 section 6.4.1.
     #[inline]
@@ -156,46 +155,46 @@ impl Sequence {
         self.last_transit_ns = Some(transit_ns);
     }
 
-    /// Datagrams taken, duplicates included.
+    /// Returns the number of received datagrams, including duplicates.
     #[must_use]
     pub fn received(&self) -> u64 {
         self.received
     }
 
-    /// Different datagrams taken.
+    /// Returns the number of distinct datagrams.
     #[inline]
     #[must_use]
     pub fn unique(&self) -> u64 {
         self.received - self.duplicates
     }
 
-    /// Numbers below the highest one seen that have not been seen (yet).
+    /// Returns how many numbers below the highest one are missing so far.
     #[inline]
     #[must_use]
     pub fn missing(&self) -> u64 {
         self.next.saturating_sub(self.unique())
     }
 
-    /// Datagrams that came after one with a higher number.
+    /// Returns the number of datagrams that arrived after one with a higher number.
     #[must_use]
     pub fn out_of_order(&self) -> u64 {
         self.out_of_order
     }
 
-    /// The largest number of arrivals by which a late datagram came behind the first one that overtook
-    /// it (RFC 4737 section 4.2); `None` when none came late.
+    /// Returns the reordering extent in arrivals (RFC 4737 section 4.2), the largest of all late
+    /// datagrams; `None` without any.
     #[must_use]
     pub fn reordering_extent(&self) -> Option<u64> {
         self.extent
     }
 
-    /// Datagrams that came again.
+    /// Returns the number of duplicates.
     #[must_use]
     pub fn duplicates(&self) -> u64 {
         self.duplicates
     }
 
-    /// Smoothed variation of the transit time; `None` before the second datagram.
+    /// Returns the smoothed variation of the transit time; `None` before the second datagram.
     #[must_use]
     pub fn ipdv_ns(&self) -> Option<f64> {
         (self.received > 1 && self.last_transit_ns.is_some()).then_some(self.ipdv_ns)
@@ -257,7 +256,8 @@ mod tests {
     fn the_extent_of_reordering_counts_arrivals() {
         for (numbers, extent) in [
             (&[0, 1, 2][..], None),
-            // RFC 4737 section 4.2.2: the position of the late one less that of the overtaker.
+            // RFC 4737 section 4.2.2: position of the late datagram minus that of the overtaking
+            // one.
             (&[0, 2, 1], Some(1)),
             (&[0, 2, 3, 4, 1], Some(3)),
             (&[1, 2, 3, 7, 4, 5, 6, 8, 9, 10], Some(3)),
@@ -277,7 +277,7 @@ mod tests {
         ] {
             let sequence = after(numbers);
             assert_eq!(sequence.received(), numbers.len() as u64);
-            // What was skipped stays missing, whatever comes after.
+            // Skipped numbers stay missing, whatever arrives after.
             assert!(sequence.missing() > 1 << 60, "{numbers:?}");
         }
     }
@@ -289,7 +289,7 @@ mod tests {
             sequence.take_transit(5_000_000);
         }
         assert_eq!(sequence.ipdv_ns(), Some(0.0));
-        // Alternating by 160 ns settles towards 160.
+        // Alternating by 160 ns converges to 160.
         let mut sequence = after(&[0, 1, 2]);
         for step in 0..200 {
             sequence.take_transit(if step % 2 == 0 { 0 } else { 160 });

@@ -1,5 +1,5 @@
-//! Joins the two ends' halves of each interval: the receiver counts what arrived, the sender knows
-//! what left and what its kernel sent again.
+//! Interval series: merges both ends' halves of each interval. The receiver counts arrivals, the
+//! sender counts departures and retransmissions.
 
 use std::collections::BTreeMap;
 
@@ -8,22 +8,22 @@ use linerate_metric::cost::{STREAMS_IN_SERIES, StreamInterval};
 use linerate_metric::plan::Direction;
 use linerate_metric::record::{CountedAt, Interval};
 
-/// Intervals of a direction that a record keeps: about 30 MB of JSON. Beyond them a run goes on in
-/// constant memory, and its later intervals are shown but not kept.
+/// Intervals of a direction in a record: about 30 MB of JSON. Later intervals are shown but not
+/// stored, so that memory is bounded.
 pub const KEPT: usize = 100_000;
 
-/// Parts of single flows that a record keeps in a direction: as much again. Its later intervals hold
-/// the total alone.
+/// Stream intervals of a direction in a record, of about the same size. Later intervals have only
+/// the total.
 pub const KEPT_STREAMS: usize = 4 * KEPT;
 
-/// How far a half may be ahead of the other end before it is not believed: a second of the shortest intervals
-/// (1 ms), and 0.6 MB of halves that wait.
+/// Most intervals by which the other end's half may be ahead: a second of the shortest intervals (1
+/// ms), and 0.6 MB of waiting halves.
 const AHEAD: u64 = 1_000;
 
-/// Parts of single flows in halves that wait: 0.2 MB. Those behind them wait with the total alone.
+/// Stream intervals in waiting halves: 0.2 MB. Further halves wait with the total only.
 const AHEAD_STREAMS: usize = 2_048;
 
-/// The series of a run, as it grows at both ends.
+/// Interval series of a run, as built at both ends.
 #[derive(Debug, Default)]
 pub struct Series {
     by_direction: BTreeMap<Direction, Halves>,
@@ -31,35 +31,35 @@ pub struct Series {
 
 #[derive(Debug, Default)]
 struct Halves {
-    /// Halves that wait for the other one, by number.
+    /// Halves that wait for their counterpart, by number.
     own: BTreeMap<u64, (Nanos, Interval)>,
     peer: BTreeMap<u64, Interval>,
-    /// Shown intervals, ascending in number.
+    /// Shown intervals, ascending by number.
     kept: Vec<Interval>,
     next: u64,
     left_out: u64,
-    /// Parts of single flows so far.
+    /// Number of stored stream intervals.
     streams: usize,
-    /// The same in the peer's halves that wait.
+    /// Number of stream intervals in the waiting halves of the other end.
     waiting_streams: usize,
 }
 
 impl Series {
-    /// Takes this end's half of an interval.
+    /// Adds this end's half of an interval.
     pub fn own(&mut self, now: Nanos, interval: Interval) {
         let halves = self.by_direction.entry(interval.direction).or_default();
         halves.own.insert(interval.number, (now, interval));
     }
 
-    /// Takes the other end's half; what cannot be one is dropped.
+    /// Adds the other end's half; invalid ones are dropped.
     pub fn peer(&mut self, mut interval: Interval) {
         interval.streams.truncate(STREAMS_IN_SERIES as usize);
-        // What was cut off is not to stay as room.
+        // Frees the capacity of the truncated part.
         interval.streams.shrink_to_fit();
         let halves = self.by_direction.entry(interval.direction).or_default();
         let number = interval.number;
         if number < halves.next {
-            // Late: it has been shown without this half, but the record shall have both.
+            // Late: shown without this half already, but the record gets both.
             if let Ok(index) = halves
                 .kept
                 .binary_search_by_key(&number, |kept| kept.number)
@@ -78,13 +78,13 @@ impl Series {
         }
     }
 
-    /// Intervals that can be shown now: both halves are there, or the other one is late by more
+    /// Takes the intervals that can be shown: both halves exist, or the other one is late by more
     /// than `grace_ns`.
     pub fn ready(&mut self, now: Nanos, grace_ns: Nanos) -> Vec<Interval> {
         let mut out = Vec::new();
         for halves in self.by_direction.values_mut() {
             while let Some((&number, (since, own))) = halves.own.first_key_value() {
-                // Round trips have no second half: the asking end counts alone.
+                // Round trips have no second half: only the requesting end counts.
                 let alone = own.rtt_ns.is_some() || now >= since.saturating_add(grace_ns);
                 if !alone && !halves.peer.contains_key(&number) {
                     break;
@@ -96,14 +96,14 @@ impl Series {
         out
     }
 
-    /// The whole series, ascending in number, and how many intervals it does not hold.
+    /// Returns the complete series, ascending by number, and the number of omitted intervals.
     #[must_use]
     pub fn finish(mut self) -> (Vec<Interval>, u64) {
         let mut shown = self.ready(Nanos::MAX, 0);
         let mut left_out = 0;
         let mut out = Vec::new();
         for halves in self.by_direction.values_mut() {
-            // Halves of the other end alone: this one ended earlier.
+            // Halves of the other end only: this one ended earlier.
             for number in halves.peer.keys().copied().collect::<Vec<_>>() {
                 halves.show(number, None, &mut shown);
             }
@@ -117,7 +117,7 @@ impl Series {
 }
 
 impl Halves {
-    /// What the receiver told of in another interval is not counted in the sender's words as well.
+    /// Removes the sender's counts of an interval where the receiver's counts exist in another one.
     fn count_once(&mut self) {
         let receiver = |interval: &Interval| interval.counted_at == CountedAt::Receiver;
         if !self.kept.iter().any(receiver) {
@@ -155,7 +155,7 @@ impl Halves {
     }
 }
 
-/// One interval from its halves, the receiver's times and counts first.
+/// Merges the halves of an interval; times and counts of the receiver take precedence.
 fn join(a: Option<&Interval>, b: Option<&Interval>) -> Option<Interval> {
     let half = |end| {
         [a, b]
@@ -173,7 +173,7 @@ fn join(a: Option<&Interval>, b: Option<&Interval>) -> Option<Interval> {
         whole.packets_sent = sender.packets_sent;
         whole.retransmits = sender.retransmits;
         if whole.packets.is_none() {
-            // A stream has no packets to count; the calls that made it are the sender's.
+            // TCP has no packet count; the calls are those of the sender.
             whole.calls = sender.calls;
         }
         whole.cwnd_bytes = sender.cwnd_bytes;
@@ -185,7 +185,7 @@ fn join(a: Option<&Interval>, b: Option<&Interval>) -> Option<Interval> {
     Some(whole)
 }
 
-/// Adds what the sender's kernel told of each flow.
+/// Adds the TCP figures of the sender to each flow.
 fn join_streams(whole: &mut [StreamInterval], sender: &[StreamInterval]) {
     for stream in whole {
         if let Some(sender) = sender.iter().find(|sender| sender.id == stream.id) {
@@ -306,7 +306,7 @@ mod tests {
         assert_eq!(halves.peer.len(), AHEAD as usize);
         assert!(halves.peer.values().map(room).sum::<usize>() <= AHEAD_STREAMS);
         assert_eq!(room(&halves.peer[&0]), STREAMS_IN_SERIES as usize);
-        // Those that are met by their other half make room for others.
+        // Halves that meet their counterpart free their budget.
         for number in 0..AHEAD {
             series.own(0, interval(number, CountedAt::Sender, 1));
         }
