@@ -1,4 +1,5 @@
-//! What the asking end settles before it asks, and what it takes over from the answer.
+//! Client side of the negotiation: resolves the plan before the proposal, and applies the server's
+//! reply.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -20,7 +21,7 @@ use crate::lane::Opening;
 use crate::peers::framing::Framing;
 use crate::transport::Correspondent;
 
-/// Settles what this end can know before it asks.
+/// Checks and resolves what the client can decide before its proposal.
 pub(crate) fn settle(
     plan: &mut Plan,
     far: SocketAddr,
@@ -35,10 +36,10 @@ pub(crate) fn settle(
         return Err(MeasureError::OptionRefused {
             option: format!("--multicast {group}"),
             why: format!(
-                "the group and the far end ({}) are of two families",
+                "the group and the server ({}) are of different address families",
                 far.ip()
             ),
-            next_step: "name the far end by an address of the group's family, or use -4 or -6"
+            next_step: "give the server's address in the group's family, or use -4 or -6"
                 .to_owned(),
         });
     }
@@ -60,8 +61,8 @@ pub(crate) fn settle(
             if let Some(count) = plan.pace.packets_per_second {
                 plan.rate_bps = Some(count.saturating_mul(plan.payload_bytes).saturating_mul(8));
             }
-            // Paced datagrams leave one by one, or a burst at a time; one above the MTU is cut by IP, not
-            // by GSO.
+            // Paced datagrams leave one by one, or in bursts. A datagram above the MTU is
+            // fragmented by IP, not split by GSO.
             let together = match plan.pace.by {
                 Pacing::User => plan.rate_bps.is_none() || plan.pace.has_bursts(plan.payload_bytes),
                 Pacing::Socket | Pacing::Txtime => plan.rate_bps.is_none(),
@@ -89,7 +90,7 @@ pub(crate) fn settle(
     checks::settle_udp_offload(plan, Role::Client)
 }
 
-/// The largest UDP payload that one packet on the way to `far` holds.
+/// Returns the largest UDP payload in bytes that fits one packet on the path to `far`.
 fn whole_packet_payload(far: SocketAddr, local: &Local) -> Result<u64, MeasureError> {
     /// IPv4 header without options, and UDP header.
     const V4_HEADERS: u32 = 20 + 8;
@@ -106,7 +107,7 @@ fn whole_packet_payload(far: SocketAddr, local: &Local) -> Result<u64, MeasureEr
     Ok(u64::from(mtu.saturating_sub(headers)).clamp(64, LARGEST_DATAGRAM_BYTES))
 }
 
-/// Why a socket was not connected: where there is no way, that is said.
+/// Converts a connect error: a missing route gets its own variant.
 fn unconnected(far: SocketAddr, error: io::Error) -> MeasureError {
     match error.kind() {
         io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable => {
@@ -119,7 +120,7 @@ fn unconnected(far: SocketAddr, error: io::Error) -> MeasureError {
     }
 }
 
-/// The flows in the order in which the far end granted them.
+/// Returns the client's flows in the order in which the server granted them.
 pub(super) fn agreed(
     plan: &Plan,
     accept: &Accept,
@@ -137,8 +138,8 @@ pub(super) fn agreed(
         if let Some(group) = &asked.group {
             options.correspondent = Correspondent::Group(group.address);
             options.interface = group.interface.clone().or(options.interface);
-            // The far end answers the address that it knows, so the questions come from there:
-            // without this the kernel takes any address of the interface.
+            // The server replies to the client address of the control connection. Requests must
+            // leave from it: without this, the kernel may choose any address of the interface.
             options.local = Some(with_port(near, 0));
         } else if asked.attachment == Attachment::Unconnected {
             options.correspondent = Correspondent::Unconnected;
@@ -173,17 +174,17 @@ pub(super) fn agreed(
     accept.flows.iter().enumerate().map(flow).collect()
 }
 
-/// The same host and scope at another port.
+/// Replaces the port of an address; host and scope id stay.
 fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
     address.set_port(port);
     address
 }
 
-/// Longest name that is taken over from the far end, in bytes.
+/// Longest name accepted from the server, in bytes.
 const NAME_LIMIT: usize = 256;
 
-/// Takes what the far end settled into the plan, and nothing else: a server does not decide what
-/// this end does.
+/// Copies the server's choices into the plan, and rejects any other difference: a server does not
+/// decide what the client does.
 pub(super) fn take_over(plan: &mut Plan, accept: &Accept) -> Result<(), &'static str> {
     let theirs = &accept.plan;
     let mut expected = plan.clone();
@@ -195,26 +196,26 @@ pub(super) fn take_over(plan: &mut Plan, accept: &Accept) -> Result<(), &'static
         (&mut expected.udp_offload.gso, theirs.udp_offload.gso),
         (&mut expected.udp_offload.gro, theirs.udp_offload.gro),
     ] {
-        // It may do without, not with what was not wanted.
+        // The server may lack an offload that was proposed, but not add one.
         if *ours == Some(true) && theirs == Some(false) {
             *ours = theirs;
         }
     }
-    // Which stack it has is its own.
+    // The server alone decides which stack it runs.
     if theirs.stack.far.len() <= NAME_LIMIT {
         expected.stack.far.clone_from(&theirs.stack.far);
     }
-    // It may need its privilege for buffers that were asked for.
+    // The server may need a privilege for the requested buffers.
     expected.forced_buffers.far = theirs.forced_buffers.far;
     if expected != *theirs {
-        return Err("it answered with another plan");
+        return Err("it replied with another plan");
     }
     if plan
         .wait
         .as_ref()
         .is_some_and(|asked| asked.far != accept.wait)
     {
-        return Err("it waits in another way than it was asked to");
+        return Err("it uses another wait mode than requested");
     }
     let directions =
         (plan.directions.iter()).flat_map(|&direction| (0..plan.streams).map(move |_| direction));
@@ -229,7 +230,7 @@ pub(super) fn take_over(plan: &mut Plan, accept: &Accept) -> Result<(), &'static
         .iter()
         .any(|flow| flow.port.is_some() != service)
     {
-        return Err("it opened other sockets than it was asked for");
+        return Err("it opened other sockets than requested");
     }
     *plan = expected;
     Ok(())
@@ -241,7 +242,7 @@ mod tests {
 
     use super::*;
 
-    /// Where nothing is said before the first datagram, nobody else finds out.
+    /// Without a control connection, no other call reports the missing route.
     #[test]
     fn a_host_that_no_way_leads_to_is_told_as_over_tcp() {
         let far: SocketAddr = "192.0.2.1:7".parse().unwrap();

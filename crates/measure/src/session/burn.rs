@@ -1,11 +1,11 @@
-//! Threads that do nothing but keep processors busy beside a run.
+//! CPU load during a test (`--load cpu`): threads that only keep CPUs busy.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 
-/// Burns processor time while it lives.
+/// CPU load threads; they stop on drop.
 #[derive(Debug, Default)]
 pub struct Burn {
     stop: Arc<AtomicBool>,
@@ -13,10 +13,10 @@ pub struct Burn {
 }
 
 impl Burn {
-    /// Burns with so many threads, at the priority of the caller.
+    /// Starts this number of load threads, at the priority of the caller.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// When a thread cannot be started.
     pub fn start(threads: u32) -> io::Result<Self> {
         let mut burn = Self::default();
         for _ in 0..threads {
@@ -30,7 +30,7 @@ impl Burn {
                 }
             };
             let thread = std::thread::Builder::new()
-                .name("burn".to_owned())
+                .name("cpu-load".to_owned())
                 .stack_size(64 << 10)
                 .spawn(body)?;
             burn.threads.push(thread);
@@ -43,7 +43,7 @@ impl Drop for Burn {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
         for thread in self.threads.drain(..) {
-            // It cannot panic, and if it did nothing would follow from it.
+            // The thread body cannot panic.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! Whether this host gives what a plan asks of it, seen before any traffic.
+//! Checks of a plan against this host's kernel and privileges, before any traffic.
 
 use std::io;
 use std::time::Duration;
@@ -16,14 +16,14 @@ use super::setup::part;
 use crate::error::MeasureError;
 use crate::flow::Part;
 
-/// The congestion control that our own stack has and no kernel: it is a sender's, and no kernel that only receives is
-/// asked for it.
+/// Congestion control of the user-space stack that no kernel has. It concerns the sender: a kernel
+/// that only receives is not checked for it.
 pub const OWN_STACK_ONLY: &str = "none";
 
-/// Refuses a congestion control that this process cannot use, before any traffic.
+/// Rejects a congestion control that this process cannot use.
 ///
-/// The server takes only what the kernel has loaded already: to ask the kernel for another makes
-/// it load a module when root asks, and the name is the client's.
+/// The server accepts only loaded modules: for a request by root the kernel would load the module,
+/// and the name comes from the client.
 ///
 /// # Errors
 /// [`MeasureError::OptionRefused`] with the kernel's list.
@@ -51,7 +51,7 @@ pub fn check_congestion_control(plan: &Plan, role: Role) -> Result<(), MeasureEr
     if role == Role::Server && !is_listed(name, &congestion_controls("available")) {
         return Err(refused(
             io::ErrorKind::NotFound,
-            "not loaded in the kernel there".to_owned(),
+            "not loaded in the server's kernel".to_owned(),
         ));
     }
     let socket = probe_socket(Protocol::Tcp)?;
@@ -65,7 +65,7 @@ pub fn check_congestion_control(plan: &Plan, role: Role) -> Result<(), MeasureEr
     })
 }
 
-/// What whoever wants a congestion control can do about its not being had.
+/// Returns the next step for a user whose congestion control was rejected.
 fn congestion_control_next(
     name: &str,
     kind: io::ErrorKind,
@@ -73,13 +73,13 @@ fn congestion_control_next(
     list: impl Fn(&str) -> String,
 ) -> String {
     if name == OWN_STACK_ONLY {
-        return "that is our own stack's: where it runs here, `--set tcp.congestion_control=none` asks it of \
-                this end alone"
+        return "only the user-space stack has it: with that stack at this end, use \
+                `--set tcp.congestion_control=none`"
             .to_owned();
     }
     if kind != io::ErrorKind::PermissionDenied {
         return format!(
-            "choose one of {}; `sudo modprobe tcp_{name}` adds it where the kernel comes with it",
+            "choose one of {}; `sudo modprobe tcp_{name}` adds it if the kernel has the module",
             list("available").replace(' ', ", ")
         );
     }
@@ -93,7 +93,8 @@ fn congestion_control_next(
     )
 }
 
-/// The kernel's own list of what is `available`, or `allowed` for ordinary users; names between blanks.
+/// Returns the kernel's list of `available` or `allowed` (for ordinary users) names, separated by
+/// blanks.
 fn congestion_controls(which: &str) -> String {
     linerate_host::snapshot::Files::machine()
         .text(&format!(
@@ -106,11 +107,10 @@ fn is_listed(name: &str, list: &str) -> bool {
     list.split_whitespace().any(|listed| listed == name)
 }
 
-/// Refuses what the kernel does not let this process set on a socket, by the option's name and
-/// before any traffic.
+/// Rejects socket options that the kernel does not let this process set, by the option's name.
 ///
-/// Gives whether buffers have to be forced beyond the system's limit, which is tried only where
-/// `may_force` says so.
+/// Returns whether buffers must be forced beyond the system's limit, which is tried only with
+/// `may_force`.
 ///
 /// # Errors
 /// [`MeasureError::OptionRefused`].
@@ -125,7 +125,7 @@ pub fn check_socket_options(
     let refused = |option: String, next_step: &'static str| {
         move |error: io::Error| MeasureError::OptionRefused {
             option,
-            why: format!("the kernel refuses it ({error})"),
+            why: format!("the kernel rejects it ({error})"),
             next_step: next_step.to_owned(),
         }
     };
@@ -143,7 +143,7 @@ pub fn check_socket_options(
     if let Some(bytes) = asked.mss_bytes.filter(|_| plan.protocol == Protocol::Tcp) {
         socket.set_tcp_mss(bytes).map_err(refused(
             format!("-M {bytes}"),
-            "use 88 to 32767 bytes, and no more than the path's MTU leaves",
+            "use 88 to 32767 bytes, and no more than the path MTU allows",
         ))?;
     }
     for (option, bytes, limit) in [
@@ -173,9 +173,9 @@ pub fn check_socket_options(
             };
             return Err(MeasureError::OptionRefused {
                 option: format!("{option} {}", format_bytes(bytes)),
-                why: format!("the kernel grants {} at most", format_bytes(granted)),
+                why: format!("the kernel grants at most {}", format_bytes(granted)),
                 next_step: format!(
-                    "ask for less, allow more with `sysctl -w net.core.{limit}={bytes}`, or {or}"
+                    "use a smaller buffer, allow more with `sysctl -w net.core.{limit}={bytes}`, or {or}"
                 ),
             });
         }
@@ -187,7 +187,7 @@ pub fn check_socket_options(
     Ok(forced)
 }
 
-/// Refuses a way of waiting that this end does not have, before any traffic.
+/// Rejects a wait mode that this end does not have.
 ///
 /// # Errors
 /// [`MeasureError::OptionRefused`].
@@ -211,25 +211,25 @@ pub fn check_wait(plan: &Plan, role: Role) -> Result<(), MeasureError> {
                     "see `sysctl kernel.io_uring_disabled` and the filter of the container",
                 ),
                 Some(Errno::NOSYS) => (
-                    "the kernel has no io_uring, or a filter hides it",
+                    "the kernel has no io_uring, or a seccomp filter blocks it",
                     "see the seccomp profile of the container, or choose another --wait",
                 ),
                 Some(Errno::NOMEM) => (
-                    "there is no memory to lock for it",
+                    "the locked-memory limit is too low for it",
                     "raise `ulimit -l`, or choose another --wait",
                 ),
                 _ => (
-                    "the kernel's io_uring does not do what is needed",
+                    "the kernel's io_uring lacks a required operation",
                     "it needs Linux 6.0: choose another --wait",
                 ),
             };
             refused(format!("{why} ({error})"), next_step)
         }),
         Wait::Interval { .. } => Err(refused(
-            "only our own stack looks for frames once in a while".to_owned(),
+            "only the user-space stack polls at intervals".to_owned(),
             match role {
                 Role::Client => "add --dev and --ip, or choose another --wait",
-                Role::Server => "choose another --wait for the far end",
+                Role::Server => "choose another --wait for the server",
             },
         )),
         Wait::BusyPoll { time_ns } => {
@@ -237,13 +237,13 @@ pub fn check_wait(plan: &Plan, role: Role) -> Result<(), MeasureError> {
             let socket = probe_socket(plan.protocol)?;
             linerate_host::sys::socket::set_busy_poll(&socket, time).map_err(|error| {
                 refused(
-                    format!("the kernel refuses it ({error})"),
+                    format!("the kernel rejects it ({error})"),
                     match role {
                         Role::Client => {
-                            "run as root, or allow as much to all with `sysctl -w net.core.busy_read=50`"
+                            "run as root, or allow it for all users with `sysctl -w net.core.busy_read=50`"
                         }
                         Role::Server => {
-                            "start the server as root with --grant socket, or allow as much to all with `sysctl -w net.core.busy_read=50`"
+                            "start the server as root with --grant socket, or allow it for all users with `sysctl -w net.core.busy_read=50`"
                         }
                     },
                 )
@@ -253,7 +253,7 @@ pub fn check_wait(plan: &Plan, role: Role) -> Result<(), MeasureError> {
     }
 }
 
-/// Refuses ways around a copy that this end does not have, before any traffic.
+/// Rejects a copy mode that this end does not have.
 ///
 /// # Errors
 /// [`MeasureError::OptionRefused`].
@@ -270,11 +270,11 @@ pub fn check_copies(plan: &Plan, role: Role) -> Result<(), MeasureError> {
     let socket = probe_socket(plan.protocol)?;
     linerate_host::sys::skip::allow_zero_copy(&socket).map_err(|error| {
         refused(
-            format!("the kernel does not do it ({error})"),
+            format!("the kernel does not support it ({error})"),
             "leave it out: MSG_ZEROCOPY needs Linux 4.14 for TCP, 5.0 for UDP".to_owned(),
         )
     })?;
-    // Pages that are on their way are locked; only the superuser may have any number of them.
+    // Pages in flight are locked, which only root may do without limit.
     let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
     let needed = plan.payload_bytes.max(64 << 10);
     match limit {
@@ -290,8 +290,8 @@ pub fn check_copies(plan: &Plan, role: Role) -> Result<(), MeasureError> {
     }
 }
 
-/// The payload that a socket buffer holds when `bytes` are asked for. The kernel doubles what is
-/// asked for, for its own overhead, and cuts it at a limit without a word (socket(7)).
+/// Returns the payload bytes that a socket buffer holds when `bytes` are requested. The kernel
+/// doubles the request for its own overhead, and clamps it at a limit without an error (socket(7)).
 fn granted_buffer(socket: &Socket, bytes: u64, send: bool) -> io::Result<u64> {
     let size = usize::try_from(bytes).unwrap_or(usize::MAX);
     let granted = if send {
@@ -313,14 +313,14 @@ fn force_buffer(socket: &Socket, bytes: u64, send: bool) -> io::Result<()> {
     }
 }
 
-/// The congestion control that a new socket of this process gets.
+/// Returns the congestion control that new sockets of this process get.
 #[must_use]
 pub fn default_congestion_control() -> Option<String> {
     let socket = probe_socket(Protocol::Tcp).ok()?;
     crate::transport::congestion_control(&socket2::SockRef::from(&socket))
 }
 
-/// A socket to try things on; IPv4 may be switched off.
+/// Opens a socket for probes; IPv4 may be disabled.
 pub fn probe_socket(protocol: Protocol) -> Result<Socket, MeasureError> {
     let kind = match protocol {
         Protocol::Tcp => Type::STREAM,
@@ -331,9 +331,9 @@ pub fn probe_socket(protocol: Protocol) -> Result<Socket, MeasureError> {
         .map_err(|error| MeasureError::system("new socket", error))
 }
 
-/// Settles what the kernel does for many datagrams in one call, as far as this end can know.
+/// Resolves UDP GSO and GRO as far as this end can decide.
 ///
-/// What was asked for is refused where it is not to be had; a default is given up, with a doubt.
+/// A requested offload is rejected where the kernel lacks it. A default is dropped, with a warning.
 ///
 /// # Errors
 /// [`MeasureError::OptionRefused`].
@@ -368,13 +368,13 @@ pub fn settle_udp_offload(plan: &mut Plan, role: Role) -> Result<Option<Doubt>, 
     if plan.udp_offload.asked {
         return Err(MeasureError::OptionRefused {
             option: format!("--offload {name}"),
-            why: format!("the kernel does not do it ({error})"),
+            why: format!("the kernel does not support it ({error})"),
             next_step: "leave it out: UDP GSO needs Linux 4.18, GRO 5.0".to_owned(),
         });
     }
     Ok(Some(Doubt::new(
         "offload-refused",
-        format!("UDP {name} is not to be had on this kernel ({error}): one datagram a call"),
+        format!("this kernel has no UDP {name} ({error}): one datagram per call"),
     )))
 }
 
@@ -407,7 +407,7 @@ mod tests {
                 "dctcp",
                 absent,
                 Role::Client,
-                "choose one of reno, bbr, cubic; `sudo modprobe tcp_dctcp` adds it where the kernel comes with it",
+                "choose one of reno, bbr, cubic; `sudo modprobe tcp_dctcp` adds it if the kernel has the module",
             ),
         ] {
             assert_eq!(
@@ -437,7 +437,8 @@ mod tests {
         check_congestion_control(&plan, Role::Server).unwrap();
     }
 
-    /// What only our own stack has is a sender's: a kernel that receives from it need not know it.
+    /// The congestion control of the user-space stack concerns the sender: a receiving kernel need
+    /// not have it.
     #[test]
     fn a_kernel_that_only_receives_is_not_asked_for_none() {
         use Direction::{Receive, Send};
@@ -486,11 +487,11 @@ mod tests {
         assert!(error.to_string().starts_with("-M 10"), "{error}");
         plan.protocol = Protocol::Udp;
         check_socket_options(&plan, Role::Client, false).unwrap();
-        // More than any kernel grants without being told to.
+        // More than a kernel grants without privilege.
         plan.window_bytes = Some(2_000_000_000);
         let error = check_socket_options(&plan, Role::Client, false).unwrap_err();
         assert!(error.to_string().contains("grants"), "{error}");
-        // With the privilege it is had all the same.
+        // With the privilege it is granted.
         plan.window_bytes = Some(64 << 20);
         match check_socket_options(&plan, Role::Client, true) {
             Ok(forced) => println!("forced: {forced}"),

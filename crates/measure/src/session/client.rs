@@ -1,4 +1,4 @@
-//! The end that asks for a run.
+//! Client: requests a test from a server and runs its end.
 
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
@@ -38,29 +38,28 @@ use crate::memory::Memory;
 use crate::peers::call;
 use crate::stamped::Clocks;
 
-/// Pause between tries with `--retry`, and how soon Ctrl-C is noticed.
+/// Pause between attempts with `--retry`, and the delay until Ctrl-C is noticed.
 pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// A run to be asked for.
+/// Test to request from a server.
 #[derive(Clone, Debug)]
 pub struct Client {
-    /// What to run; what is open in it is settled on the way.
+    /// Requested plan; open values are resolved during the negotiation.
     pub plan: Plan,
-    /// Address families that may be used.
     pub family: Family,
-    /// How long to try again while nobody answers.
+    /// Time during which failed attempts are repeated.
     pub retry: Duration,
-    /// What the server has to prove that it knows, and this end proves to it.
+    /// Shared secret that both ends prove to each other.
     pub key: Option<Key>,
 }
 
 impl Client {
-    /// Runs it and gives its record.
+    /// Runs the test and returns its record.
     ///
-    /// A run that the far end left half-way gives its record too, with the failure beside it.
+    /// A test that the server aborted returns its record too, together with the failure.
     ///
     /// # Errors
-    /// Whatever keeps the run from starting.
+    /// The reason why the test did not start.
     pub fn run(
         &self,
         stop: &AtomicBool,
@@ -69,24 +68,24 @@ impl Client {
         self.run_within(None, stop, emit)
     }
 
-    /// Runs it in a network that can be looked into as a whole, so that every lost datagram is
-    /// accounted for.
+    /// Runs the test in a lab network, whose counters account for every lost datagram.
     ///
     /// # Errors
-    /// As [`Self::run`].
+    /// Those of [`Self::run`].
     pub fn run_within(
         &self,
         network: Option<&Arc<Network>>,
         stop: &AtomicBool,
         emit: &mut dyn FnMut(What),
     ) -> Result<(Record, Option<MeasureError>), MeasureError> {
-        // First: what this machine lacks is not to be told by the far end, which is asked for the same.
+        // Checked first, so that an option this machine lacks is reported here and not by the
+        // server.
         may_run(&self.plan, Role::Client)?;
         if self.plan.dialect.is_some() {
             if let Some(done) = call::run(self, network, stop, emit)? {
                 return Ok(done);
             }
-            // It was to be found out, and is our own.
+            // The protocol was to be detected, and is our own.
             let mut own = self.clone();
             own.plan.dialect = None;
             return own.run_within(network, stop, emit);
@@ -109,7 +108,7 @@ impl Client {
         }
     }
 
-    /// One try, from connecting to the record.
+    /// Makes one attempt, from the connect to the record.
     fn converse(
         &self,
         ground: &Ground,
@@ -129,7 +128,7 @@ impl Client {
             connection.map_err(|source| MeasureError::Protocol { peer: far, source })?;
         let mut wire = Wire::on(line, connection)?.patient(FAR_PATIENCE);
         let Frame::Hello(greeting) = wire.expect(stop)? else {
-            return Err(confused(far, "it did not greet"));
+            return Err(confused(far, "it sent no hello"));
         };
         let host = ground.host_facts(far.ip());
         let shares_cores = greeting.boot_id.is_some() && greeting.boot_id == host.boot_id;
@@ -138,7 +137,7 @@ impl Client {
         let refused = ground.settle(&mut plan, far, local)?;
         let unhonoured = ground.check_pace(&plan, sending(&plan), &host)?;
         let _hold = setup::hold_idle(&plan)?;
-        // Stamps of one machine are on one clock already.
+        // Timestamps of one machine share a clock already.
         let asks_time = plan.is_traced() && !shares_cores;
         let before = if asks_time {
             clock_offset(&mut wire, stop)?
@@ -153,7 +152,7 @@ impl Client {
         let accept = match wire.expect(stop)? {
             Frame::Accept(accept) => *accept,
             Frame::Refuse(refuse) => return Err(refused_by(far, refuse)),
-            _ => return Err(confused(far, "it neither accepted nor refused")),
+            _ => return Err(confused(far, "it neither accepted nor rejected the plan")),
         };
         take_over(&mut plan, &accept).map_err(|how| confused(far, how))?;
         emit(What::Connected {
@@ -166,7 +165,7 @@ impl Client {
             near: manner.wait,
             far: accept.wait,
         });
-        // A server that does not tell leaves it unknown.
+        // Unknown when the server does not send it.
         plan.threads = accept.threads.map(|far| Ends {
             near: manner.thread_count(),
             far,
@@ -190,10 +189,10 @@ impl Client {
                 }
                 match wire.hear()? {
                     None | Some(Frame::Heartbeat(_)) => {}
-                    // The far end has its last flow before we have its answer.
+                    // The server has its last flow before the client receives its confirmation.
                     Some(Frame::Attached(_)) => attached = true,
                     Some(Frame::Refuse(refuse)) => return Err(refused_by(far, refuse)),
-                    Some(_) => return Err(confused(far, "it went ahead")),
+                    Some(_) => return Err(confused(far, "a frame before the start")),
                 }
                 wire.beat()?;
                 wire.flush()
@@ -210,7 +209,7 @@ impl Client {
             match wire.expect(stop) {
                 Ok(Frame::Attached(_)) => {}
                 Ok(Frame::Refuse(refuse)) => return Err(refused_by(far, refuse)),
-                Ok(_) => return Err(confused(far, "it was not ready")),
+                Ok(_) => return Err(confused(far, "it did not confirm the flows")),
                 Err(error) => {
                     let _ = wire.say(Bye {});
                     return Err(error);
@@ -289,11 +288,11 @@ impl Client {
         };
         let mut ended = ended;
         if asks_time && clocks.is_none() {
-            // Times of two clocks that nobody compared tell nothing.
+            // Timestamps of two clocks without a known offset cannot be compared.
             ended.stamped = None;
         }
         if ended.failure.is_none() {
-            // The record is complete; whether the far end hears the farewell changes nothing.
+            // The record is complete; a lost farewell changes nothing.
             let _ = wire.say(Bye {});
         }
         wire.close(Duration::from_secs(1));
@@ -312,14 +311,14 @@ impl Client {
         if unknown_clock {
             record.validity.push(Doubt::new(
                 "clock-unknown",
-                "the far clock could not be compared with ours: what both ends noted stays apart",
+                "the offset of the server's clock is unknown: timestamps of both ends are not combined",
             ));
         }
         let failure = failure.or_else(|| broken(&record, far));
         Ok((record, failure))
     }
 
-    /// Why the ends wait as they do, when nobody said how.
+    /// Returns the reason of the wait modes, unless they were requested.
     fn because(&self, manner: &Manner, accept: &Accept) -> Option<String> {
         if self.plan.wait.is_some() {
             return None;
@@ -331,12 +330,12 @@ impl Client {
         accept.because.clone()
     }
 
-    /// The addresses of the far end that may be used, in the resolver's order; never none.
+    /// Returns the usable addresses of the server, in the resolver's order; never empty.
     pub(crate) fn addresses(&self, local: &Local) -> Result<Vec<SocketAddr>, MeasureError> {
         let host = self.plan.host.as_str();
-        // Brackets as in URLs are taken off: [::1] is how people write it beside a port.
+        // Brackets as in URLs are removed: [::1] is written next to a port.
         let name = host.trim_start_matches('[').trim_end_matches(']');
-        // Our own stack has one link: none of the kernel's interfaces is the way.
+        // The user-space stack has one link, so a scope id of a kernel interface does not apply.
         let near = self.plan.near_stack.as_ref();
         let own = near.is_some_and(|near| near.control == Control::Stack);
         let name = match name.split_once('%') {
@@ -408,12 +407,12 @@ impl Client {
     }
 }
 
-/// Asks for the time there a few times: where the far clock stands, and what it shows then. `None`
-/// when the answers make no sense.
+/// Measures the server's clock offset with several requests; returns it with the server's time.
+/// `None` when the replies are inconsistent.
 fn clock_offset(wire: &mut Wire, stop: &AtomicBool) -> Result<Option<(u64, Offset)>, MeasureError> {
-    /// The shortest of so many round trips decides.
+    /// Number of requests; the one with the shortest round trip decides.
     const QUESTIONS: usize = 40;
-    /// On a long path fewer have to do: the far end waits for so long after a run.
+    /// Limit for long paths: the server waits at least this long after a test.
     const PATIENCE_NS: u64 = 800_000_000;
     let far = wire.peer();
     let mut samples = Vec::with_capacity(QUESTIONS);
@@ -422,7 +421,7 @@ fn clock_offset(wire: &mut Wire, stop: &AtomicBool) -> Result<Option<(u64, Offse
         let t1_ns = clock::now();
         wire.say(ClockQuestion { t1_ns })?;
         let Frame::ClockAnswer(answer) = wire.expect(stop)? else {
-            return Err(confused(far, "it did not say what time it is there"));
+            return Err(confused(far, "it sent no clock reply"));
         };
         samples.push(Sample {
             t1_ns,
@@ -435,7 +434,7 @@ fn clock_offset(wire: &mut Wire, stop: &AtomicBool) -> Result<Option<(u64, Offse
     Ok(Offset::from_samples(&samples).map(|offset| (at_ns, offset)))
 }
 
-/// What this end does where it does anything that paces.
+/// Returns the role of the client in the direction that is paced.
 fn sending(plan: &Plan) -> Part {
     match plan.flows(Direction::Send) {
         true => Part::Source,
@@ -464,11 +463,11 @@ fn refused_by(peer: SocketAddr, refuse: Refuse) -> MeasureError {
 pub(super) fn confused(peer: SocketAddr, how: &str) -> MeasureError {
     MeasureError::Vanished {
         peer,
-        how: format!("the conversation made no sense: {how}"),
+        how: format!("unexpected message: {how}"),
     }
 }
 
-/// What a flow that broke makes of the run: its figures are those until then.
+/// Returns the error of a run with a broken flow: its figures end at the break.
 fn broken(record: &Record, far: SocketAddr) -> Option<MeasureError> {
     let broken = |doubt: &&Doubt| doubt.doubt == "stream-broken";
     let doubt = record.validity.iter().find(broken)?;
@@ -476,8 +475,8 @@ fn broken(record: &Record, far: SocketAddr) -> Option<MeasureError> {
         peer: far,
         situation: format!("the run was cut short: {}", doubt.why),
         next_step:
-            "look at what resets connections there (a firewall, the far end's own messages); the \
-                    figures are of what moved until then"
+            "find what resets the connections (a firewall; see the messages of the server); the \
+                    figures cover the time until then"
                 .to_owned(),
     })
 }

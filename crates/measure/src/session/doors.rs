@@ -1,5 +1,5 @@
-//! The ports that a server listens on: each is TCP and UDP, and each has a dialect of its own or
-//! finds out which one its client speaks.
+//! Listening ports of a server: each has a TCP and a UDP socket, and either a fixed protocol or
+//! classification by the client's first bytes.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -13,25 +13,24 @@ use super::server::ServerOptions;
 use crate::error::MeasureError;
 use crate::peers::serve::{self, Speaker};
 
-/// Ports that programs of other kinds expect their servers at: iperf2 and ttcp, nuttcp, sockperf.
+/// Default ports of other tools' servers: iperf2 and ttcp (5001), nuttcp (5000), sockperf (11111).
 const WELL_KNOWN: [u16; 3] = [5001, 5000, 11111];
 
-/// Receive buffer of a listening socket, as far as net.core.rmem_max allows it.
+/// Receive buffer of a UDP listening socket, as far as net.core.rmem_max allows.
 const LISTENING_BUFFER_BYTES: usize = 4 << 20;
 
-/// A port beside the server's own.
+/// Port that the server opens in addition to its own (`--also`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Also {
-    /// Its number.
     pub port: u16,
-    /// The only dialect that is spoken there; absent: whichever the client's first bytes tell.
+    /// Only protocol accepted there; absent: classified by the client's first bytes.
     pub dialect: Option<&'static str>,
 }
 
 impl FromStr for Also {
     type Err = String;
 
-    /// `9`, or `9=discard`. The ports of echo, discard and chargen speak these without a word.
+    /// Parses `9` or `9=discard`. The ports of echo, discard and chargen imply their protocol.
     fn from_str(text: &str) -> Result<Self, String> {
         let (port, dialect) = match text.split_once('=') {
             None => (text, None),
@@ -41,11 +40,14 @@ impl FromStr for Also {
             .parse()
             .ok()
             .filter(|&port: &u16| port > 0)
-            .ok_or_else(|| format!("`{text}` names no port: write 5001 or 5001=iperf2"))?;
+            .ok_or_else(|| format!("`{text}` is not a port: write 5001 or 5001=iperf2"))?;
         let dialect = match dialect {
             Some(name) => Some(serve::speaker_named(name).ok_or_else(|| {
                 let names: Vec<_> = serve::SPEAKERS.iter().map(|speaker| speaker.name).collect();
-                format!("`{name}` is no dialect of a server: {}", names.join(", "))
+                format!(
+                    "`{name}` is not a protocol of the server: {}",
+                    names.join(", ")
+                )
             })?),
             None => serve::speaker_of_port(port),
         };
@@ -56,26 +58,22 @@ impl FromStr for Also {
     }
 }
 
-/// A port that is open.
+/// Open port with its two listening sockets.
 pub struct Door {
-    /// Its connections.
     pub tcp: std::net::TcpListener,
-    /// Its datagrams.
     pub udp: UdpSocket,
-    /// Its number.
     pub port: u16,
-    /// The address it is bound to.
     pub bound: IpAddr,
-    /// The only dialect that is spoken there.
+    /// Only protocol accepted there; `None`: classified by first bytes.
     pub forced: Option<&'static Speaker>,
 }
 
-/// Opens all ports that the options ask for; the first is the server's own.
+/// Opens all ports of the options; the first is the server's own.
 ///
 /// # Errors
-/// [`MeasureError::PortTaken`], or what is wrong with the address or interface.
+/// [`MeasureError::PortTaken`], or an invalid address or interface.
 pub fn open(options: &ServerOptions) -> Result<Vec<Door>, MeasureError> {
-    // With port 0 the port that TCP gets may be taken for UDP: try another.
+    // With port 0 the port chosen for TCP may be in use for UDP: try another.
     let mut tries = if options.port == 0 { 32 } else { 1 };
     let own = loop {
         match bind(options, options.port, None) {
@@ -94,7 +92,7 @@ pub fn open(options: &ServerOptions) -> Result<Vec<Door>, MeasureError> {
     }
     if options.peers.well_known {
         for port in WELL_KNOWN {
-            // Whoever has it already may keep it: nobody asked for these.
+            // These ports were not requested explicitly: one that is in use is skipped.
             if !doors.iter().any(|door| door.port == port)
                 && let Ok(door) = bind(options, port, None)
             {
@@ -105,7 +103,7 @@ pub fn open(options: &ServerOptions) -> Result<Vec<Door>, MeasureError> {
     Ok(doors)
 }
 
-/// A refusal names the option by which the port was asked for.
+/// Replaces the option of a rejection by the `--also` that requested the port.
 fn named_also(error: MeasureError, port: u16) -> MeasureError {
     match error {
         MeasureError::OptionRefused { why, next_step, .. } => MeasureError::OptionRefused {
@@ -140,11 +138,11 @@ fn bind(
     let local = tcp.local_addr();
     let local = local.map_err(|error| MeasureError::system("listening socket", error))?;
     if local.ip().is_unspecified() {
-        // Answers leave from the address that the client knows. Where the kernel cannot tell it, its
-        // own choice of an address is as good as any.
+        // Replies leave from the address that the client used. Where the kernel cannot report it,
+        // the kernel's own choice of source address is used.
         let _ = datagram::tell_destination(&udp, local.is_ipv6());
     }
-    // Flows that begin with their payload wait there until they have a socket of their own.
+    // Flows that start with payload wait there until they have a socket of their own.
     let _ = SockRef::from(&udp).set_recv_buffer_size(LISTENING_BUFFER_BYTES);
     Ok(Door {
         tcp,
@@ -165,8 +163,8 @@ fn listen(
         if address.is_ipv6() {
             socket.set_only_v6(!both)?;
         }
-        // TCP: connections of an earlier server may linger. UDP: each flow gets a socket of its own
-        // on the same port.
+        // TCP: connections of an earlier server may linger. UDP: each flow gets its own socket on
+        // the same port.
         socket.set_reuse_address(true)?;
         if let Some(interface) = &options.interface {
             socket.bind_device(Some(interface.as_bytes()))?;
@@ -197,8 +195,7 @@ fn listen(
     tcp.listen(4096).map_err(failed)?;
     let port = tcp.local_addr().map_err(failed)?.as_socket();
     let address = SocketAddr::new(address.ip(), port.map_or(address.port(), |a| a.port()));
-    // SO_REUSEADDR lets two servers share a UDP port; whether one is there already is seen
-    // without it.
+    // SO_REUSEADDR lets two servers share a UDP port: a bind without it detects an existing one.
     if asked != 0 {
         let probe = Socket::new(Domain::for_address(address), Type::DGRAM, None);
         let probe = probe.and_then(|socket| {

@@ -1,4 +1,4 @@
-//! How many files a run has open at an end, counted before any of them is opened.
+//! File descriptors that a test needs at one end, checked before any is opened.
 
 use linerate_host::sys::{cpu, descriptors};
 use linerate_metric::cost::THREADS_LISTED;
@@ -12,24 +12,23 @@ use crate::error::MeasureError;
 use crate::flow::Part;
 use crate::stamped::instruments::{self, needs};
 
-/// Files that a run needs besides those of its flows and threads: the signal between threads, what it
-/// reads of the kernel.
+/// Descriptors beyond those of flows and threads: the wake-up socket pair and kernel files that are
+/// read.
 const SPARE: usize = 24;
 
-/// Files of a flow of another program: where its client connects to, its socket, and a second handle by
-/// which its test watches it.
+/// Descriptors of a flow of another tool: its listening socket, its connection, and a duplicate
+/// that the test uses to monitor it.
 const FOREIGN_FLOW: usize = 3;
 
-/// Processors of a machine.
+/// CPUs of a machine.
 #[derive(Clone, Copy)]
 struct Processors {
-    /// Those that this process may run on.
+    /// CPUs that this process may run on.
     usable: usize,
-    /// All of them.
     all: usize,
 }
 
-/// Refuses a run that needs more files than this process may have open.
+/// Rejects a test that needs more descriptors than this process may open.
 ///
 /// # Errors
 /// [`MeasureError::OptionRefused`].
@@ -42,7 +41,7 @@ pub fn check(plan: &Plan, role: Role) -> Result<(), MeasureError> {
         all: instruments::processors(),
     };
     let needed = needed(plan, role, processors);
-    // Silent guests of a server have the other half, and give way.
+    // Pending connections of a server use the other half, and are closed when it is needed.
     if needed <= limit / 2 {
         return Ok(());
     }
@@ -59,7 +58,7 @@ pub fn check(plan: &Plan, role: Role) -> Result<(), MeasureError> {
         },
         why: match watches {
             true => format!(
-                "watching {} processors needs {wanted} open files, and the limit is {limit}",
+                "tracing {} CPUs needs {wanted} open files, and the limit is {limit}",
                 processors.all
             ),
             false => {
@@ -73,15 +72,15 @@ pub fn check(plan: &Plan, role: Role) -> Result<(), MeasureError> {
     })
 }
 
-/// How many files there would be with so many flows of another program, and how many there may be, where
-/// those are fewer.
+/// Returns the descriptors needed with `flows` flows of another tool, and the limit, where it is
+/// lower.
 pub fn too_few(flows: usize) -> Option<(usize, usize)> {
     let (limit, open) = (descriptors::limit()?, descriptors::open()?);
     let wanted = open.saturating_add(flows.saturating_mul(FOREIGN_FLOW));
     (wanted > limit).then_some((wanted, limit))
 }
 
-/// Files that a run opens at an end.
+/// Returns the descriptors that a test opens at one end.
 fn needed(plan: &Plan, role: Role, processors: Processors) -> usize {
     let streams = plan.streams as usize;
     let each = plan.directions.len();
@@ -94,12 +93,12 @@ fn needed(plan: &Plan, role: Role, processors: Processors) -> usize {
     let sources = plan.directions.iter().filter(source).count();
     let threads = threads(plan, role, processors.usable);
     let ways = match plan.copies.send {
-        // Both ends of a pipe for each flow; a file in memory for each thread.
+        // Both ends of a pipe for each flow; a memory file for each thread.
         SendCopy::Splice => 2 * streams * sources,
         SendCopy::SendFile => threads * sources,
         SendCopy::Copied | SendCopy::ZeroCopy => 0,
     };
-    // An epoll instance, or a ring. A thread whose calls sleep has none.
+    // An epoll instance or a ring; threads with blocking calls have none.
     let waits = match wait(plan, role) {
         Some(Wait::Epoll | Wait::IoUring) => threads * each,
         None if threads < streams => threads * each,
@@ -113,12 +112,12 @@ fn needed(plan: &Plan, role: Role, processors: Processors) -> usize {
         .saturating_add(needs(plan.stamps, processors.all).files)
 }
 
-/// Sockets of a flow.
+/// Returns the sockets of one flow.
 fn a_flow(plan: &Plan, role: Role) -> usize {
     match (plan.protocol, role) {
-        // Until the start somebody else answers its openings, on a socket number of their own.
+        // Until the start, repeated openings are confirmed on a duplicate of the descriptor.
         (Protocol::Udp, Role::Server) => 2,
-        // The one that listens, or that the flow stood with before the start, and the connection.
+        // The listening socket, or the first connection, and the current connection.
         (Protocol::Tcp, _) if plan.round_trip.attachment == Attachment::Reopened => 2,
         _ => 1,
     }
@@ -131,7 +130,7 @@ fn wait(plan: &Plan, role: Role) -> Option<Wait> {
     })
 }
 
-/// Threads of a direction.
+/// Returns the number of threads of one direction.
 fn threads(plan: &Plan, role: Role, processors: usize) -> usize {
     let streams = plan.streams as usize;
     let asked = plan.threads.as_ref().map(|threads| match role {
@@ -162,7 +161,7 @@ mod tests {
         type Change = fn(&mut Plan);
         let table: &[(&str, Kind, Protocol, Change, usize, usize)] = &[
             ("TCP", Kind::Throughput, Protocol::Tcp, |_| {}, 10, 10),
-            // The server answers openings.
+            // The server confirms openings on a duplicate.
             ("UDP", Kind::Throughput, Protocol::Udp, |_| {}, 10, 20),
             (
                 "both ways",

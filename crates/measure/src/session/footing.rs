@@ -1,4 +1,4 @@
-//! What a server's end of a test stands on: the kernel's stack, or our own.
+//! Network stack of a server's end of a test: the kernel's, or our user-space stack.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -19,23 +19,22 @@ use crate::error::MeasureError;
 use crate::flow::Part;
 use crate::stack::{StackThread, refuse};
 
-/// Connections that may wait to be accepted at a flow's own port.
+/// Backlog of a flow's own listening port.
 const BACKLOG: u32 = 128;
 
-/// First and last of the ports that flows of their own are given on our stack.
+/// Ports for flows that have one of their own on our stack.
 const OWN_PORTS: std::ops::Range<u16> = 40_000..48_000;
 
-/// What a server's end of a test stands on.
+/// Network stack of a server's end of a test.
 #[derive(Clone, Copy)]
 pub enum Footing<'a> {
-    /// The kernel.
     Kernel,
-    /// Our own stack, whose thread moves all payload.
+    /// User-space stack; its thread moves all payload.
     Stack(&'a StackThread),
 }
 
 impl<'a> Footing<'a> {
-    /// Our stack, where it is what the test stands on.
+    /// Returns the user-space stack, if the test runs on it.
     pub fn stack(self) -> Option<&'a StackThread> {
         match self {
             Self::Kernel => None,
@@ -43,7 +42,7 @@ impl<'a> Footing<'a> {
         }
     }
 
-    /// This host as the record has it.
+    /// Returns the facts of this host for the record.
     pub fn host_facts(self, peer: IpAddr) -> Host {
         let Self::Stack(stack) = self else {
             return setup::host_facts(Role::Server, peer);
@@ -54,10 +53,10 @@ impl<'a> Footing<'a> {
         host
     }
 
-    /// Sees whether this end has what a plan asks of its sockets, and settles what it may choose.
+    /// Checks the plan against this end's sockets, and resolves what this end may choose.
     ///
     /// # Errors
-    /// What it does not have.
+    /// The first option that this end does not support.
     pub fn settle(self, plan: &mut Plan, may_force: bool) -> Result<Option<Doubt>, MeasureError> {
         let Self::Stack(stack) = self else {
             checks::check_congestion_control(plan, Role::Server)?;
@@ -67,7 +66,7 @@ impl<'a> Footing<'a> {
             return checks::settle_udp_offload(plan, Role::Server);
         };
         refuse::check_far(plan, stack.config())?;
-        // Each datagram is sent and received by itself.
+        // Datagrams are sent and received one by one.
         let offload = &mut plan.udp_offload;
         if plan.directions.contains(&Direction::Receive) && offload.gso == Some(true) {
             offload.gso = Some(false);
@@ -79,23 +78,23 @@ impl<'a> Footing<'a> {
         Ok(None)
     }
 
-    /// How much is noted of round trips, and why no more: the scheduler tells nothing of a stack that
-    /// does not sleep.
+    /// Returns the timestamping of the user-space stack, and the reasons where it is less than
+    /// requested: a polling stack has no wake-up to trace. `None` for the kernel.
     pub fn stamps(self, asked: Stamping) -> Option<(Stamping, Vec<String>)> {
         self.stack()?;
         Some(match asked {
             Stamping::None | Stamping::Packets => (asked, Vec::new()),
             _ => (
                 Stamping::Packets,
-                vec!["server: its stack polls: there is no wake-up to watch".to_owned()],
+                vec!["server: its stack polls, so there is no wake-up to trace".to_owned()],
             ),
         })
     }
 
-    /// What keeps a rate from being kept.
+    /// Returns a warning when the requested rate cannot be kept.
     ///
     /// # Errors
-    /// What is not to be had.
+    /// The pacing option that is not supported.
     pub fn check_pace(self, plan: &Plan, host: &Host) -> Result<Option<Doubt>, MeasureError> {
         match self {
             Self::Kernel => pace::check(plan, Part::Source, host),
@@ -103,7 +102,7 @@ impl<'a> Footing<'a> {
         }
     }
 
-    /// The congestion control of this end where nobody asked for one.
+    /// Returns the default congestion control of this end.
     pub fn congestion_control(self) -> Option<String> {
         match self {
             Self::Kernel => checks::default_congestion_control(),
@@ -111,10 +110,10 @@ impl<'a> Footing<'a> {
         }
     }
 
-    /// How this end waits, on how many threads.
+    /// Chooses the wait mode, CPUs and number of threads of this end.
     ///
     /// # Errors
-    /// What it may not.
+    /// The option that this end does not support.
     pub fn manner(
         self,
         plan: &Plan,
@@ -135,10 +134,11 @@ impl<'a> Footing<'a> {
         }
     }
 
-    /// Opens a socket for one flow alone, reached at `local` by the client at `peer`; gives its port too.
+    /// Opens a socket for one flow alone, reached at `local` by the client at `peer`; returns its
+    /// port too.
     ///
     /// # Errors
-    /// What the stack says.
+    /// Errors of the stack.
     pub fn service(
         self,
         plan: &Plan,
@@ -152,13 +152,13 @@ impl<'a> Footing<'a> {
             let (socket, port) = opened.map_err(|source| match &plan.round_trip.group {
                 Some(group) => MeasureError::OptionRefused {
                     option: format!("--multicast {group}"),
-                    why: format!("its interface cannot join the group ({source})"),
+                    why: format!("the server's interface cannot join the group ({source})"),
                     next_step:
-                        "see `ip maddress` there, and use a group of the address family that \
-                                the host was named with"
+                        "see `ip maddress` there, and use a group of the address family of the \
+                                 host's name"
                             .to_owned(),
                 },
-                None => MeasureError::system("a socket for a flow", source),
+                None => MeasureError::system("opening a flow's socket", source),
             })?;
             return Ok((Arrival::Kernel(socket), port));
         };
@@ -190,10 +190,10 @@ impl<'a> Footing<'a> {
         Ok((Arrival::Stack(socket), port))
     }
 
-    /// The test is over: what it opened is closed.
+    /// Closes the sockets of the test on the user-space stack.
     pub fn part(self) {
         if let Self::Stack(stack) = self {
-            // A thread that is gone has nothing open.
+            // A stack thread that has ended has no open sockets.
             let _ = stack.lend(Box::new(|stack| stack.close()));
         }
     }

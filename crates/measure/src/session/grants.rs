@@ -1,4 +1,4 @@
-//! What a server was told to grant and cannot: tried once, before anybody asks for it.
+//! Grants of a server that this process cannot honour: tried once at the start.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use socket2::{Domain, Socket, Type};
 
 use super::server::{GRANTS, Grant};
 
-/// Those of `grants` that this process cannot honour, and what it lacks.
+/// Returns a warning for each grant that this process cannot honour, with the privilege it lacks.
 pub fn lacking(grants: &[Grant]) -> Vec<Doubt> {
     lacking_by(grants, try_it)
 }
@@ -24,8 +24,8 @@ fn lacking_by(grants: &[Grant], honours: impl Fn(Grant) -> io::Result<()>) -> Ve
             Some(Doubt::new(
                 "grant-without-privilege",
                 format!(
-                    "--grant {name} cannot be honoured ({error}): it needs {}; clients that ask for \
-                     it do without, or are refused",
+                    "--grant {name} cannot be honoured ({error}): it needs {}; clients that request \
+                     it run without it, or are rejected",
                     needs(grant)
                 ),
             ))
@@ -33,7 +33,7 @@ fn lacking_by(grants: &[Grant], honours: impl Fn(Grant) -> io::Result<()>) -> Ve
         .collect()
 }
 
-/// What a grant needs, in the kernel's words.
+/// Returns the privilege that a grant needs, in the kernel's terms.
 fn needs(grant: Grant) -> &'static str {
     match grant {
         Grant::Idle => "root, or write access to /dev/cpu_dma_latency",
@@ -44,14 +44,14 @@ fn needs(grant: Grant) -> &'static str {
     }
 }
 
-/// Tries what a grant allows, and lets go of it at once.
+/// Tries what a grant allows, and releases it at once.
 fn try_it(grant: Grant) -> io::Result<()> {
     match grant {
         Grant::Idle => idle_hold().map(drop),
-        // In a thread of its own: this one stays as it is.
+        // In a thread of its own, so that this one keeps its scheduling.
         Grant::Sched => std::thread::spawn(|| sched::fifo(1))
             .join()
-            .unwrap_or_else(|_| Err(io::Error::other("the trying thread ended early"))),
+            .unwrap_or_else(|_| Err(io::Error::other("the probe thread panicked"))),
         // One privilege covers both.
         Grant::Buffers | Grant::Socket => {
             let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
@@ -68,12 +68,12 @@ fn try_it(grant: Grant) -> io::Result<()> {
             let first = cpu::usable()?.into_iter().take(1).collect::<Vec<_>>();
             Tracepoints::open(&wanted, &first).map(drop)
         }
-        // The value that it has already.
+        // Writes the current value back.
         Grant::Tune => {
             let file = "/proc/sys/net/ipv4/tcp_rmem";
             std::fs::write(file, std::fs::read(file)?)
         }
-        // Every user may.
+        // Needs no privilege.
         Grant::Load | Grant::Multicast => Ok(()),
     }
 }
@@ -92,7 +92,7 @@ mod tests {
         assert!(whys[0].contains("--grant sched") && whys[0].contains("CAP_SYS_NICE"));
         assert!(whys[1].contains("--grant buffers") && whys[1].contains("CAP_NET_ADMIN"));
         assert!(lacking_by(&[Grant::Idle], |_| Ok(())).is_empty());
-        // Those that nobody needs a privilege for.
+        // Grants without a privilege.
         assert!(lacking(&[Grant::Load, Grant::Multicast]).is_empty());
     }
 }

@@ -1,8 +1,8 @@
-//! Answers the openings of UDP flows until their run starts.
+//! Confirms repeated openings of UDP flows until the test starts.
 //!
-//! From its first opening on a flow has a socket of its own, to which the kernel gives everything
-//! that its client sends. When the answer is lost the client repeats its opening, and somebody has
-//! to answer it again: the thread of the flow waits for the start and does not read.
+//! Each flow has a connected socket from its first opening on. When the confirmation is lost, the
+//! client repeats its opening. The flow's thread waits for the start and does not read, so the
+//! repeated opening is confirmed here.
 
 use std::io;
 use std::net::IpAddr;
@@ -13,22 +13,22 @@ use linerate_dialect::control::flow::{OPENING_BYTES, answer, read_opening};
 use linerate_host::sys::datagram;
 use linerate_host::sys::socket::{self, Flags};
 
-/// Openings that are answered at once on one flow.
+/// Openings confirmed per flow in one call.
 const AT_ONCE: usize = 8;
 
-/// The UDP flows of a run that has not started.
+/// UDP flows of a test that has not started.
 #[derive(Default)]
 pub struct Greeter(Vec<Flow>);
 
 struct Flow {
     socket: OwnedFd,
     token: Token,
-    /// Of an unconnected socket: whose openings are answered.
+    /// Client address, for an unconnected socket: openings of other addresses are discarded.
     asker: Option<IpAddr>,
 }
 
 impl Greeter {
-    /// Looks after a flow too.
+    /// Adds a flow.
     ///
     /// # Errors
     /// When the process has no file descriptor left.
@@ -41,13 +41,13 @@ impl Greeter {
         Ok(())
     }
 
-    /// Answers what has been opened again meanwhile; takes nothing else off a socket.
+    /// Confirms repeated openings; leaves payload in the socket.
     pub fn answer(&self) {
         for flow in &self.0 {
             for _ in 0..AT_ONCE {
                 let mut room = [0; OPENING_BYTES + 1];
                 let now = Flags::DONT_WAIT;
-                // Looked at before it is taken: payload belongs to the flow's thread.
+                // Peeked first: payload belongs to the flow's thread.
                 let peeked = datagram::receive_from(&flow.socket, &mut room, Flags::PEEK.and(now));
                 let Ok((bytes, from)) = peeked else {
                     break;
@@ -56,7 +56,8 @@ impl Greeter {
                     from.socket_address().is_none_or(|from| from.ip() != asker)
                 });
                 if foreign {
-                    // Anybody can send to such a socket: theirs would hide our client's behind it.
+                    // Any host can send to an unconnected socket: its datagram is discarded,
+                    // because it would hide the client's opening behind it.
                     if socket::receive(&flow.socket, &mut room, now).is_err() {
                         break;
                     }
@@ -69,7 +70,7 @@ impl Greeter {
                     break;
                 }
                 let answer = answer(flow.token);
-                // What is lost again is asked for again.
+                // When the confirmation is lost, the client repeats its opening.
                 let _ = match flow.asker {
                     None => socket::send(&flow.socket, &answer, now),
                     Some(_) => datagram::send_to(&flow.socket, &answer, now, &from),
@@ -116,7 +117,7 @@ mod tests {
     fn strangers_do_not_hide_an_opening() {
         let far = UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = far.local_addr().unwrap();
-        // Another address of loopback is another host to it.
+        // Another loopback address acts as another host.
         let stranger = UdpSocket::bind("127.0.0.2:0").unwrap();
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();
         let token = Token([7; 16]);

@@ -1,4 +1,4 @@
-//! What the near end of a run stands on: the kernel's stack, or our own.
+//! Network stack of the client's end of a test: the kernel's, or our user-space stack.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -27,29 +27,28 @@ use crate::flow::Part;
 use crate::stack::services::Front;
 use crate::stack::{StackThread, gone, refuse};
 
-/// What the near end stands on.
+/// Network stack of the client's end.
 pub enum Ground {
-    /// The kernel.
     Kernel,
-    /// Our own stack.
+    /// User-space stack with its options.
     Stack(Box<(StackThread, StackPlan)>),
 }
 
-/// How long a neighbour may take to say which Ethernet address it has: it is asked once a second.
+/// Longest wait for a neighbour's link-layer address; the stack repeats its request once a second.
 const NEIGHBOR_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How often that is looked for.
+/// Poll interval of that wait.
 const LOOK_UP: Duration = Duration::from_millis(1);
 
-/// Headers of IP and UDP in front of a datagram.
+/// Header bytes of IP and UDP.
 const V4_HEADERS: u64 = 20 + 8;
 const V6_HEADERS: u64 = 40 + 8;
 
 impl Ground {
-    /// The one that a plan asks for. A stack is started here.
+    /// Returns the stack of a plan; starts the user-space stack.
     ///
     /// # Errors
-    /// Why it cannot be, and what it does not have.
+    /// Options that the stack does not support, and errors of its start.
     pub fn of(plan: &Plan) -> Result<Self, MeasureError> {
         let Some(near) = plan.near_stack.as_deref() else {
             return Ok(Self::Kernel);
@@ -61,14 +60,14 @@ impl Ground {
         if let Some(address) = bound.filter(|address| !thread.is_own(*address)) {
             return Err(MeasureError::OptionRefused {
                 option: format!("-B {address} with --dev"),
-                why: "our stack has no such address".to_owned(),
-                next_step: "name one of those that --ip gives it, or leave it out".to_owned(),
+                why: "the user-space stack has no such address".to_owned(),
+                next_step: "use one of the addresses of --ip, or leave it out".to_owned(),
             });
         }
         Ok(Self::Stack(Box::new((thread, near.clone()))))
     }
 
-    /// Our stack, where it is the ground.
+    /// Returns the user-space stack, if there is one.
     pub fn stack(&self) -> Option<&StackThread> {
         match self {
             Self::Kernel => None,
@@ -76,7 +75,7 @@ impl Ground {
         }
     }
 
-    /// What an error comes from, where the port broke, or nobody is at its other end any more.
+    /// Returns the cause of an error where it is a failed port, or a port whose peer has left.
     pub fn explain(&self, error: MeasureError) -> MeasureError {
         let Some(stack) = self.stack() else {
             return error;
@@ -88,8 +87,8 @@ impl Ground {
         }
     }
 
-    /// The same of what ended a run before its time: to who talks over the stack a port that broke looks as if the
-    /// far end had closed.
+    /// Replaces the error that ended a run by its cause: over the user-space stack, a failed port
+    /// looks as if the remote end had closed the connection.
     #[must_use]
     pub fn explain_end(
         &self,
@@ -114,7 +113,7 @@ impl Ground {
     /// Opens the control connection.
     ///
     /// # Errors
-    /// Why it does not stand.
+    /// The reason why no address of the server accepts it.
     pub fn connect(
         &self,
         client: &Client,
@@ -133,14 +132,11 @@ impl Ground {
                 return Ok(line);
             }
         };
-        debug_assert!(
-            !near.addresses.is_empty(),
-            "an address is asked for with the port"
-        );
+        debug_assert!(!near.addresses.is_empty(), "--dev requires --ip");
         self.over_stack(stack, ways(stack, client.addresses(local)?), stop)
     }
 
-    /// A connection over our stack to the first of these that takes one.
+    /// Opens a connection over the user-space stack to the first address that accepts one.
     fn over_stack(
         &self,
         stack: &StackThread,
@@ -156,11 +152,11 @@ impl Ground {
         })
     }
 
-    /// The far end's address: with our stack the first of those that it has a way to whose neighbour on the
-    /// link answers.
+    /// Returns the server's address: with the user-space stack, the first that is reachable and
+    /// whose next hop replies on the link.
     ///
     /// # Errors
-    /// When the name has none, there is no way, or nobody answers; `Interrupted` once `stop` is set.
+    /// An unknown name, no route, or no reply of the next hop; `Interrupted` once `stop` is set.
     pub fn far(
         &self,
         client: &Client,
@@ -177,11 +173,11 @@ impl Ground {
         })
     }
 
-    /// Waits until our stack knows who on its link takes what is for the far end: before anything is
-    /// measured.
+    /// Waits until the user-space stack has resolved the next hop's link-layer address, so that no
+    /// measurement contains the resolution.
     ///
     /// # Errors
-    /// Who does not answer; `Interrupted` once `stop` is set.
+    /// No route, or no reply of the next hop; `Interrupted` once `stop` is set.
     pub fn find(&self, far: SocketAddr, stop: &AtomicBool) -> Result<(), MeasureError> {
         let Some(stack) = self.stack() else {
             return Ok(());
@@ -205,7 +201,7 @@ impl Ground {
             if stop.load(Relaxed) {
                 return Err(MeasureError::Interrupted);
             }
-            // Why nothing comes may be the port.
+            // A failed port may be the reason for the missing reply.
             if let Some(failure) = stack.take_failure() {
                 return Err(failure.into());
             }
@@ -213,7 +209,7 @@ impl Ground {
                 return Err(partner_gone(stack));
             }
             if began.elapsed() >= NEIGHBOR_PATIENCE {
-                // Nobody at all got the question.
+                // The request reached no peer at all.
                 if stack.is_alone() {
                     return Err(PortError::NoPartner {
                         port: stack.port_name(),
@@ -231,12 +227,13 @@ impl Ground {
         }
     }
 
-    /// The local address of payload to another one, where our stack decides that.
+    /// Returns the local address that the user-space stack uses towards `far`; `None` for the
+    /// kernel.
     pub fn address_towards(&self, far: IpAddr) -> Option<IpAddr> {
         self.stack()?.address_towards(far)
     }
 
-    /// This host as the record has it.
+    /// Returns the facts of this host for the record.
     pub fn host_facts(&self, far: IpAddr) -> Host {
         let Some(stack) = self.stack() else {
             return setup::host_facts(Role::Client, far);
@@ -247,10 +244,10 @@ impl Ground {
         host
     }
 
-    /// Settles what this end can know before it asks.
+    /// Checks and resolves what this end can decide before it contacts the server.
     ///
     /// # Errors
-    /// What it does not have.
+    /// The first option that this end does not support.
     pub fn settle(
         &self,
         plan: &mut Plan,
@@ -283,12 +280,15 @@ impl Ground {
                             "-l {} with --set ip.fragmentation=off",
                             plan.payload_bytes
                         ),
-                        why: format!("our stack's packets hold {whole} B of it, and it cuts none"),
-                        next_step: "send no more, or leave ip.fragmentation on".to_owned(),
+                        why: format!(
+                            "packets of the stack hold {whole} B of it, and fragmentation is off"
+                        ),
+                        next_step: "send smaller datagrams, or leave ip.fragmentation on"
+                            .to_owned(),
                     });
                 }
                 if plan.kind == Kind::Throughput {
-                    // Each datagram is sent by itself, and in bursts.
+                    // Datagrams are sent one by one, in bursts of calls.
                     plan.udp_offload = UdpOffload {
                         gso: Some(false),
                         gro: Some(false),
@@ -303,10 +303,10 @@ impl Ground {
         Ok(None)
     }
 
-    /// What keeps a rate from being kept.
+    /// Returns a warning when the requested rate cannot be kept.
     ///
     /// # Errors
-    /// What is not to be had.
+    /// The pacing option that is not supported.
     pub fn check_pace(
         &self,
         plan: &Plan,
@@ -319,10 +319,10 @@ impl Ground {
         }
     }
 
-    /// How this end waits, on how many threads.
+    /// Chooses the wait mode, CPUs and number of threads of this end.
     ///
     /// # Errors
-    /// What it may not.
+    /// The option that this end does not support.
     pub fn manner(
         &self,
         plan: &Plan,
@@ -337,14 +337,14 @@ impl Ground {
             wait: stack.waits(),
             asked: true,
             cpus: plan.cpu.near.clone(),
-            because: Some("our stack polls its port".to_owned()),
+            because: Some("the user-space stack polls its port".to_owned()),
             threads: 1,
             shared: plan.streams > 1,
         })
     }
 }
 
-/// Whether it may be no more than that nobody is there: it says that nothing came, or no more.
+/// Returns whether a lost peer of the port could cause the error: it reports only missing replies.
 fn is_silence(error: &MeasureError) -> bool {
     matches!(
         error,
@@ -361,8 +361,8 @@ fn partner_gone(stack: &StackThread) -> MeasureError {
     PortError::PartnerGone { port }.into()
 }
 
-/// An address of IPv4 that is written as one of IPv6 (RFC 4291, section 2.5.5.2), as what it is: such packets
-/// are of IPv4 alone, and only the kernel's sockets take the long form for it.
+/// Converts an IPv4-mapped IPv6 address (RFC 4291 section 2.5.5.2) to IPv4: the packets are IPv4,
+/// and only kernel sockets accept the mapped form.
 fn plainly(far: SocketAddr) -> SocketAddr {
     match far.ip().to_canonical() {
         ip @ IpAddr::V4(_) => SocketAddr::new(ip, far.port()),
@@ -370,8 +370,8 @@ fn plainly(far: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Those of a name's addresses that our stack can send to, in their order; all of them where there is none, so
-/// that one can be told of.
+/// Returns the addresses that the user-space stack has a route to, in their order; all of them when
+/// it has none, so that the error can name one.
 fn ways(stack: &StackThread, addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let mut all: Vec<_> = addresses.into_iter().map(plainly).collect();
     if all.iter().any(|far| may_go(stack, *far).is_ok()) {
@@ -380,10 +380,10 @@ fn ways(stack: &StackThread, addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     all
 }
 
-/// Tries one address after the other until one does; what is wrong with the first is what is told.
+/// Tries addresses in order until one succeeds.
 ///
 /// # Errors
-/// Why the first one did not do; what is no address's fault, at once.
+/// The error of the first address; at once for errors that do not depend on the address.
 pub(super) fn first_of<R>(
     addresses: Vec<SocketAddr>,
     mut one: impl FnMut(SocketAddr) -> Result<R, MeasureError>,
@@ -402,13 +402,13 @@ pub(super) fn first_of<R>(
     Err(first_error.expect("a name without an address is an error before"))
 }
 
-/// Whether our stack can send there.
+/// Checks that the user-space stack can send to an address.
 fn may_go(stack: &StackThread, far: SocketAddr) -> Result<(), MeasureError> {
     let address = far.ip();
     if stack.is_own(address) {
         return Err(MeasureError::OptionRefused {
             option: format!("--ip {address}"),
-            why: "it is the far end's address: the stack would ask itself".to_owned(),
+            why: "it is the server's address: the stack would connect to itself".to_owned(),
             next_step: "give the stack an address of its own in that network".to_owned(),
         });
     }
@@ -418,7 +418,7 @@ fn may_go(stack: &StackThread, far: SocketAddr) -> Result<(), MeasureError> {
     }
 }
 
-/// What the application's thread may not have, by the option that asked for it: that sets the thread's keys.
+/// Renames the option of an error: `--sched` and `--cpu` set the application thread's stack keys.
 fn in_words_of(plan: &Plan, error: MeasureError) -> MeasureError {
     let MeasureError::OptionRefused {
         option,
@@ -445,7 +445,7 @@ fn in_words_of(plan: &Plan, error: MeasureError) -> MeasureError {
     }
 }
 
-/// Why a connection of the stack does not stand, in the words of the kernel's.
+/// Converts an error of a connect over the user-space stack to that of the kernel's.
 pub fn failed(far: SocketAddr, error: io::Error) -> MeasureError {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => MeasureError::Refused { address: far },
@@ -458,7 +458,7 @@ pub fn failed(far: SocketAddr, error: io::Error) -> MeasureError {
             address: far,
             source: error,
         },
-        _ => MeasureError::system("a connection over our stack", error),
+        _ => MeasureError::system("a connection over the user-space stack", error),
     }
 }
 
@@ -497,7 +497,7 @@ mod tests {
         }
     }
 
-    /// Who interrupts a run, or is refused something, is not told that somebody has left.
+    /// An interruption or a rejection is not replaced by a lost port peer.
     #[test]
     fn only_silence_is_told_by_who_left() {
         let address: SocketAddr = "10.0.0.2:5201".parse().unwrap();
@@ -535,7 +535,7 @@ mod tests {
         }
     }
 
-    /// These ports of the far end.
+    /// Addresses of the server with these ports.
     fn addresses(ports: std::ops::Range<u16>) -> Vec<SocketAddr> {
         let at = |port| SocketAddr::from(([10, 9, 0, 1], port));
         ports.map(at).collect()
@@ -560,7 +560,7 @@ mod tests {
             });
             assert_eq!(found, told);
         }
-        // Neither a Ctrl-C nor a port that broke is an address's fault.
+        // Neither Ctrl-C nor a failed port depends on the address.
         for stops in [
             || MeasureError::Interrupted,
             || linerate_stack::StackError::Stale.into(),
@@ -575,7 +575,7 @@ mod tests {
         }
     }
 
-    /// As where a name has several, and nobody listens at the first.
+    /// A name with several addresses, the first of which has no listener.
     #[test]
     fn the_control_connection_goes_to_the_address_that_takes_it() {
         let name = format!("ground-ways-{}", std::process::id());
@@ -593,9 +593,9 @@ mod tests {
         let near = Ground::Stack(Box::new(start("client", 2, Vec::new())));
         let stack = near.stack().unwrap();
         let mut written = addresses(6..9);
-        // No network of the stack's: left out, where another one is.
+        // In no network of the stack: skipped when another address is reachable.
         written.insert(0, "10.8.0.1:7".parse().unwrap());
-        // Its own.
+        // Address of the stack itself.
         written.insert(0, "10.9.0.2:7".parse().unwrap());
         let line = near.over_stack(stack, ways(stack, written), &AtomicBool::new(false));
         let line = line.unwrap_or_else(|error| panic!("{error}"));
@@ -603,7 +603,7 @@ mod tests {
 
         let refused = near.over_stack(stack, addresses(5..7), &AtomicBool::new(false));
         let Err(MeasureError::Refused { address }) = refused else {
-            panic!("nobody listens there");
+            panic!("no listener on this port");
         };
         assert_eq!(address.port(), 5);
     }

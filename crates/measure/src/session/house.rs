@@ -1,4 +1,4 @@
-//! What every session of a server shares, and the guards that give back what one took.
+//! State shared by all connections of one server, and the guards that release what a test reserved.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -25,88 +25,83 @@ use crate::error::MeasureError;
 use crate::loss::Network;
 use crate::peers::serve::Hall;
 
-/// How long a test may take to end once its client has gone, and how often that is looked for.
+/// Time that a test may take to end after its client has disconnected.
 const END_PATIENCE: Duration = Duration::from_secs(1);
+/// Pause between two checks for a free test.
 const END_LOOK: Duration = Duration::from_millis(5);
 
-/// A flow that has been announced and has not arrived yet.
+/// Flow that was announced to the client and has not arrived yet.
 pub struct Waiting {
-    /// Its number.
     pub id: u32,
-    /// What carries it.
     pub protocol: Protocol,
-    /// Where the client reached us: its UDP flows are answered from there.
+    /// Address of this host that the client reached; replies to its UDP flows leave from there.
     pub local: SocketAddr,
-    /// Where the control connection comes from: nobody else's UDP is answered, so that a client
-    /// cannot make this host send to a third one.
+    /// Source address of the control connection. UDP from any other address is ignored, so that a
+    /// client cannot make this host send to a third one.
     pub peer: IpAddr,
-    /// Takes its socket.
     pub arrived: mpsc::Sender<(u32, Arrival)>,
 }
 
-/// A flow's socket.
+/// Socket of a flow that has arrived.
 pub enum Arrival {
-    /// One of the kernel's.
     Kernel(OwnedFd),
-    /// One of our own stack's.
+    /// Socket of the user-space stack.
     Stack(SocketId),
-    /// None: our own stack has no more than these, and all are in use.
+    /// No socket: the user-space stack has this many, and all are in use.
     NoneLeft(u32),
 }
 
-/// What every session of a server shares.
+/// State shared by all connections of one server: options, admission counters, announced flows.
 pub struct House {
-    /// What clients have to know, if anything.
+    /// Shared secret that clients must prove; absent: no authentication.
     pub key: Option<Key>,
-    /// Takes what happens.
     pub emit: Emit,
-    /// Set when the server is to end.
+    /// Set when the server is to stop.
     pub stop: Arc<AtomicBool>,
-    /// Whether one test is all it serves.
+    /// Serve one test, then end.
     pub once: bool,
-    /// What far clients may have.
+    /// Privileges that remote clients may request.
     pub grants: Vec<Grant>,
-    /// Who makes settings of this host for them.
+    /// Applies settings that clients request; `None` without [`Grant::Tune`].
     pub settings: Option<Maker>,
-    /// The port it listens on.
+    /// Port of the server.
     pub port: u16,
-    /// The interface it is bound to.
+    /// Interface that the server is bound to.
     pub interface: Option<String>,
-    /// The network around it, where all of that can be looked into.
+    /// Network around the server, where its counters are readable (lab).
     pub network: Option<Arc<Network>>,
-    /// What tests with programs of other kinds share.
+    /// State of tests with clients of other tools.
     pub hall: Hall,
-    /// Set when the one test is over.
+    /// Set when the single test has ended.
     pub over: AtomicBool,
-    /// What broke the one test.
+    /// Error that ended the single test.
     pub failure: Mutex<Option<MeasureError>>,
     announced: Mutex<HashMap<Token, Waiting>>,
-    /// Conversations that have not come to a test.
+    /// Session permits in use: control connections that have not started a test.
     talks: AtomicUsize,
-    /// Tests that run, and how many there were.
     running: AtomicUsize,
     tests: AtomicU32,
-    /// What they take together.
+    /// Bytes reserved by all running tests.
     memory: AtomicU64,
     threads: AtomicUsize,
-    /// Those among them that burn.
+    /// Threads that generate CPU load (`--load cpu`); part of `threads`.
     burning: AtomicUsize,
-    /// Ports of their own that flows have.
+    /// Ports in use by flows that have one of their own.
     ports: AtomicUsize,
-    /// Sockets of tests with programs of other kinds.
+    /// Sockets of tests with clients of other tools.
     sockets: AtomicUsize,
-    /// A test watches the machine.
+    /// A test traces the machine's scheduler.
     watched: AtomicBool,
-    /// The one test has its client.
+    /// A client has reserved the single test.
     taken: AtomicBool,
 }
 
-/// Why a test is not to be had.
+/// Rejection of a test.
 #[derive(Debug)]
 pub struct Denied {
-    /// What its client is told.
+    /// Reply to the client.
     pub refuse: Refuse,
-    /// What would allow it here.
+    /// Change of the server's options or limits that would allow the test.
     pub remedy: String,
 }
 
@@ -123,10 +118,10 @@ impl From<Denied> for Refuse {
     }
 }
 
-/// What passes when others end.
-const WAIT: &str = "it may come again when others have ended";
+/// Remedy for a limit that other tests have reached.
+const WAIT: &str = "the client can retry when other tests have ended";
 
-/// Adds to a counter unless that takes it above its limit.
+/// Adds to a counter unless the sum would exceed its limit; true when it was added.
 macro_rules! take {
     ($counter:expr, $more:expr, $limit:expr) => {
         $counter
@@ -138,7 +133,7 @@ macro_rules! take {
 }
 
 impl House {
-    /// A house without guests; the port is the one that it listens on.
+    /// Creates the state of a server that listens on the port in `options`.
     pub fn new(
         options: ServerOptions,
         emit: Emit,
@@ -172,21 +167,21 @@ impl House {
         }
     }
 
-    /// The same with what tests with programs of other kinds share.
+    /// Sets the state of tests with clients of other tools.
     #[must_use]
     pub fn with_hall(self, hall: Hall) -> Self {
         Self { hall, ..self }
     }
 
-    /// A place for a conversation; `None` when all are taken.
+    /// Returns a permit for one control connection; `None` when all are in use.
     pub fn seat(self: &Arc<Self>) -> Option<Seat> {
         take!(self.talks, 1, TALK_LIMIT).then(|| Seat(Arc::clone(self)))
     }
 
-    /// A test.
+    /// Reserves a test.
     ///
     /// # Errors
-    /// Why there is none to be had now.
+    /// The limit that prevents it.
     pub fn claim(self: &Arc<Self>) -> Result<Claim, Denied> {
         let refuse = |situation: String, next: &str| Refuse {
             problem: Problem::new(situation, self.address(), next),
@@ -195,19 +190,19 @@ impl House {
         };
         if self.once && self.taken.swap(true, Relaxed) {
             let refuse = refuse(
-                "it serves a single test, and another client has it".to_owned(),
+                "it serves a single test, and another client runs it".to_owned(),
                 "start a server without -1",
             );
             return Err(Denied::new(refuse, "start it without -1"));
         }
         let limit = self.hall.max_tests().unwrap_or(TEST_LIMIT).min(TEST_LIMIT);
         if !take!(self.running, 1, limit) {
-            // Nobody else can hold the one test of a server that serves only one.
+            // Only one test can run, so no other client holds the single test.
             self.taken.store(false, Relaxed);
             let refuse = refuse(
                 match limit {
-                    1 => "it runs a test already".to_owned(),
-                    _ => format!("it runs {limit} tests already"),
+                    1 => "it already runs a test".to_owned(),
+                    _ => format!("it already runs {limit} tests"),
                 },
                 "try again later, or with --retry 30s",
             );
@@ -232,9 +227,11 @@ impl House {
         })
     }
 
-    /// A test, for a conversation of its own thread; where all are taken it waits a moment. A test ends a
-    /// little after its client has heard the outcome and gone, and whoever starts the next one then knows of
-    /// no other.
+    /// Reserves a test; waits a moment while all are in use. For sessions that have their own
+    /// thread.
+    ///
+    /// A test ends a little after its client has received the results and disconnected. The client
+    /// may start its next test at once.
     ///
     /// # Errors
     /// As [`House::claim`].
@@ -255,15 +252,15 @@ impl House {
         self.threads.load(Relaxed)
     }
 
-    /// Hands an announced flow, if there is one with this token, the socket that `open` gives for
-    /// it; without one it stays announced.
+    /// Gives the announced flow of this token the socket that `open` returns; without one it stays
+    /// announced.
     pub fn admit(&self, token: Token, open: impl FnOnce(&Waiting) -> Option<Arrival>) {
         let mut announced = self.announced.lock().expect("no holder panics");
         let Some(socket) = announced.get(&token).and_then(open) else {
             return;
         };
         if let Some(waiting) = announced.remove(&token) {
-            // The session may have given up meanwhile; then the socket just closes.
+            // The session may have ended meanwhile; then the socket just closes.
             let _ = waiting.arrived.send((waiting.id, socket));
         }
     }
@@ -273,7 +270,7 @@ impl House {
     }
 }
 
-/// Leave to talk.
+/// Permit for one control connection that has not started a test; released on drop.
 pub struct Seat(Arc<House>);
 
 impl Drop for Seat {
@@ -282,14 +279,14 @@ impl Drop for Seat {
     }
 }
 
-/// A test, and all that was taken for it.
+/// Reservation of one test and its resources; released on drop.
 pub struct Claim {
     house: Arc<House>,
-    /// Its number.
+    /// Number of the test.
     pub test: u32,
-    /// Payload has moved.
+    /// Payload was sent or received.
     pub began: bool,
-    /// Its number was shown: nobody else gets it.
+    /// The number was printed, so that no later test may reuse it.
     pub shown: bool,
     memory: u64,
     threads: usize,
@@ -301,10 +298,10 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Takes memory and threads for the test; `None` bytes are more than can be counted.
+    /// Reserves memory and threads; `bytes` is `None` when the size overflows.
     ///
     /// # Errors
-    /// Why they are not to be had.
+    /// The limit that is exceeded.
     pub fn reserve(&mut self, bytes: Option<u64>, threads: usize) -> Result<(), Refuse> {
         let wanted = bytes.filter(|&bytes| bytes <= MEMORY_LIMIT);
         let limit = format_bytes(MEMORY_LIMIT);
@@ -312,7 +309,7 @@ impl Claim {
             return Err(Refuse {
                 problem: Problem::new(
                     format!(
-                        "the test takes {} there, and all tests together have {limit}",
+                        "the test needs {} on the server, and all tests together may use {limit}",
                         bytes.map_or("too much memory".to_owned(), format_bytes)
                     ),
                     self.house.address(),
@@ -324,7 +321,7 @@ impl Claim {
         };
         if !take!(self.house.memory, wanted, MEMORY_LIMIT) {
             return Err(self.later(format!(
-                "the test takes {} there, and other tests have most of the {limit} for all",
+                "the test needs {} on the server, and other tests use most of the {limit} for all",
                 format_bytes(wanted)
             )));
         }
@@ -334,16 +331,16 @@ impl Claim {
         Ok(())
     }
 
-    /// Takes processors to keep busy, of so many that there are.
+    /// Reserves CPU load threads (`--load cpu`), up to the number of `processors`.
     ///
     /// # Errors
-    /// Why they are not to be had.
+    /// The limit that is exceeded.
     pub fn burn(&mut self, threads: usize, processors: usize) -> Result<(), Refuse> {
         if threads > processors {
             return Err(Refuse {
                 problem: Problem::new(
                     format!(
-                        "it has {processors} processors to keep busy, and {threads} are asked for"
+                        "it has {processors} CPUs for load threads, and {threads} are requested"
                     ),
                     self.house.address(),
                     format!("use --load cpu:THREADS/{processors} at most"),
@@ -353,7 +350,7 @@ impl Claim {
             });
         }
         if !take!(self.house.burning, threads, processors) {
-            return Err(self.later("other tests keep its processors busy".to_owned()));
+            return Err(self.later("other tests use its CPUs for load threads".to_owned()));
         }
         self.burning += threads;
         self.house.threads.fetch_add(threads, Relaxed);
@@ -361,14 +358,14 @@ impl Claim {
         Ok(())
     }
 
-    /// Takes ports for flows that have one each.
+    /// Reserves ports for flows that have one each.
     ///
     /// # Errors
-    /// Why they are not to be had.
+    /// The limit that is exceeded.
     pub fn take_ports(&mut self, flows: usize) -> Result<(), Refuse> {
         if !take!(self.house.ports, flows, SERVICE_LIMIT) {
             return Err(self.later(format!(
-                "flows with a port of their own are {SERVICE_LIMIT} at most, and other tests have \
+                "at most {SERVICE_LIMIT} flows may have a port of their own, and other tests use \
                  most of them"
             )));
         }
@@ -376,20 +373,21 @@ impl Claim {
         Ok(())
     }
 
-    /// Takes the sockets of a test with a program of another kind, which come before its threads do, where
-    /// there are files for them.
+    /// Reserves sockets and descriptors for a test with a client of another tool, before its
+    /// threads start.
     ///
     /// # Errors
-    /// Why they are not to be had.
+    /// The limit that is exceeded.
     pub fn take_sockets(&mut self, flows: usize) -> Result<(), Denied> {
-        // Many are only said at first: whoever asks for few finds room whatever the others say.
+        // A client announces many flows before it opens them. Large tests leave enough sockets for
+        // `FEW_SOCKETS` in each test.
         let limit = match flows <= FEW_SOCKETS {
             true => SOCKET_LIMIT,
             false => SOCKET_LIMIT - TEST_LIMIT * FEW_SOCKETS,
         };
         if !take!(self.house.sockets, flows, limit) {
             let refuse = self.later(format!(
-                "its {flows} flows are too many beside those of other tests, of {limit} for all"
+                "its {flows} flows and those of other tests exceed the limit of {limit}"
             ));
             return Err(Denied::new(refuse, WAIT));
         }
@@ -412,14 +410,14 @@ impl Claim {
         )
     }
 
-    /// Takes the right to watch the machine, which one test has at a time; whether it was free.
+    /// Reserves tracing of the machine, for one test at a time; returns whether it was free.
     #[must_use]
     pub fn watch(&mut self) -> bool {
         self.watches = self.watches || !self.house.watched.swap(true, Relaxed);
         self.watches
     }
 
-    /// What passes when other tests end.
+    /// Rejection that may pass when other tests end.
     fn later(&self, situation: String) -> Refuse {
         Refuse {
             problem: Problem::new(
@@ -432,14 +430,14 @@ impl Claim {
         }
     }
 
-    /// Announces a flow.
+    /// Adds a flow whose socket is to arrive.
     pub fn announce(&mut self, token: Token, waiting: Waiting) {
         self.tokens.push(token);
         let mut announced = self.house.announced.lock().expect("no holder panics");
         announced.insert(token, waiting);
     }
 
-    /// From now on nobody gets a socket for its flows.
+    /// Removes its announced flows: a socket that arrives later is closed.
     pub fn withdraw(&mut self) {
         if let Ok(mut announced) = self.house.announced.lock() {
             for token in self.tokens.drain(..) {
@@ -462,7 +460,7 @@ impl Drop for Claim {
             house.watched.store(false, Relaxed);
         }
         if !self.began && !self.shown {
-            // Its number is the next one's, unless that has another already.
+            // Reuses the number for the next test, unless a later test has started.
             let _ = house
                 .tests
                 .compare_exchange(self.test, self.test - 1, Relaxed, Relaxed);
@@ -472,7 +470,7 @@ impl Drop for Claim {
             if self.began {
                 house.over.store(true, Relaxed);
             } else {
-                // It never came to a test: the one test is still to be had.
+                // No payload moved: the single test is available again.
                 house.taken.store(false, Relaxed);
             }
         }
@@ -541,7 +539,7 @@ mod tests {
             });
             assert!(house.claim_soon().is_ok());
         });
-        // Not for ever.
+        // The wait is bounded.
         claims.push(house.claim().unwrap());
         assert!(house.claim_soon().err().unwrap().refuse.may_pass);
     }
@@ -584,7 +582,7 @@ mod tests {
         let many = SOCKET_LIMIT / 32;
         while first.take_sockets(many).is_ok() {}
         assert!(second.take_sockets(many).unwrap_err().refuse.may_pass);
-        // As many tests as there may be find room for few flows.
+        // Every possible test finds sockets for a few flows.
         for _ in 0..TEST_LIMIT {
             second.take_sockets(FEW_SOCKETS).unwrap();
         }

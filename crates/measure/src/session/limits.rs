@@ -1,4 +1,4 @@
-//! What a server lets its clients have.
+//! Resource limits of a server for its clients.
 
 use std::time::Duration;
 
@@ -19,38 +19,37 @@ use crate::stamped::instruments::needs;
 use crate::transport::calls::{TRACE_BYTES, TRACES_BYTES};
 use crate::transport::{pool_bytes, zero_copy_bytes};
 
-/// A connection that has not said what it is by then is closed.
+/// Time after which a connection that is not classified is closed.
 pub const GREETING_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long the next flow of an accepted test may take to arrive.
+/// Longest wait for the next flow of an accepted test.
 pub const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long all of them may take: the first as above, the others at 100 a second.
+/// Longest wait for all flows: 10 s for the first, then 100 flows a second.
 #[must_use]
 pub fn attach_limit(flows: usize) -> Duration {
     ATTACH_PATIENCE + Duration::from_millis(10) * u32::try_from(flows).unwrap_or(u32::MAX)
 }
 
-/// Connections that may stand around without having said what they are.
+/// Most connections that are not classified yet.
 pub const LOBBY_LIMIT: usize = 16_384;
 
-/// Conversations at a time that have not come to a test yet: each has a thread.
+/// Most concurrent sessions that have not started a test: each has a thread.
 pub const TALK_LIMIT: usize = 64;
 
-/// Tests at a time: each has at least two threads.
+/// Most concurrent tests: each has at least two threads.
 pub const TEST_LIMIT: usize = 256;
 
-/// Longest frame that is taken from a client that has no test yet, in bytes: a PROPOSE is below
-/// 16 KiB.
+/// Longest frame from a client without a test, in bytes: a PROPOSE is below 16 KiB.
 pub const PROPOSE_LIMIT_BYTES: usize = 256 << 10;
 
-/// Memory of all tests together, in bytes.
+/// Memory of all tests, in bytes.
 pub const MEMORY_LIMIT: u64 = 1 << 30;
 
-/// Flows of one test: as many as can be granted in one frame (16,384 structures).
+/// Most flows of one test: as many as one frame can grant (16,384 structures).
 const FLOW_LIMIT: u64 = 16_000;
 
-/// Threads that a plan may ask for in a direction.
+/// Most threads of a plan in one direction.
 const THREAD_LIMIT: u32 = 16_000;
 
 /// Largest burst of a paced flow, in bytes: a tenth of a second at 5 Gb/s.
@@ -59,83 +58,82 @@ const BURST_LIMIT_BYTES: u64 = 64 << 20;
 /// Longest time in a plan: 11 days.
 pub const TIME_LIMIT_NS: u64 = 1_000_000 * 1_000_000_000;
 
-/// Reporting intervals of one run.
+/// Most report intervals of one run.
 const INTERVAL_LIMIT: u64 = 1_000_000;
 
-/// Threads that may burn processor time at an end.
+/// Most CPU load threads at one end.
 const BURN_LIMIT: u32 = 256;
 
 /// Longest text in a plan, in characters.
 const TEXT_LIMIT: usize = 256;
 
-/// Flows of one test that have a port of their own at the server: there are some 28,000 such ports
-/// for all programs of a machine (net.ipv4.ip_local_port_range).
+/// Most flows of one test with a port of their own at the server: a machine has some 28,000 such
+/// ports (net.ipv4.ip_local_port_range).
 const SERVICE_FLOW_LIMIT: u64 = 1_024;
 
-/// The same of all tests together.
+/// Most such flows of all tests.
 pub const SERVICE_LIMIT: usize = 4 * SERVICE_FLOW_LIMIT as usize;
 
-/// Sockets of all tests with programs of other kinds whose clients name a number of flows: 128 ports, or
-/// flows each way, are the most that one of them has.
+/// Sockets of all tests whose clients, of another tool, name a number of flows: 128 ports, or flows
+/// in each direction, are the most of one client.
 pub const SOCKET_LIMIT: usize = 4_096;
-
-/// Sockets of such a test that are few: all tests there may be have room for so many, or one client that says
-/// large numbers would keep the others out.
+/// Sockets that are reserved for each possible test: otherwise one client that names large numbers
+/// could exclude the others. large numbers would keep the others out.
 pub const FEW_SOCKETS: usize = 4;
 
 const _: () = assert!(2 * TEST_LIMIT * FEW_SOCKETS <= SOCKET_LIMIT);
 
-/// Threads whose calls make one timeline: with more of them each has next to nothing in it.
+/// Most threads in one timeline: with more, each would have next to no entries.
 const TRACED_THREADS: usize = 1_024;
 
-/// Processors that a plan may name.
+/// Most CPUs that a plan may name.
 const CPU_LIMIT: usize = 1_024;
 
-/// What a thread costs besides its call buffers: its stack as far as it is used, and the kernel's
-/// part.
+/// Memory of a thread without its call buffers: used stack and the kernel's part, in bytes.
 const THREAD_BYTES: u64 = 48 << 10;
 
-/// What a thread's call recorder costs: buckets for six kinds of calls, as far as they are used.
+/// Memory of a thread's call recorder: the used buckets of six kinds of calls, in bytes.
 const RECORDER_BYTES: u64 = 6 * (64 << 10);
 
-/// A distribution that a flow keeps for itself ([`Histogram::coarse`]).
+/// Memory of a flow's own distribution ([`Histogram::coarse`]), in bytes.
 ///
 /// [`Histogram::coarse`]: linerate_metric::histogram::Histogram::coarse
 const DISTRIBUTION_BYTES: u64 = 32 << 10;
 
-/// What a flow costs besides: the window of numbers seen (8 KiB, UDP), counters, its figures from both
-/// ends and in the record. Threads are few where flows are many, and share their call buffers.
+/// Further memory of a flow in bytes: window of received sequence numbers (8 KiB, UDP), counters,
+/// figures of both ends and in the record. With many flows there are few threads, which share their
+/// call buffers.
 const FLOW_BYTES: u64 = 16 << 10;
 
-/// What the other end may say of a direction's intervals before this one has its own.
+/// Interval reports that the other end may send ahead of this one, in bytes per direction.
 const AHEAD_BYTES: u64 = 1 << 20;
 
-/// Whether system calls are recorded: a timeline is what the recorder saw.
+/// Returns whether system calls are recorded; a timeline needs the recorder too.
 fn records(plan: &Plan) -> bool {
     plan.calls || plan.trace
 }
 
-/// Longest frame that is taken from a client with a test, in bytes: its results, with full histograms
-/// (0.5 MiB each) and 3 KiB a flow, of which a frame holds so many at most.
+/// Returns the longest frame from a client with a test, in bytes: its results, with full histograms
+/// (0.5 MiB each) and 3 KiB for each flow, of which one frame holds `FLOWS_A_FRAME`.
 #[must_use]
 pub fn frame_limit(plan: &Plan) -> usize {
     let flows = plan.streams as usize * plan.directions.len();
-    // Recorded calls: a dozen histograms more, as full as they get.
+    // Recorded calls: up to a dozen full histograms more.
     let calls = if records(plan) { 8 << 20 } else { 0 };
     let histograms = match plan.kind {
         Kind::Throughput | Kind::Forward | Kind::Generate | Kind::Stack => 2 << 20,
-        // One for each step of a round trip, and the list of slow answers.
+        // One for each step of a round trip, and the list of slow responses.
         Kind::Latency => 5 << 20,
     };
     histograms + calls + flows.min(FLOWS_A_FRAME) * (4 << 10)
 }
 
-/// Memory that a test takes at the server, with so many threads in each direction, on a machine with
-/// so many processors; `None` when it is beyond counting.
+/// Returns the memory in bytes that a test needs at the server, given the threads of each direction
+/// and the number of CPUs; `None` on overflow.
 #[must_use]
 pub fn memory_of(plan: &Plan, threads: &[(Part, usize)], processors: usize) -> Option<u64> {
     let flow = match plan.kind {
-        // An answering flow keeps the message that it is answering.
+        // A responding flow keeps the message that it responds to.
         Kind::Latency => FLOW_BYTES.checked_add(plan.payload_bytes)?,
         // Distributions of departures, or of arrivals and their variation.
         Kind::Throughput if plan.protocol == Protocol::Udp || plan.rate_bps.is_some() => {
@@ -181,18 +179,20 @@ pub fn memory_of(plan: &Plan, threads: &[(Part, usize)], processors: usize) -> O
     Some(bytes)
 }
 
-/// What a sending flow keeps for payload that leaves without a copy, in calls of up to `sent` bytes.
+/// Returns the memory of a sending flow for payload that leaves without a copy, in calls of up to
+/// `sent` bytes.
 fn way_bytes(plan: &Plan, sent: usize) -> Option<u64> {
     match (plan.copies.send, plan.protocol) {
-        // Datagrams have places of their own until they have left; a stream's content never changes.
+        // Datagrams have slots of their own until they have left; the content of a stream never
+        // changes.
         (SendCopy::ZeroCopy, Protocol::Udp) => zero_copy_bytes(sent),
-        // A pipe holds the pages of the call, by 40 bytes each.
+        // A pipe references the pages of the call, with 40 bytes for each.
         (SendCopy::Splice, _) => Some(sent as u64 / 64 + 4096),
         _ => Some(0),
     }
 }
 
-/// What a thread's io_uring receives into, where it has one.
+/// Returns the receive buffers of a thread's io_uring in bytes; 0 without one.
 fn ring_bytes(plan: &Plan, received: usize) -> u64 {
     match plan.wait.as_ref().map(|wait| wait.far) {
         Some(Wait::IoUring) => pool_bytes(received) as u64,
@@ -200,19 +200,19 @@ fn ring_bytes(plan: &Plan, received: usize) -> u64 {
     }
 }
 
-/// Memory of the kernel for the buffers of one socket that were forced beyond its limit.
+/// Returns the kernel memory of one socket's forced buffers, in bytes.
 fn forced_bytes(plan: &Plan) -> u64 {
     if !plan.forced_buffers.far {
         return 0;
     }
     let of = |bytes: Option<u64>| bytes.or(plan.window_bytes).unwrap_or(0);
-    // The kernel doubles what is asked for.
+    // The kernel doubles the requested size.
     of(plan.socket.send_buffer_bytes)
         .saturating_add(of(plan.socket.receive_buffer_bytes))
         .saturating_mul(2)
 }
 
-/// What makes a plan one that no server of this version runs.
+/// Returns the reason why no server of this version runs a plan.
 #[must_use]
 pub fn unfit(plan: &Plan) -> Option<Problem> {
     not_between_ends(plan)
@@ -222,7 +222,7 @@ pub fn unfit(plan: &Plan) -> Option<Problem> {
         .or_else(|| texts(plan))
 }
 
-/// Frames are one end's own: there is nothing for a far end to do.
+/// Rejects kinds of runs that have no remote end.
 fn not_between_ends(plan: &Plan) -> Option<Problem> {
     let own = matches!(plan.kind, Kind::Forward | Kind::Generate | Kind::Stack);
     if !own && plan.forward.is_none() && plan.generate.is_none() {
@@ -238,13 +238,13 @@ fn not_between_ends(plan: &Plan) -> Option<Problem> {
 fn round_trips(plan: &Plan) -> Option<Problem> {
     let asked = &plan.round_trip;
     let mut beside = asked.clone();
-    // What spins in a throughput run may give up a part of its time too.
+    // A spinning thread of a throughput run may yield, too.
     beside.rt_yield = false;
     if plan.kind != Kind::Latency && !beside.is_default() {
         return problem(
             "options of round trips",
             "the plan",
-            "ask for them with latency",
+            "use them with latency",
         );
     }
     let flows = u64::from(plan.streams) * plan.directions.len() as u64;
@@ -252,8 +252,8 @@ fn round_trips(plan: &Plan) -> Option<Problem> {
         return problem(
             "number of streams",
             format!("-P {}", plan.streams),
-            "use 1024 at most with --connect, --reopen, --unconnected or --multicast: each has a \
-             port of its own there",
+            "use 1024 at most with --connect, --reopen, --unconnected or --multicast: each has its \
+             own port at the server",
         );
     }
     let at_once = asked.is_open() && asked.rate_per_second.is_none();
@@ -261,18 +261,18 @@ fn round_trips(plan: &Plan) -> Option<Problem> {
         return problem(
             "options of round trips",
             "--stages or --trace",
-            "stamps are for one connected question at a time: leave the others out",
+            "timestamps need one outstanding request on a connected socket: leave the others out",
         );
     }
     if !(1..=OUTSTANDING_LIMIT).contains(&asked.outstanding) {
         return problem(
-            "number of open questions",
+            "number of outstanding requests",
             format!("--outstanding {}", asked.outstanding),
             "use 1 to 65536",
         );
     }
     if (asked.rate_per_second).is_some_and(|rate| !(1..=RATE_LIMIT).contains(&rate)) {
-        return problem("rate of questions", "--rate", "use 1 to 10M a second");
+        return problem("request rate", "--rate", "use 1 to 10M per second");
     }
     if asked.limit_ns.is_some_and(|limit| limit > TIME_LIMIT_NS) {
         return problem("time", "--limit", "use 1000000 s at most");
@@ -285,7 +285,7 @@ fn round_trips(plan: &Plan) -> Option<Problem> {
         return problem(
             "protocol",
             "--multicast or --unconnected",
-            "add -u: a TCP connection has one far end",
+            "add -u: a TCP connection has one peer",
         );
     }
     if (asked.group.as_ref()).is_some_and(|group| !group.address.is_multicast()) {
@@ -297,7 +297,7 @@ fn round_trips(plan: &Plan) -> Option<Problem> {
     None
 }
 
-/// What makes so many threads too many for a timeline of their calls.
+/// Rejects a timeline of more threads than it can hold.
 #[must_use]
 pub fn too_many_traced(plan: &Plan, threads: usize) -> Option<Problem> {
     if !plan.trace || threads <= TRACED_THREADS {
@@ -329,7 +329,7 @@ fn sizes(plan: &Plan) -> Option<Problem> {
         return problem(
             "directions",
             "the plan",
-            "round trips go one way: from the client",
+            "round trips have one direction: from the client",
         );
     }
     let flows = u64::from(plan.streams) * directions.len() as u64;
@@ -337,7 +337,7 @@ fn sizes(plan: &Plan) -> Option<Problem> {
         return problem(
             "number of streams",
             format!("-P {}", plan.streams),
-            "use 1 to 16000 in all, both directions together",
+            "use 1 to 16000 in total, both directions together",
         );
     }
     let threads = plan.threads.iter();
@@ -366,7 +366,7 @@ fn sizes(plan: &Plan) -> Option<Problem> {
         && (!batches || batch == 0 || batch > LARGEST_BATCH)
     {
         return problem(
-            "datagrams a call",
+            "datagrams per call",
             format!("--batch {batch}"),
             "use 1 to 1024, with UDP throughput",
         );
@@ -374,16 +374,16 @@ fn sizes(plan: &Plan) -> Option<Problem> {
     let waits = plan.wait.iter().flat_map(|wait| [wait.near, wait.far]);
     if plan.trace && waits.clone().any(|wait| wait == Wait::IoUring) {
         return problem(
-            "what is to be traced",
+            "traced wait mode",
             "--trace with --wait io-uring",
-            "wait in another way: its calls are not those of the timeline",
+            "use another --wait: the timeline has no io_uring calls",
         );
     }
     if plan.trace && plan.kind != Kind::Throughput {
         return problem(
-            "what is to be traced",
+            "traced kind of run",
             "the plan",
-            "a timeline of calls is of throughput; round trips have stamps",
+            "a timeline of calls needs throughput; round trips have timestamps",
         );
     }
     if !plan.stamps.is_none() {
@@ -392,7 +392,7 @@ fn sizes(plan: &Plan) -> Option<Problem> {
             && plan.payload_bytes >= HEADER_BYTES as u64;
         if !fits {
             return problem(
-                "what is to be stamped",
+                "timestamped flow",
                 "--stages",
                 "use it for round trips on one flow (no -P) with messages of 16 B or more",
             );
@@ -400,16 +400,16 @@ fn sizes(plan: &Plan) -> Option<Problem> {
         let mut waits = waits;
         if waits.any(|wait| wait == Wait::IoUring) {
             return problem(
-                "what is to be stamped",
+                "timestamped wait mode",
                 "--stages or --trace with --wait io-uring",
-                "wait in another way: what a ring receives comes without stamps",
+                "use another --wait: io_uring receives carry no timestamps",
             );
         }
     }
     copies(plan).map_or_else(|| rates(plan), Some)
 }
 
-/// What goes around a copy, and what is verified.
+/// Checks copy modes and content verification.
 fn copies(plan: &Plan) -> Option<Problem> {
     let copies = &plan.copies;
     let only_tcp = matches!(copies.send, SendCopy::SendFile | SendCopy::Splice)
@@ -423,7 +423,7 @@ fn copies(plan: &Plan) -> Option<Problem> {
     }
     if plan.protocol == Protocol::Udp && only_tcp {
         return problem(
-            "ways around a copy",
+            "copy mode",
             "--offload with -u",
             "use gso, gro, zerocopy or none with UDP",
         );
@@ -435,35 +435,35 @@ fn copies(plan: &Plan) -> Option<Problem> {
     let own = asked.attachment != Attachment::Connected || asked.group.is_some();
     if by_ring && (plan.batch.is_some() || timed || own || !copies.are_made()) {
         return problem(
-            "options of other calls",
+            "options of other system calls",
             "--wait io-uring",
             "leave --batch and --offload zerocopy, sendfile, splice and trunc out with it",
         );
     }
     if plan.batch.is_some() && copies.send != SendCopy::Copied {
         return problem(
-            "ways around a copy",
+            "copy mode",
             "--offload with --batch",
             "leave one of them out: datagrams of a batch are copied",
         );
     }
     if plan.verify && !copies.show_content() {
         return problem(
-            "ways around a copy",
+            "copy mode",
             "--offload with --verify",
-            "leave one of them out: what is not copied is not seen",
+            "leave one of them out: content that is not copied cannot be verified",
         );
     }
     None
 }
 
 fn rates(plan: &Plan) -> Option<Problem> {
-    // What leaves at once is what a call holds, not a way to flood.
+    // A burst is limited by what one call holds, so that it cannot flood the network.
     if plan.pace.burst.is_some() && plan.pace.burst_bytes(plan.payload_bytes) > BURST_LIMIT_BYTES {
         return problem("burst", "the plan", "use 64 MiB at most");
     }
     if plan.rate_bps == Some(0) {
-        return problem("rate", "-b 0", "leave -b out to go as fast as it goes");
+        return problem("rate", "-b 0", "leave -b out to send at full speed");
     }
     None
 }
@@ -488,7 +488,7 @@ fn times(plan: &Plan) -> Option<Problem> {
         Kind::Latency => plan.round_trips,
     };
     if plan.duration_ns.is_none() && ends.is_none() {
-        return problem("time", "the plan", "say when it ends: with -t or -n");
+        return problem("time", "the plan", "set an end with -t or -n");
     }
     if let Some(interval) = plan.interval_ns {
         if interval < SHORTEST_INTERVAL_NS {
@@ -542,7 +542,7 @@ fn texts(plan: &Plan) -> Option<Problem> {
         );
     }
     if plan.cpu.near.0.len() > CPU_LIMIT || plan.cpu.far.0.len() > CPU_LIMIT {
-        return problem("number of processors", "--cpu", "name 1024 at most");
+        return problem("number of CPUs", "--cpu", "name 1024 at most");
     }
     None
 }
@@ -557,7 +557,7 @@ mod tests {
         Plan::new(Kind::Throughput, Protocol::Tcp, "host")
     }
 
-    /// As a client may send it, whatever the command line thinks of it.
+    /// A group as a client may send it, even if the command line would reject it.
     fn group(address: &str) -> Option<Group> {
         Some(Group {
             address: address.parse().unwrap(),
@@ -588,7 +588,7 @@ mod tests {
         }
     }
 
-    /// What a change takes more, with one thread that sends.
+    /// Memory that a change adds, with one sending thread.
     fn grown(mut plan: Plan, change: impl FnOnce(&mut Plan)) -> u64 {
         let memory = |plan: &Plan| memory_of(plan, &[(Part::Source, 1)], 4).unwrap();
         let before = memory(&plan);
@@ -608,7 +608,7 @@ mod tests {
         sent.streams = 10;
         let places = 10 * (16 * 8_000 + 4_096);
         assert_eq!(grows(&sent, SendCopy::ZeroCopy), places);
-        // Cut by the kernel, a call holds 64 KiB.
+        // Segmented by the kernel, a call holds 64 KiB.
         sent.udp_offload.gso = Some(true);
         let places = 10 * (16 * (64 << 10) + 4_096);
         assert_eq!(grows(&sent, SendCopy::ZeroCopy), places);
@@ -657,8 +657,8 @@ mod tests {
             ("largest number of streams", |p| p.streams = u32::MAX),
             ("no payload", |p| p.payload_bytes = 0),
             ("much payload", |p| p.payload_bytes = u64::MAX),
-            ("no room", |p| p.receive_bytes = Some(0)),
-            ("much room", |p| p.receive_bytes = Some(1 << 40)),
+            ("no receive size", |p| p.receive_bytes = Some(0)),
+            ("large receive size", |p| p.receive_bytes = Some(1 << 40)),
             ("no directions", |p| p.directions.clear()),
             ("twice", |p| p.directions = vec![Direction::Send; 2]),
             ("long", |p| p.duration_ns = Some(u64::MAX)),
@@ -684,15 +684,15 @@ mod tests {
             ("round trips of a throughput run", |p| {
                 p.round_trip.verify = false
             }),
-            ("no open question", |p| {
+            ("no outstanding request", |p| {
                 p.kind = Kind::Latency;
                 p.round_trip.outstanding = 0;
             }),
-            ("many open questions", |p| {
+            ("many outstanding requests", |p| {
                 p.kind = Kind::Latency;
                 p.round_trip.outstanding = u32::MAX;
             }),
-            ("rate of questions", |p| {
+            ("request rate", |p| {
                 p.kind = Kind::Latency;
                 p.round_trip.rate_per_second = Some(u64::MAX);
             }),
@@ -774,7 +774,7 @@ mod tests {
         let mut plan = plan();
         let one = memory_of(&plan, &[(Part::Sink, 1)], 4).unwrap();
         let one = one - frame_limit(&plan) as u64 - AHEAD_BYTES;
-        // The default room of a receive call, and little else.
+        // The default buffer of a receive call, and little else.
         assert!((256 << 10..400 << 10).contains(&one), "{one}");
         plan.receive_bytes = Some(LARGEST_CALL_BYTES);
         let many = memory_of(&plan, &[(Part::Sink, 2_000)], 4).unwrap();

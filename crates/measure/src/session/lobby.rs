@@ -1,4 +1,5 @@
-//! Where connections and datagrams arrive: one thread that never waits for one of them.
+//! Acceptor: one thread that accepts connections and first datagrams, classifies them, and never
+//! blocks on one of them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use linerate_dialect::control::flow::{OPENING_BYTES, read_opening};
 use linerate_dialect::control::{self, Opening, Token};
-use linerate_dialect::sniff::{Carrier, DIALECTS, Speaker as Told, Verdict, speaker};
+use linerate_dialect::sniff::{Carrier, DIALECTS, Speaker as Classification, Verdict, speaker};
 use linerate_dialect::stray;
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_host::sys::descriptors;
@@ -27,46 +28,47 @@ use super::limits::{GREETING_PATIENCE, LOBBY_LIMIT};
 use super::porch::{Arrived, Porch, open_flow};
 use super::session::serve;
 use crate::error::MeasureError;
-use crate::peers::serve::{self as foreign, Caller, OnStream, Speaker, Stranger, Wanted};
+use crate::peers::serve::{self as protocols, Caller, OnStream, Speaker, Stranger, Wanted};
 
-/// How soon the server notices that it is to stop.
+/// Longest time until the server notices that it is to stop.
 const LOOK_UP: Duration = Duration::from_millis(250);
 
-/// The same while somebody waits for what other sessions give back.
+/// Poll interval while connections wait for what other sessions release.
 const LOOK_UP_SOON: Duration = Duration::from_millis(20);
 
-/// Connections, or datagrams, taken in one turn: nobody holds up the others.
+/// Connections, or datagrams, taken in one poll, so that one port does not delay the others.
 const AT_ONCE: usize = 1_024;
 
-/// Failed receive calls in a row after which the rest can wait.
+/// Failed receive calls in one poll after which the rest waits for the next.
 const FAILURES_AT_ONCE: usize = 16;
 
-/// First bytes that tell a dialect: the longest is an iperf2 header with all that may follow it.
+/// First bytes that are read to classify a connection: the longest protocol header is iperf2's,
+/// with all its extensions.
 const FIRST_BYTES: usize = 512;
 
-/// A connection whose first bytes could still become a dialect's after this time carries plain payload.
+/// A connection whose first bytes still match several protocols after this time carries plain
+/// payload.
 const TELLING_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Connections that have not said yet what they are, or wait for a seat.
+/// Accept loop of a server: connections that are not classified yet, or wait for a session permit.
 pub struct Lobby {
     poll: Poll,
     doors: Vec<Open>,
     /// By order of arrival.
     guests: BTreeMap<usize, Guest>,
-    /// Those who have something to say first, and for whom there was no seat.
+    /// Control connections that wait for a permit.
     queue: VecDeque<(Guest, Talk)>,
-    /// Guests that fit; the one who has been silent longest goes for one more.
+    /// Most pending connections; beyond it the one that has been silent longest is closed.
     room: usize,
     next: usize,
     house: Arc<House>,
     sessions: Vec<JoinHandle<()>>,
-    /// What is read of a datagram.
     datagram: Vec<u8>,
-    /// When those who do not come to the point were looked at last.
+    /// Time of the last check for connections that stay undecided.
     settled: Instant,
 }
 
-/// A door, and what was left in its two queues: the poll tells of new arrivals only.
+/// Listening port and what remains in its two queues: epoll reports new arrivals only.
 struct Open {
     tcp: TcpListener,
     udp: UdpSocket,
@@ -82,46 +84,46 @@ struct Guest {
     peer: SocketAddr,
     door: usize,
     since: Instant,
-    /// When its first bytes were there.
+    /// Time when its first bytes were there.
     spoke_ns: Option<Nanos>,
 }
 
-/// Who talks before anything is measured.
+/// Handler of a connection that negotiates before anything is measured.
 #[derive(Clone, Copy)]
 enum Talk {
-    /// Our own control connection.
+    /// Our control protocol.
     Own,
-    /// Another dialect's.
+    /// Control protocol of another tool.
     Foreign(fn(Caller, Seat, TcpStream)),
 }
 
-/// What a guest's first bytes say.
+/// Classification of a connection by its first bytes.
 enum Said {
-    /// Not enough.
+    /// Too few bytes.
     Little,
-    /// A control connection of ours.
+    /// Our control connection.
     Control,
-    /// A flow of ours.
+    /// Flow of ours, with its token.
     Flow(Token),
-    /// A dialect of another program.
+    /// Protocol of another tool.
     Foreign(&'static Speaker),
-    /// Payload of a test that waits for it.
+    /// Flow that a running test expects.
     Expected(Wanted),
     /// Payload without a header.
     Plain,
-    /// Words of something that is no test.
+    /// Protocol that is no test (HTTP, TLS, SSH and so on).
     Stray(&'static str),
-    /// A dialect that the port does not take.
+    /// Protocol that this port does not accept.
     Misplaced(&'static str),
-    /// Nothing more will be said.
+    /// Closed by the client, or not worth a reply.
     Gone,
 }
 
 impl Lobby {
-    /// Opens the doors.
+    /// Registers all listening sockets with epoll.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Errors of `epoll_create`, `epoll_ctl` and `fcntl`.
     pub fn new(doors: Vec<Door>, house: Arc<House>) -> io::Result<Self> {
         let poll = Poll::new()?;
         let mut open = Vec::new();
@@ -158,10 +160,10 @@ impl Lobby {
         })
     }
 
-    /// Waits for something to happen, and sees to it.
+    /// Waits for arrivals, at most for the poll interval, and handles them.
     ///
     /// # Errors
-    /// What `epoll_wait` says.
+    /// Errors of `epoll_wait`.
     pub fn turn(&mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(256);
         let left = |door: &Open| door.accept_again || door.greet_again;
@@ -203,7 +205,7 @@ impl Lobby {
         Ok(())
     }
 
-    /// Takes those who are at the door; whether nobody is left there.
+    /// Accepts connections of one listener; returns true when its queue is empty.
     fn accept(&mut self, door: usize) -> bool {
         for _ in 0..AT_ONCE {
             match self.doors[door].tcp.accept() {
@@ -212,7 +214,7 @@ impl Lobby {
                     if full && self.guests.pop_first().is_none() {
                         continue;
                     }
-                    // What fails here shows when it is missed, and then only later.
+                    // Keepalive is best effort: without it, a lost client is noticed later.
                     let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive());
                     let key = self.next;
                     self.next += 1;
@@ -229,15 +231,16 @@ impl Lobby {
                             spoke_ns: None,
                         };
                         self.guests.insert(key, guest);
-                        // Most say what they are at once; those are not taken for silent.
+                        // Most clients send at once: classify now, so that they do not count as
+                        // silent.
                         self.read(key);
                     }
                 }
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return true,
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
-                    // No descriptor left: whoever has been silent longest gives up his, so that
-                    // those who would say something come in.
+                    // No descriptor left: close the connection that has been silent longest, so
+                    // that others can be accepted.
                     _ if self.guests.pop_first().is_some() => {}
                     _ => return false,
                 },
@@ -246,7 +249,7 @@ impl Lobby {
         false
     }
 
-    /// Looks at what a connection is; its bytes stay where they are.
+    /// Peeks at the first bytes of a connection and dispatches it when they suffice.
     fn read(&mut self, key: usize) {
         let Some(guest) = self.guests.get(&key) else {
             return;
@@ -263,9 +266,9 @@ impl Lobby {
         }
     }
 
-    /// Those who began to say something that no dialect says so slowly.
+    /// Decides connections whose first bytes have matched no protocol within the timeout.
     fn settle_undecided(&mut self) {
-        // A call for each of thousands: not more often than anybody notices.
+        // One `recv` for each of thousands of connections, so not in every poll.
         if self.settled.elapsed() < LOOK_UP {
             return;
         }
@@ -282,7 +285,7 @@ impl Lobby {
         }
     }
 
-    /// Takes a guest to where it belongs.
+    /// Hands a connection to its handler.
     fn show_in(&mut self, key: usize, said: Said) {
         let Some(mut guest) = self.guests.remove(&key) else {
             return;
@@ -300,8 +303,8 @@ impl Lobby {
             }),
             Said::Foreign(speaker) => self.show_in_foreign(guest, speaker, None),
             Said::Plain => {
-                // Anybody can send anything: there is less room for those whom nobody knows.
-                let plain = foreign::plain();
+                // Any host can send plain payload: unvalidated clients have a smaller limit.
+                let plain = protocols::plain();
                 match self.house.hall.stranger() {
                     None => self.house.hall.refuse_stranger(plain.name, guest.peer),
                     some => self.show_in_foreign(guest, plain, some),
@@ -320,7 +323,7 @@ impl Lobby {
                     Some(Arrived::stream(blocking(guest.stream)?, peer))
                 });
             }
-            // Closing is the one answer that no protocol misunderstands.
+            // Closing without a reply is safe in every protocol.
             Said::Gone | Said::Little => {}
         }
     }
@@ -353,13 +356,13 @@ impl Lobby {
         }
     }
 
-    /// Who calls, for the thread that serves it.
+    /// Describes the client for the thread that serves it, and makes its socket blocking.
     fn caller(&self, guest: Guest, stranger: Option<Stranger>) -> Option<(Caller, TcpStream)> {
         let (peer, door) = (guest.peer, guest.door);
         let came_ns = guest.spoke_ns.unwrap_or_else(clock::now);
         let stream = blocking(guest.stream)?;
         let local = stream.local_addr().ok()?;
-        // The end of a handshake came from there.
+        // The client completed the TCP handshake, so its address is valid.
         self.house.hall.prove(peer.ip());
         let caller = Caller {
             house: Arc::clone(&self.house),
@@ -373,7 +376,7 @@ impl Lobby {
         Some((caller, stream))
     }
 
-    /// Gives seats to those who wait for one.
+    /// Starts queued control connections while permits are available.
     fn seat_waiting(&mut self) {
         while !self.queue.is_empty() {
             let Some(seat) = self.house.seat() else {
@@ -416,7 +419,7 @@ impl Lobby {
         }
     }
 
-    /// Gives each UDP flow that knocks a socket of its own; whether nobody knocks any more.
+    /// Starts new UDP flows of one port; returns true when its queue is empty.
     fn greet_flows(&mut self, door: usize) -> bool {
         let mut porch = Porch::new();
         let drained = self.take_datagrams(door, &mut porch);
@@ -463,7 +466,7 @@ impl Lobby {
             let received = match received {
                 Ok(received) => received,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
-                // An ICMP error of an earlier answer: the next call has the next datagram.
+                // An ICMP error of an earlier reply: the next call returns the next datagram.
                 Err(_) if failures < FAILURES_AT_ONCE => {
                     failures += 1;
                     continue;
@@ -492,13 +495,13 @@ impl Lobby {
         false
     }
 
-    /// Closes the doors and waits for the sessions, which have been told to end.
+    /// Closes all sockets and joins the sessions, which have been signalled to end.
     pub fn close(self) {
         drop(self.doors);
         drop(self.guests);
         drop(self.queue);
         for session in self.sessions {
-            // A session that panicked has said so.
+            // A session that panicked has printed its message.
             let _ = session.join();
         }
     }
@@ -510,7 +513,8 @@ impl Lobby {
         {
             return Said::Foreign(forced);
         }
-        // A test that waits for connections of this host at this port has them whatever they say.
+        // A test that expects connections of this host at this port gets them, whatever their
+        // bytes.
         let wanted = Wanted::Connection { port: door.port };
         if self.house.hall.expects(&wanted, guest.peer) {
             return Said::Expected(wanted);
@@ -525,22 +529,24 @@ impl Lobby {
             },
         };
         if let Some(forced) = door.forced {
-            if foreign::only_asks(forced, first) {
+            if protocols::only_asks(forced, first) {
                 return Said::Gone;
             }
-            return match foreign::misplaced(forced, Carrier::Stream, first) {
-                Told::Known(dialect) => Said::Misplaced(dialect.name),
-                Told::NeedMore if guest.is_young() => Said::Little,
-                Told::NeedMore | Told::Unknown => self.listen_for(forced, guest, first),
+            return match protocols::misplaced(forced, Carrier::Stream, first) {
+                Classification::Known(dialect) => Said::Misplaced(dialect.name),
+                Classification::NeedMore if guest.is_young() => Said::Little,
+                Classification::NeedMore | Classification::Unknown => {
+                    self.listen_for(forced, guest, first)
+                }
             };
         }
         match speaker(Carrier::Stream, first) {
-            Told::NeedMore if first.len() < FIRST_BYTES => Said::Little,
-            Told::NeedMore | Told::Unknown => match stray::protocol(first) {
+            Classification::NeedMore if first.len() < FIRST_BYTES => Said::Little,
+            Classification::NeedMore | Classification::Unknown => match stray::protocol(first) {
                 Some(protocol) => Said::Stray(protocol),
                 None => Said::Plain,
             },
-            Told::Known(dialect) if dialect.name == control::DIALECT.name => {
+            Classification::Known(dialect) if dialect.name == control::DIALECT.name => {
                 match Opening::of(first) {
                     Some(Opening::Control) => Said::Control,
                     Some(Opening::Data) if first.len() < OPENING_BYTES => Said::Little,
@@ -550,15 +556,15 @@ impl Lobby {
                     None => Said::Gone,
                 }
             }
-            Told::Known(dialect) => match foreign::speaker_named(dialect.name) {
+            Classification::Known(dialect) => match protocols::speaker_named(dialect.name) {
                 None => Said::Plain,
                 Some(speaker) => self.listen_for(speaker, guest, first),
             },
         }
     }
 
-    /// Whether a connection of a dialect is a test's that waits for it. One that is cut off before it says
-    /// whose it is has time to go on.
+    /// Returns the test that expects a connection of this protocol, or the protocol's handler.
+    /// Waits for more bytes while the header that identifies the test is incomplete.
     fn listen_for(&self, speaker: &'static Speaker, guest: &Guest, first: &[u8]) -> Said {
         let Some(flow_of) = speaker.flow_of else {
             return Said::Foreign(speaker);
@@ -577,19 +583,18 @@ impl Lobby {
 }
 
 impl Guest {
-    /// Whether there is time yet to say more.
+    /// Returns whether its first bytes may still arrive.
     fn is_young(&self) -> bool {
         self.since.elapsed() <= TELLING_PATIENCE
     }
 
-    /// Whether it has said anything.
+    /// Returns whether it has sent any byte.
     fn has_begun(&self) -> bool {
         self.stream.peek(&mut [0]).is_ok_and(|bytes| bytes > 0)
     }
 }
 
-/// A host that is gone says nothing: who moves no bytes is asked after 10 s whether it is there, and counts
-/// as gone after 15 s more.
+/// Keepalive that detects a lost host: first probe after 10 s without data, closed 15 s later.
 fn keepalive() -> TcpKeepalive {
     TcpKeepalive::new()
         .with_time(Duration::from_secs(10))
@@ -597,14 +602,14 @@ fn keepalive() -> TcpKeepalive {
         .with_retries(3)
 }
 
-/// The same connection with calls that wait.
+/// Makes the socket of a connection blocking again.
 fn blocking(stream: MioStream) -> Option<TcpStream> {
     let stream = TcpStream::from(OwnedFd::from(stream));
     stream.set_nonblocking(false).ok()?;
     Some(stream)
 }
 
-/// Only a mapped address becomes another one: an IPv6 address keeps its scope.
+/// Converts an IPv4-mapped address to IPv4; other addresses keep their scope id.
 pub fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         ip if ip == address.ip() => address,

@@ -1,4 +1,4 @@
-//! How an end waits, on which processors, with how many threads, and why.
+//! Thread plan of an end: wait mode, CPUs and number of threads, with the reason.
 
 use linerate_host::sys::cpu;
 use linerate_metric::facts::Role;
@@ -9,26 +9,26 @@ use crate::choose::{self, Situation};
 use crate::error::MeasureError;
 use crate::flow::Part;
 
-/// How an end waits, on which processors, and why.
+/// Wait mode, CPUs and number of threads of one end.
 #[derive(Clone, Debug)]
 pub struct Manner {
-    /// How its sinks, or all its threads when that was asked for, wait.
+    /// Wait mode of the receivers; of all threads when it was requested.
     pub wait: Wait,
-    /// Whether that was asked for.
+    /// The wait mode was requested.
     pub asked: bool,
-    /// Where its threads run; empty: wherever the scheduler puts them.
+    /// CPUs of the threads; empty: chosen by the scheduler.
     pub cpus: Cpus,
-    /// Why it waits like that, when nobody asked.
+    /// Reason of the wait mode; absent when it was requested.
     pub because: Option<String>,
-    /// How many threads move the flows of a direction.
+    /// Threads of each direction.
     pub threads: usize,
-    /// Whether some of them have several.
+    /// Some threads have several flows.
     pub shared: bool,
 }
 
 impl Manner {
-    /// Settles it for one end. `shared` says that both ends use the same machine, `others` how many
-    /// threads of other runs are busy on it.
+    /// Chooses the plan of one end. `shared`: both ends use the same machine. `others`: threads of
+    /// other tests that are busy on it.
     pub fn settle(
         plan: &Plan,
         role: Role,
@@ -66,7 +66,7 @@ impl Manner {
         if keeps_schedule && !matches!(asked, None | Some(Wait::Poll | Wait::Spin)) {
             return Err(MeasureError::OptionRefused {
                 option: format!("--wait {} with --rate", asked.unwrap_or(Wait::Block)),
-                why: "a thread that sleeps there does not wake for its next question".to_owned(),
+                why: "a sleeping thread would miss the send time of its next request".to_owned(),
                 next_step: "use poll or spin at this end: --wait poll/block".to_owned(),
             });
         }
@@ -75,7 +75,7 @@ impl Manner {
                 wait: Wait::Poll,
                 asked: false,
                 cpus,
-                because: Some("one call waits for answers and for the next question".to_owned()),
+                because: Some("one call waits for responses and for the next send time".to_owned()),
                 threads: streams,
                 shared: false,
             });
@@ -84,7 +84,7 @@ impl Manner {
             if several && sleeps_in_calls(wait) {
                 return Err(MeasureError::OptionRefused {
                     option: format!("--wait {wait} with --threads {threads}"),
-                    why: format!("a call that sleeps serves one of {streams} streams"),
+                    why: format!("a blocking call serves only one of {streams} streams"),
                     next_step: "use --wait epoll or spin, or leave --threads out".to_owned(),
                 });
             }
@@ -101,7 +101,7 @@ impl Manner {
         let receives = (plan.directions.iter())
             .any(|&direction| part(role, direction) == Part::Sink)
             && plan.kind == Kind::Throughput;
-        // Both ends may have been given processors of their own.
+        // With separate CPUs for each end, they do not compete.
         let meet = cpus.0.is_empty()
             || their_cpus.0.is_empty()
             || cpus.0.iter().any(|cpu| their_cpus.0.contains(cpu));
@@ -126,20 +126,20 @@ impl Manner {
         })
     }
 
-    /// How many threads each direction of a plan gets at this end, and what they do.
+    /// Returns the role and number of threads for each direction of the plan at this end.
     #[must_use]
     pub fn threads(&self, plan: &Plan, role: Role) -> Vec<(Part, usize)> {
         let threads = |&direction: &Direction| (part(role, direction), self.threads);
         plan.directions.iter().map(threads).collect()
     }
 
-    /// The same as a plan has it.
+    /// Returns the number of threads of one direction, as in a plan.
     #[must_use]
     pub fn thread_count(&self) -> u32 {
         u32::try_from(self.threads).unwrap_or(u32::MAX)
     }
 
-    /// How a thread with this part waits: a sender that nobody told to spin blocks.
+    /// Returns the wait mode of a thread. A sender blocks, unless the wait mode was requested.
     pub(super) fn of(&self, part: Part, kind: Kind) -> Wait {
         if !self.asked && part == Part::Source && kind == Kind::Throughput {
             if self.shared {
@@ -153,10 +153,10 @@ impl Manner {
     }
 }
 
-/// The processors that an end may use, if those that were asked of it are among them.
+/// Returns the CPUs that this process may use.
 ///
 /// # Errors
-/// One is not.
+/// The first requested CPU that is not among them.
 pub fn may_run(plan: &Plan, role: Role) -> Result<Vec<u32>, MeasureError> {
     let usable = cpu::usable().map_err(|error| MeasureError::system("affinity", error))?;
     let asked = match role {
@@ -169,15 +169,15 @@ pub fn may_run(plan: &Plan, role: Role) -> Result<Vec<u32>, MeasureError> {
     let first = usable.first().copied().unwrap_or_default();
     let known = cpu::online().unwrap_or_default();
     let Ends { near, far } = &plan.cpu;
-    // One list was meant for both ends, or nothing can be told to the far one.
+    // One list applies to both ends, or the remote end cannot be configured.
     let is_one = far == near || far.0.is_empty() || plan.dialect.is_some();
     let whose = match role {
         Role::Client => "this machine",
-        Role::Server => "its machine",
+        Role::Server => "the server's machine",
     };
     let why = match known.is_empty() || known.contains(cpu) {
-        true => format!("the process may not run on processor {cpu} of {whose}"),
-        false => format!("{whose} has no processor {cpu}"),
+        true => format!("the process may not run on CPU {cpu} of {whose}"),
+        false => format!("{whose} has no CPU {cpu}"),
     };
     let which = Cpus(usable);
     Err(MeasureError::OptionRefused {
@@ -186,14 +186,14 @@ pub fn may_run(plan: &Plan, role: Role) -> Result<Vec<u32>, MeasureError> {
         next_step: match role {
             Role::Client if is_one => format!("choose among {which}: --cpu {first}"),
             Role::Client => format!(
-                "choose among {which}; what stands behind a slash is the far end's: --cpu {first}/{far}"
+                "choose among {which}; the list after the slash is the server's: --cpu {first}/{far}"
             ),
-            Role::Server => format!("choose among {which} for the far end: --cpu {near}/{first}"),
+            Role::Server => format!("choose among {which} for the server: --cpu {near}/{first}"),
         },
     })
 }
 
-/// Whether a thread that waits like this has one flow.
+/// Returns whether a thread with this wait mode can have only one flow.
 fn sleeps_in_calls(wait: Wait) -> bool {
     matches!(
         wait,
@@ -222,13 +222,13 @@ mod tests {
         assert_eq!(near, None);
         let (option, why, next) = far.unwrap();
         assert_eq!(option, format!("--cpu {first}/8000"));
-        assert_eq!(why, "its machine has no processor 8000");
-        let wanted = format!("choose among {all} for the far end: --cpu {first}/{first}");
+        assert_eq!(why, "the server's machine has no CPU 8000");
+        let wanted = format!("choose among {all} for the server: --cpu {first}/{first}");
         assert_eq!(next, wanted);
         let [near, _] = given(8000, 8000);
         let (option, why, next) = near.unwrap();
         assert_eq!(option, "--cpu 8000");
-        assert_eq!(why, "this machine has no processor 8000");
+        assert_eq!(why, "this machine has no CPU 8000");
         assert_eq!(next, format!("choose among {all}: --cpu {first}"));
         let next_of = |far: &[u32], dialect: Option<&str>| {
             let mut plan = Plan::new(Kind::Throughput, Protocol::Udp, "host");
@@ -241,7 +241,7 @@ mod tests {
         };
         for (far, dialect, ends) in [
             (&[8001][..], None, format!(": --cpu {first}/8001")),
-            // `any` cannot be typed, and no other program is told where to run.
+            // `any` is no valid argument, and other tools cannot be configured.
             (&[], None, format!(": --cpu {first}")),
             (&[8001], Some("iperf3"), format!(": --cpu {first}")),
         ] {
@@ -267,7 +267,7 @@ mod tests {
         let manner = Manner::settle(&plan, Role::Server, None, false, 0).unwrap();
         assert_eq!((manner.wait, manner.threads), (Wait::Epoll, 2));
         plan.threads = None;
-        // One receiver, one processor: free for it alone, not beside another run.
+        // One receiver, one CPU: free for it alone, not while another test runs.
         plan.streams = 1;
         for (others, want) in [(0, Wait::Spin), (1, Wait::Block)] {
             let manner = Manner::settle(&plan, Role::Server, None, false, others).unwrap();

@@ -1,4 +1,4 @@
-//! Talking to the other end: who runs what with whom, and what came of it.
+//! Sessions between client and server: control connection, negotiation, test setup and admission.
 
 pub(crate) mod agreement;
 pub(crate) mod burn;
@@ -23,7 +23,7 @@ mod server;
 mod service;
 #[expect(
     clippy::module_inception,
-    reason = "one session among what sessions need"
+    reason = "one session among the modules that sessions need"
 )]
 pub(crate) mod session;
 pub(crate) mod settings;
@@ -41,7 +41,7 @@ pub use wire::PEER_PATIENCE;
 
 use linerate_dialect::control::Hello;
 
-/// What this end says of itself.
+/// Name and version that this program sends in its hello.
 #[must_use]
 pub fn agent() -> String {
     format!("linerate {}", env!("CARGO_PKG_VERSION"))
@@ -54,7 +54,7 @@ fn hello(boot_id: Option<String>) -> Hello {
     }
 }
 
-/// Names this boot of this kernel, so that two ends know when they share their cores.
+/// Boot id of this kernel: two ends with the same id share their CPUs.
 fn boot_id() -> Option<String> {
     linerate_host::snapshot::Files::machine().text("/proc/sys/kernel/random/boot_id")
 }

@@ -1,4 +1,5 @@
-//! Who holds payload back until its time at this end, and whether anybody does.
+//! Kernel pacing: how a sender's rate is kept (user space, socket rate, departure times), and
+//! whether the interface's qdisc honours it.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,7 +17,7 @@ use crate::error::MeasureError;
 use crate::flow::Part;
 use crate::transport::FlowOptions;
 
-/// What a discipline counts for a datagram: each packet that IP cuts it into has its headers.
+/// Returns the bytes that a qdisc counts for a datagram: each IP fragment has its own headers.
 fn on_the_wire(payload: u64, mtu: u64, ipv6: bool) -> u64 {
     const ETHERNET: u64 = 14;
     const UDP: u64 = 8;
@@ -30,7 +31,7 @@ fn on_the_wire(payload: u64, mtu: u64, ipv6: bool) -> u64 {
     payload + UDP + packets * (ETHERNET + ip)
 }
 
-/// The largest packet on the way there, as far as the kernel knows.
+/// Returns the path MTU in bytes, as far as the kernel has it.
 fn path_mtu(far: IpAddr) -> Option<u64> {
     let far = SocketAddr::new(far, 9);
     let socket = Socket::new(Domain::for_address(far), Type::DGRAM, None).ok()?;
@@ -41,7 +42,7 @@ fn path_mtu(far: IpAddr) -> Option<u64> {
         .map(u64::from)
 }
 
-/// The disciplines of the interface towards the other end; empty where they cannot be known.
+/// Returns the qdiscs of the interface towards the other end; empty where they are unknown.
 #[must_use]
 pub fn disciplines(host: &Host) -> Vec<String> {
     let name = host.interface.as_ref().map(|interface| &interface.name);
@@ -50,7 +51,7 @@ pub fn disciplines(host: &Host) -> Vec<String> {
         .unwrap_or_default()
 }
 
-/// Sets a source's options up as the plan has it.
+/// Sets the pacing options of a sending flow.
 pub fn apply(
     options: &mut FlowOptions,
     plan: &Plan,
@@ -66,7 +67,7 @@ pub fn apply(
         Pacing::User => options.paced = is_udp,
         Pacing::Socket => {
             let payload = plan.payload_bytes.max(1);
-            // TCP counts payload, a discipline what leaves.
+            // TCP counts payload, a qdisc counts frames.
             let whole = match is_udp {
                 false => payload,
                 true => {
@@ -85,8 +86,8 @@ pub fn apply(
     }
 }
 
-/// Keeps a source of a test within `most_bps` also behind a client that stood still: what waits in the socket's
-/// buffer then leaves it at the kernel's pace.
+/// Limits a TCP sender of a server to `most_bps`, also after the client stopped reading for a
+/// while: the data in the socket buffer would otherwise leave at line rate.
 pub fn hold(options: &mut FlowOptions, plan: &Plan, part: Part, most_bps: u64) {
     if part != Part::Source || plan.protocol != Protocol::Tcp {
         return;
@@ -95,7 +96,7 @@ pub fn hold(options: &mut FlowOptions, plan: &Plan, part: Part, most_bps: u64) {
     options.max_rate = Some(options.max_rate.map_or(most, |rate| rate.min(most)));
 }
 
-/// The clock in which the discipline there reads departures.
+/// Returns the clock of the qdisc's departure times.
 fn clock(disciplines: &[String]) -> DepartureClock {
     let is_tai = |kind: &String| matches!(kind.as_str(), "etf" | "taprio");
     match disciplines.iter().any(is_tai) {
@@ -104,7 +105,7 @@ fn clock(disciplines: &[String]) -> DepartureClock {
     }
 }
 
-/// Refuses what this kernel does not do, before any traffic; says so when nothing will honour it.
+/// Rejects pacing that this kernel does not support; returns a warning when no qdisc honours it.
 ///
 /// # Errors
 /// [`MeasureError::OptionRefused`].
@@ -120,7 +121,7 @@ pub fn check(plan: &Plan, part: Part, host: &Host) -> Result<Option<Doubt>, Meas
     };
     tried.map_err(|error| MeasureError::OptionRefused {
         option: format!("--pacing {}", plan.pace.by),
-        why: format!("the kernel refuses it ({error})"),
+        why: format!("the kernel rejects it ({error})"),
         next_step: match plan.pace.by {
             Pacing::Txtime => {
                 "it needs Linux 4.19, and root where the interface has `etf`: use --pacing user"
@@ -137,7 +138,7 @@ fn unhonoured(plan: &Plan, disciplines: &[String], host: &Host) -> Option<Doubt>
         Pacing::Txtime => matches!(kind.as_str(), "fq" | "etf" | "taprio"),
         _ => kind == "fq",
     };
-    // TCP keeps the rate by itself.
+    // TCP paces by itself.
     let by_itself = plan.pace.by == Pacing::Socket && plan.protocol == Protocol::Tcp;
     if by_itself || disciplines.iter().any(honours) {
         return None;
@@ -145,7 +146,7 @@ fn unhonoured(plan: &Plan, disciplines: &[String], host: &Host) -> Option<Doubt>
     let interface = host.interface.as_ref();
     let name = interface.map_or("the interface", |interface| interface.name.as_str());
     let has = match disciplines.is_empty() {
-        true => "no discipline that is known".to_owned(),
+        true => "no known qdisc".to_owned(),
         false => format!("`{}`", disciplines.join("`, `")),
     };
     let command = format!("tc qdisc replace dev {name} root fq");
@@ -153,12 +154,12 @@ fn unhonoured(plan: &Plan, disciplines: &[String], host: &Host) -> Option<Doubt>
         "pacing-not-honoured",
         match plan.pace.by {
             Pacing::Txtime => format!(
-                "{name} has {has}: nothing holds datagrams back until the time that they are given \
+                "{name} has {has}: no qdisc delays datagrams until their departure times \
                  (`{command}` would)"
             ),
             _ => format!(
-                "{name} has {has}: nothing keeps the socket's rate, and UDP leaves as fast as it can \
-                 (`{command}` would keep it)"
+                "{name} has {has}: no qdisc keeps the socket's rate, and UDP leaves at full speed \
+                 (`{command}` would keep the rate)"
             ),
         },
     ))

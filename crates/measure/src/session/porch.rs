@@ -1,8 +1,8 @@
-//! Datagrams of flows that have no socket yet.
+//! UDP demultiplexer: datagrams of flows that have no socket yet.
 //!
-//! A flow of another program begins with its payload: nobody asks for leave. Its first datagram gets
-//! it a socket of its own, to which the kernel gives all that come from then on. What came in between
-//! waits here, so that nothing of it is lost.
+//! UDP flows of other tools start with payload, without a handshake. The first datagram opens a
+//! connected socket for its flow, which receives all later ones. Datagrams that arrive before it is
+//! connected are queued here, so that none is lost.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 
 use linerate_dialect::control::Token;
 use linerate_dialect::control::flow::answer;
-use linerate_dialect::sniff::{Carrier, Speaker as Told, speaker};
+use linerate_dialect::sniff::{Carrier, Speaker as Classification, speaker};
 use linerate_dialect::stray;
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_host::sys::datagram;
@@ -20,41 +20,40 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use super::house::{House, Waiting};
 use super::limits::TEST_LIMIT;
 use super::lobby::canonical;
-use crate::peers::serve::{self as foreign, FlowKey, Speaker, Stranger, Wanted};
+use crate::peers::serve::{self as protocols, FlowKey, Speaker, Stranger, Wanted};
 
-/// Bytes of early datagrams that wait at once, of all flows that begin together.
+/// Most bytes of queued early datagrams, over all flows that start in one poll.
 const WAITING_BYTES: usize = 8 << 20;
 
-/// What a datagram that waits takes beside its bytes.
+/// Accounted memory of a queued datagram in addition to its bytes.
 const OVERHEAD_BYTES: usize = 64;
 
-/// Flows that begin in one turn: as many as there are tests. The others wait in the server's own queue.
+/// Flows that start in one poll: as many as tests can run. Others stay in the listening socket.
 const KNOCK_LIMIT: usize = TEST_LIMIT;
 
-/// Room for one datagram.
+/// Receive buffer: the largest datagram.
 const DATAGRAM_BYTES: usize = 1 << 16;
 
-/// Receive buffer of a flow that begins with its payload: until its thread runs, all of it waits there.
-/// The kernel gives as much of it as net.core.rmem_max allows.
+/// Receive buffer of a flow that starts with its payload: it holds all datagrams until its thread
+/// runs. The kernel grants at most net.core.rmem_max.
 const FLOW_BUFFER_BYTES: usize = 1 << 20;
 
-/// Datagrams that a new socket may have taken before it was connected.
+/// Datagrams that a new socket may have received before it was connected.
 const MIXED_LIMIT: usize = 1_024;
 
-/// Something that came to a test: a connection, or a flow of datagrams.
+/// Connection or UDP flow that is handed to a test.
 pub struct Arrived {
-    /// Its socket, connected to the sender.
+    /// Socket, connected to the peer.
     pub socket: Socket,
-    /// The sender.
     pub from: SocketAddr,
-    /// Datagrams that came before the socket was there, and when.
+    /// Datagrams that arrived before the socket was connected, with their receive times.
     pub early: Vec<(Nanos, Box<[u8]>)>,
-    /// Keeps others from opening the same flow again.
+    /// Guard that prevents a second start of the same UDP flow.
     pub key: Option<FlowKey>,
 }
 
 impl Arrived {
-    /// A connection.
+    /// Wraps a TCP connection.
     pub fn stream(stream: TcpStream, from: SocketAddr) -> Self {
         Self {
             socket: stream.into(),
@@ -64,44 +63,42 @@ impl Arrived {
         }
     }
 
-    /// Bytes of the largest datagram that has come so far.
+    /// Size in bytes of the largest early datagram.
     pub fn largest(&self) -> u64 {
         let sizes = self.early.iter().map(|(_, datagram)| datagram.len());
         sizes.max().unwrap_or(0) as u64
     }
 }
 
-/// A flow that begins.
+/// UDP flow that starts.
 pub struct Knock {
-    /// Its socket, and what came before.
     pub arrived: Arrived,
-    /// The address of this host that it was sent to.
+    /// Destination address of its first datagram.
     pub local: IpAddr,
-    /// The dialect that it speaks; `None` when it went to a test that waited for it.
+    /// Handler of its protocol; `None` when a test expects the flow.
     pub speaker: Option<&'static Speaker>,
-    /// Leave for those whom nobody knows.
+    /// Permit of a client whose address is not validated.
     pub stranger: Option<Stranger>,
-    /// Whom it goes to, where a test waits for it.
+    /// Expectation of a running test that the flow matches.
     wanted: Option<Wanted>,
 }
 
-/// Makes the socket of a flow, from this end's address and its sender.
+/// Opens the connected socket of a flow, given local address, peer and interface.
 type Connect = fn(SocketAddr, SocketAddr, Option<&str>) -> io::Result<Socket>;
 
-/// Flows that begin in one turn.
+/// UDP flows that start in one poll.
 pub struct Porch {
     knocks: HashMap<SocketAddr, Knock>,
     order: Vec<SocketAddr>,
     waiting_bytes: usize,
     handed: Vec<Knock>,
-    /// Datagrams that other flows' sockets took before they were connected, and their senders.
+    /// Datagrams of other peers that a new socket received before it was connected.
     others: VecDeque<(SocketAddr, Box<[u8]>)>,
     room: Vec<u8>,
     connect: Connect,
 }
 
 impl Porch {
-    /// Nobody is there.
     pub fn new() -> Self {
         Self {
             knocks: HashMap::new(),
@@ -114,13 +111,13 @@ impl Porch {
         }
     }
 
-    /// Whether no other flow begins in this turn.
+    /// Returns whether no further flow may start in this poll.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.knocks.len() >= KNOCK_LIMIT || self.waiting_bytes + DATAGRAM_BYTES > WAITING_BYTES
     }
 
-    /// Takes a datagram that came to a listening socket at `local`.
+    /// Handles a datagram that a listening socket received at `local`.
     pub fn knock(
         &mut self,
         house: &House,
@@ -130,14 +127,15 @@ impl Porch {
         datagram: &[u8],
     ) {
         self.begin(house, from, local, forced, datagram);
-        // Each flow that begins with one of these may bring others: they stand behind each other.
+        // Each flow that starts with one of these may queue others: a loop, so that stack depth is
+        // bounded.
         while let Some((from, datagram)) = self.others.pop_front() {
             self.waiting_bytes -= datagram.len() + OVERHEAD_BYTES;
             self.begin(house, from, local, forced, &datagram);
         }
     }
 
-    /// The same of one datagram; what its new socket took of others waits.
+    /// Handles one datagram; datagrams of other peers that its new socket received are queued.
     fn begin(
         &mut self,
         house: &House,
@@ -147,16 +145,17 @@ impl Porch {
         datagram: &[u8],
     ) {
         let from = canonical(from);
-        // What there is no room for is lost, as on a full queue.
+        // A datagram that does not fit is lost, as with a full socket buffer.
         if self.is_early(from, datagram) || self.knocks.len() >= KNOCK_LIMIT {
             return;
         }
         let Some((speaker, wanted)) = whose(house, from, local.port(), forced, datagram) else {
-            // A dialect that takes no datagrams by itself has the port: others are told so all the same.
+            // The port is forced to a protocol without UDP: other protocols still get the
+            // rejection.
             tell_misplaced(house, from, local.port(), forced, datagram);
             return;
         };
-        if forced.is_some_and(|forced| foreign::only_asks(forced, datagram)) {
+        if forced.is_some_and(|forced| protocols::only_asks(forced, datagram)) {
             return;
         }
         if wanted.is_none() && tell_misplaced(house, from, local.port(), forced, datagram) {
@@ -173,8 +172,8 @@ impl Porch {
         {
             return;
         }
-        // Anybody can send anything, from any address: there is less room for who proved nothing.
-        let plain = |speaker: &Speaker| forced.is_none() && speaker.name == foreign::plain().name;
+        // Source addresses can be forged: unvalidated clients have a smaller limit.
+        let plain = |speaker: &Speaker| forced.is_none() && speaker.name == protocols::plain().name;
         let stranger = match speaker {
             Some(speaker) if plain(speaker) || !house.hall.is_known(from.ip()) => {
                 match house.hall.stranger() {
@@ -187,14 +186,14 @@ impl Porch {
             }
             _ => None,
         };
-        // The flow is there already: this one came before its socket was connected, and too late.
+        // The flow exists already: this datagram arrived before its socket was connected.
         let Some(key) = house.hall.open(local.port(), from) else {
             return;
         };
         if !has_room(&mut self.waiting_bytes, datagram) {
             return;
         }
-        // What fails here is lost, as on a full queue.
+        // On an error the datagram is lost, as with a full socket buffer.
         let Ok(socket) = (self.connect)(local, from, house.interface.as_deref()) else {
             return;
         };
@@ -216,7 +215,7 @@ impl Porch {
         self.sort_out(from);
     }
 
-    /// Whether it belongs to a flow that began in this turn; then it waits with the others.
+    /// Queues a datagram of a flow that started in this poll; false when it belongs to none.
     fn is_early(&mut self, from: SocketAddr, datagram: &[u8]) -> bool {
         let Some(knock) = self.knocks.get_mut(&from) else {
             return false;
@@ -227,8 +226,8 @@ impl Porch {
         true
     }
 
-    /// Until it was connected, the new socket was the nearest to whoever sends to this address: what
-    /// others sent meanwhile is sorted out.
+    /// Reads what a new socket received before it was connected: until then it also matched
+    /// datagrams of other peers, which are queued for their own flows.
     fn sort_out(&mut self, own: SocketAddr) {
         for _ in 0..MIXED_LIMIT {
             let Some(knock) = self.knocks.get_mut(&own) else {
@@ -250,7 +249,7 @@ impl Porch {
         }
     }
 
-    /// Those who came, in their order; those whom a test waited for have gone there.
+    /// Returns the new flows in order of arrival; expected flows are delivered to their tests.
     pub fn leave(mut self, house: &House) -> Vec<Knock> {
         for from in std::mem::take(&mut self.order) {
             let Some(knock) = self.knocks.remove(&from) else {
@@ -268,7 +267,7 @@ impl Porch {
     }
 }
 
-/// Takes room for a datagram that waits, if there is any.
+/// Reserves queue space for a datagram; false when the limit is reached.
 fn has_room(waiting_bytes: &mut usize, datagram: &[u8]) -> bool {
     let bytes = datagram.len() + OVERHEAD_BYTES;
     let fits = *waiting_bytes + bytes <= WAITING_BYTES;
@@ -278,7 +277,7 @@ fn has_room(waiting_bytes: &mut usize, datagram: &[u8]) -> bool {
     fits
 }
 
-/// Whether it is for certain of another dialect than the one that the port was given to, which is told.
+/// Rejects a datagram that certainly belongs to another protocol than the port's; true if it did.
 fn tell_misplaced(
     house: &House,
     from: SocketAddr,
@@ -289,7 +288,8 @@ fn tell_misplaced(
     let Some(owner) = forced else {
         return false;
     };
-    let Told::Known(other) = foreign::misplaced(owner, Carrier::Datagram, datagram) else {
+    let Classification::Known(other) = protocols::misplaced(owner, Carrier::Datagram, datagram)
+    else {
         return false;
     };
     house
@@ -298,7 +298,7 @@ fn tell_misplaced(
     true
 }
 
-/// Whose datagram it is: a dialect's, or that of a test that waits for it.
+/// Classifies a first datagram: the handler of its protocol, or the test that expects it.
 fn whose(
     house: &House,
     from: SocketAddr,
@@ -319,25 +319,27 @@ fn whose(
         return Some((forced, None)).filter(|_| forced.is_some_and(|it| it.datagrams.is_some()));
     }
     if is_hello {
-        // Without a test that waits for it, a hello means nothing.
+        // A hello that no test expects is ignored.
         return None;
     }
     if stray::is_nuttcp_marker(datagram) {
-        // Of a test that is over, or none.
+        // Marker of a test that has ended or never existed.
         return None;
     }
     match speaker(Carrier::Datagram, datagram) {
-        Told::Known(dialect) => Some((foreign::speaker_named(dialect.name), None))
+        Classification::Known(dialect) => Some((protocols::speaker_named(dialect.name), None))
             .filter(|(speaker, _)| speaker.is_some_and(|speaker| speaker.datagrams.is_some())),
-        Told::NeedMore | Told::Unknown => Some((Some(foreign::plain()), None)),
+        Classification::NeedMore | Classification::Unknown => {
+            Some((Some(protocols::plain()), None))
+        }
     }
 }
 
-/// A socket for one UDP flow of ours on the server's port, answered from the address that the client
-/// knows. The kernel gives a datagram to the socket that is connected to its sender first.
+/// Opens the socket of one of our UDP flows on the server's port, bound to the address that the
+/// client used, and confirms the opening. The kernel prefers a socket connected to the sender.
 ///
-/// The opening must come from the host that holds the control connection: an address in a datagram
-/// proves nothing, and a run towards it would flood whoever has it.
+/// The opening must come from the host of the control connection. A source address can be forged,
+/// and a test towards it would flood the real owner.
 pub fn open_flow(
     waiting: &Waiting,
     from: SocketAddr,
@@ -348,16 +350,16 @@ pub fn open_flow(
     if waiting.protocol != Protocol::Udp || from.ip() != waiting.peer {
         return None;
     }
-    // What fails here is tried again: the client repeats its opening.
+    // On an error the flow stays announced: the client repeats its opening.
     let socket = connect_flow(waiting.local, from, interface).ok()?;
-    // What came between binding and connecting may be other flows' openings: they are repeated.
+    // Datagrams received between bind and connect may open other flows: their clients repeat them.
     drain(&socket, MIXED_LIMIT);
     socket.set_nonblocking(false).ok()?;
     socket.send(&answer(token)).ok()?;
     Some(socket)
 }
 
-/// Takes what waits in a socket, no more than so many datagrams: its sender may go on meanwhile.
+/// Discards up to `limit` queued datagrams: the sender may continue meanwhile.
 fn drain(socket: &Socket, limit: usize) {
     let mut room = [std::mem::MaybeUninit::uninit(); 1];
     for _ in 0..limit {
@@ -367,7 +369,7 @@ fn drain(socket: &Socket, limit: usize) {
     }
 }
 
-/// A socket that is connected to the sender of a flow, and does not wait.
+/// Opens a non-blocking socket that is bound to `local` and connected to the peer of a flow.
 fn connect_flow(
     local: SocketAddr,
     from: SocketAddr,
@@ -380,7 +382,7 @@ fn connect_flow(
     if let Some(interface) = interface {
         socket.bind_device(Some(interface.as_bytes()))?;
     }
-    // Bound to no address, the kernel would choose one of this family itself.
+    // Bound to the unspecified IPv4 address, the kernel chooses the source address itself.
     let local_ip = match (local_ip, from) {
         (IpAddr::V6(any), SocketAddr::V4(_)) if any.is_unspecified() => {
             IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED)
@@ -407,7 +409,7 @@ mod tests {
     use super::*;
     use crate::session::ServerOptions;
 
-    /// A sender of its own for each number.
+    /// A distinct sender for each number.
     fn sender(number: u16) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], 1 + number))
     }
@@ -419,12 +421,12 @@ mod tests {
             Arc::default(),
             None,
         );
-        // Of those who proved nothing there are fewer.
+        // Unvalidated clients have a smaller limit.
         house.hall.prove(sender(0).ip());
         house
     }
 
-    /// The header of iperf2 and some payload.
+    /// An iperf2 header and some payload.
     fn first(bytes: usize) -> Vec<u8> {
         let mut datagram = vec![b'1'; bytes];
         datagram[..16].fill(0);
@@ -432,7 +434,7 @@ mod tests {
         datagram
     }
 
-    /// A socket that took datagrams of two others before it was connected.
+    /// A socket that received datagrams of two other peers before it was connected.
     fn mixed(_: SocketAddr, _: SocketAddr, _: Option<&str>) -> io::Result<Socket> {
         let own = UdpSocket::bind("127.0.0.1:0")?;
         own.set_nonblocking(true)?;
@@ -494,7 +496,7 @@ mod tests {
         ] {
             let mut porch = Porch::new();
             porch.connect = |_, _, _| Socket::new(Domain::IPV4, Type::DGRAM, None);
-            let forced = forced.and_then(foreign::speaker_named);
+            let forced = forced.and_then(protocols::speaker_named);
             porch.knock(&house, from, local, forced, datagram);
             let told = format!("{from} {:?} {datagram:?}", forced.map(|forced| forced.name));
             assert_eq!(porch.order.len(), usize::from(begins), "{told}");

@@ -1,11 +1,11 @@
-//! What nobody may guess: tokens of flows, and what ends with a key draw for a connection.
+//! Random numbers that must not be guessable: flow tokens and nonces of authenticated connections.
 
 use linerate_dialect::control::{Key, Proof};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::error::MeasureError;
 
-/// So many bytes of the system's random number generator.
+/// Returns bytes of the system's random number generator.
 pub fn bytes<const N: usize>() -> Result<[u8; N], MeasureError> {
     let mut bytes = [0; N];
     let mut filled = 0;
@@ -19,7 +19,7 @@ pub fn bytes<const N: usize>() -> Result<[u8; N], MeasureError> {
     Ok(bytes)
 }
 
-/// What an end proves on a new connection that it has this key.
+/// Returns the key with a fresh nonce, for the proof on a new connection.
 pub fn proof(key: &Key) -> Result<Proof, MeasureError> {
     Ok(Proof {
         key: key.clone(),

@@ -1,4 +1,4 @@
-//! Reaching the far end: which addresses, from where, and the connection itself.
+//! Connecting to the server: address family, local binding and the TCP connect.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -15,17 +15,15 @@ use crate::error::MeasureError;
 /// Address families that may be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Family {
-    /// Whichever the name has, in the resolver's order.
+    /// Any family, in the resolver's order.
     #[default]
     Any,
-    /// IPv4 only.
     V4,
-    /// IPv6 only.
     V6,
 }
 
 impl Family {
-    /// Whether an address is of it.
+    /// Returns whether an address belongs to the family.
     #[must_use]
     pub fn allows(self, address: IpAddr) -> bool {
         match self {
@@ -44,7 +42,7 @@ impl Family {
     }
 }
 
-/// A local address and interface, `ADDRESS[%IF]` or `%IF`.
+/// Local address and interface, `ADDRESS[%IF]` or `%IF`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Local {
     pub(crate) address: Option<IpAddr>,
@@ -72,7 +70,7 @@ impl Local {
         Ok(Self { address, interface })
     }
 
-    /// Binds a socket to it, whatever its port.
+    /// Binds a socket to the address and interface, with any port.
     pub(crate) fn bind(&self, socket: &Socket) -> Result<(), MeasureError> {
         if let Some(interface) = &self.interface {
             socket
@@ -94,10 +92,10 @@ impl Local {
     }
 }
 
-/// How long a connection may take: two retransmitted SYNs (1 s + 2 s) and some.
+/// Longest connect: two retransmitted SYNs (1 s + 2 s) and 2 s more.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Waits for a connection in slices, so that Ctrl-C ends it.
+/// Opens a TCP connection; waits in short steps, so that Ctrl-C ends it.
 pub(crate) fn open(
     address: SocketAddr,
     local: &Local,

@@ -1,8 +1,8 @@
-//! The far end: one port that serves many tests at a time.
+//! Server: one port that serves many tests at a time.
 //!
-//! One thread accepts connections and reads their first bytes without ever waiting for one of them
-//! ([`lobby`](super::lobby)); each test then has a thread of its own
-//! ([`session`](super::session)), besides those that move payload.
+//! One thread accepts connections and classifies their first bytes without blocking on one of them
+//! ([`lobby`](super::lobby)). Each test has a thread of its own ([`session`](super::session)), in
+//! addition to those that move payload.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -23,71 +23,70 @@ use crate::loss::Network;
 use crate::peers::serve::Hall;
 use crate::stamped::instruments;
 
-/// How a server listens.
+/// Options of a server.
 #[derive(Clone, Debug, Default)]
 pub struct ServerOptions {
-    /// Its port; 0 takes any free one.
+    /// Port; 0 takes any free one.
     pub port: u16,
-    /// The address that it listens on; all when absent.
+    /// Listen address; all when absent.
     pub address: Option<IpAddr>,
-    /// The interface that it listens on; all when absent.
+    /// Listen interface; all when absent.
     pub interface: Option<String>,
-    /// The families that it listens on, when no address is given.
+    /// Listen families when no address is given.
     pub family: Family,
-    /// Serve one test and end.
+    /// Serve one test, then end.
     pub once: bool,
-    /// What far clients may have for the time of their runs.
+    /// Privileges that remote clients may request for the time of their tests.
     pub grants: Vec<Grant>,
-    /// Who makes settings of this host for clients; nobody unless [`Grant::Tune`] is granted.
+    /// Applies settings that clients request; unused without [`Grant::Tune`].
     pub settings: Option<Maker>,
-    /// What clients have to know; whoever does not prove to know it is told so and has nothing.
+    /// Shared secret: clients that do not prove it are rejected with the reason.
     pub key: Option<Key>,
-    /// How it serves programs of other kinds.
+    /// Service for clients of other tools.
     pub peers: PeerOptions,
 }
 
-/// How a server serves programs of other kinds.
+/// Options for clients of other tools.
 #[derive(Clone, Debug, Default)]
 pub struct PeerOptions {
-    /// Ports beside its own, which have to be free.
+    /// Additional ports, which must be free.
     pub also: Vec<Also>,
-    /// Ports that those programs expect are open too, as far as they are free.
+    /// Open the default ports of other tools as well, as far as they are free.
     pub well_known: bool,
-    /// The only dialects that are spoken beside our own; absent: all.
+    /// Only protocols served in addition to our own; absent: all.
     pub only: Option<Vec<String>>,
-    /// Networks whose addresses are answered though they prove nothing, beside those directly
-    /// connected.
+    /// Networks whose unvalidated addresses get replies, in addition to directly connected ones.
     pub allow: Vec<linerate_dialect::guard::Network>,
-    /// Tests at a time; absent: as many as the server can bear.
+    /// Most concurrent tests; absent: the server's own limit.
     pub max_tests: Option<usize>,
-    /// Payload bits per second that one test sends; absent: no limit for those who proved where they are.
+    /// Most payload bits per second that one test sends; absent: no limit for validated clients.
     pub max_rate_bps: Option<u64>,
-    /// Longest time of a test, in nanoseconds; absent: no limit.
+    /// Longest test in nanoseconds; absent: no limit.
     pub max_time_ns: Option<u64>,
 }
 
-/// Something that a far client may have for the time of its run, if the server says so.
+/// Privilege that a remote client may request for its test, if the server grants it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grant {
-    /// Keep the cores from halting.
+    /// Keep CPUs out of idle states.
     Idle,
-    /// Run its threads at a scheduling class and priority of its choice.
+    /// Run measuring threads with a scheduling class and priority of its choice.
     Sched,
-    /// Keep processors busy beside its run.
+    /// Run CPU load threads next to its test.
     Load,
-    /// Have socket buffers beyond the system's limit, within the server's own.
+    /// Set socket buffers beyond the system's limit, within the server's own.
     Buffers,
-    /// Have the scheduler and the receive work of the whole machine watched.
+    /// Trace the scheduler and the receive path of the whole machine.
     Trace,
-    /// Have the server join a multicast group.
+    /// Join a multicast group.
     Multicast,
-    /// Have sockets set up in ways that the kernel keeps from ordinary users.
+    /// Set socket options that need privileges.
     Socket,
-    /// Have settings of this host changed while it is there.
+    /// Change settings of this host while the client is connected.
     Tune,
 }
 
-/// Every grant by its name, in the order help lists them.
+/// Grants by name, in the order of the help.
 pub const GRANTS: &[(&str, Grant)] = &[
     ("idle", Grant::Idle),
     ("sched", Grant::Sched),
@@ -106,27 +105,27 @@ impl std::str::FromStr for Grant {
         let known = GRANTS.iter().find(|(name, _)| *name == text);
         known.map(|&(_, grant)| grant).ok_or_else(|| {
             let names: Vec<_> = GRANTS.iter().map(|(name, _)| *name).collect();
-            format!("`{text}` cannot be granted: {}", names.join(", "))
+            format!("`{text}` is not a grant: {}", names.join(", "))
         })
     }
 }
 
-/// Takes events of any test, from any thread.
+/// Callback for events of any test, from any thread.
 pub type Emit = Arc<dyn Fn(Event) + Send + Sync>;
 
-/// A bound server.
+/// Bound server.
 pub struct Server {
-    /// The first is its own, the others are for programs of other kinds.
+    /// First the server's own port, then those for clients of other tools.
     doors: Vec<Door>,
     options: ServerOptions,
     network: Option<Arc<Network>>,
 }
 
 impl Server {
-    /// Binds TCP and UDP to the same port, and to those beside it.
+    /// Binds TCP and UDP sockets to the server's port and to the additional ones.
     ///
     /// # Errors
-    /// [`MeasureError::PortTaken`], or what is wrong with the address or interface.
+    /// [`MeasureError::PortTaken`], or an invalid address or interface.
     pub fn bind(options: &ServerOptions) -> Result<Self, MeasureError> {
         descriptors::raise_limit();
         instruments::remember_tracepoints();
@@ -137,14 +136,13 @@ impl Server {
         })
     }
 
-    /// The same in a network that can be looked into as a whole, so that every lost datagram is
-    /// accounted for.
+    /// Sets the lab network around the server, whose counters account for every lost datagram.
     #[must_use]
     pub fn within(self, network: Option<Arc<Network>>) -> Self {
         Self { network, ..self }
     }
 
-    /// The port it listens on.
+    /// Returns the server's own port.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.own().port
@@ -154,22 +152,22 @@ impl Server {
         self.doors.first().expect("the server's own port is open")
     }
 
-    /// The ports beside its own.
+    /// Returns the additional ports.
     #[must_use]
     pub fn also(&self) -> Vec<u16> {
         self.doors.iter().skip(1).map(|door| door.port).collect()
     }
 
-    /// The addresses it listens on.
+    /// Returns the listen addresses.
     #[must_use]
     pub fn addresses(&self) -> Vec<String> {
         vec![self.own().bound.to_string()]
     }
 
-    /// Serves until `stop` is set, or until one test is over when it is to serve only one.
+    /// Serves until `stop` is set, or until the test of a single-test server has ended.
     ///
     /// # Errors
-    /// What broke the one test of a server that serves only one, or the listening sockets.
+    /// The error that ended the single test, or errors of the listening sockets.
     pub fn run(self, stop: Arc<AtomicBool>, emit: Emit) -> Result<(), MeasureError> {
         emit(Event {
             test: 0,

@@ -1,7 +1,7 @@
-//! Sockets of a test's own, on ports of their own: for questions that come from many sockets, from
-//! unconnected ones, or to a group.
+//! Per-flow sockets of a test on their own ports: for requests from many sockets, from unconnected
+//! ones, or to a multicast group.
 //!
-//! Such a socket answers nobody but the test's client, and with no more than it was asked.
+//! Such a socket replies only to the test's client, and with no more bytes than it received.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -14,13 +14,13 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::transport::Correspondent;
 
-/// Connections that may wait to be accepted: one asks at a time on each flow.
+/// Backlog: each flow opens one connection at a time.
 const BACKLOG: i32 = 128;
 
-/// Opens one for a flow of `plan`, reached at `local` by the client at `peer`; gives its port too.
+/// Opens the socket of one flow, reached at `local` by the client at `peer`; returns its port too.
 ///
 /// # Errors
-/// What the kernel says.
+/// Errors of the kernel's socket calls.
 pub fn open(
     plan: &Plan,
     local: SocketAddr,
@@ -34,7 +34,7 @@ pub fn open(
     let group = plan.round_trip.group.as_ref();
     let mut bound = SocketAddr::new(local.ip().to_canonical(), 0);
     if group.is_some() {
-        // What is sent to a group does not come to the address of a host.
+        // Multicast datagrams do not match a socket that is bound to a host address.
         bound.set_ip(match bound {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -61,18 +61,18 @@ pub fn open(
     Ok((socket.into(), port))
 }
 
-/// Joins a group on the interface that the client is reached by.
+/// Joins a group on the interface towards the client.
 fn join(socket: &Socket, group: IpAddr, local: IpAddr, peer: IpAddr) -> io::Result<()> {
     match (group, local) {
         (IpAddr::V4(group), IpAddr::V4(local)) => {
             socket.join_multicast_v4(&group, &local)?;
-            // Groups that other programs of this host have joined are theirs.
+            // Excludes groups that other programs of this host have joined.
             socket.set_multicast_all_v4(false)
         }
         (IpAddr::V6(group), IpAddr::V6(_)) => {
             let name = interface_towards(peer).ok_or(io::ErrorKind::NotFound)?;
             socket.join_multicast_v6(&group, interface_index(&name)?)?;
-            // Linux 4.20; before it, the port is this test's alone anyway.
+            // Since Linux 4.20; before it, the port of the test is unique anyway.
             let _ = socket.set_multicast_all_v6(false);
             Ok(())
         }
@@ -80,7 +80,7 @@ fn join(socket: &Socket, group: IpAddr, local: IpAddr, peer: IpAddr) -> io::Resu
     }
 }
 
-/// Whom the sockets of a flow exchange payload with, at the answering end.
+/// Returns the peer addressing of a flow's sockets at the responding end.
 #[must_use]
 pub fn correspondent(plan: &Plan, peer: IpAddr) -> Correspondent {
     match plan.round_trip.needs_service() {

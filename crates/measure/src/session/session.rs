@@ -1,4 +1,4 @@
-//! One conversation of a server with a client, from the greeting to the farewell.
+//! Server session: one control connection, from the hello to the farewell.
 
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -46,23 +46,23 @@ use crate::memory::Memory;
 use crate::peers::framing::Framing;
 use crate::stamped::instruments;
 
-/// How long a client may take to hear the end of a conversation.
+/// Longest wait for a client to close the control connection.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// The same when the server ends.
+/// Longest wait for it when the server is stopping.
 const SHORT_FAREWELL: Duration = Duration::from_millis(200);
 
-/// How often the control connection is looked after while flows arrive.
+/// Interval of control connection polls while flows arrive.
 const LOOK_UP: Duration = Duration::from_millis(50);
 
-/// Serves one control connection.
+/// Serves one control connection over the kernel's stack.
 pub fn serve(house: &Arc<House>, stream: TcpStream, first: &[u8], seat: Seat) {
     if let Ok(line) = Line::of(stream) {
         serve_on(house, Footing::Kernel, line, first, seat);
     }
 }
 
-/// Serves one control connection of a test that stands on either stack.
+/// Serves one control connection of a test over either stack.
 pub fn serve_on(house: &Arc<House>, footing: Footing<'_>, line: Line, first: &[u8], seat: Seat) {
     let Ok(mut wire) = open(line, first, house.key.as_ref()) else {
         return;
@@ -75,21 +75,21 @@ pub fn serve_on(house: &Arc<House>, footing: Footing<'_>, line: Line, first: &[u
         local: wire.local(),
         peer: wire.peer(),
     };
-    // A panic is a bug of ours; it costs this client its test, and nobody else anything.
+    // A panic is a bug of ours: it ends this client's test and no other.
     let result = catch_unwind(AssertUnwindSafe(|| session.run(&mut wire)));
     let result = result.unwrap_or_else(|_| {
         let bug = std::io::Error::other("a bug: it panicked, see the server's standard error");
         Err(MeasureError::system("the session", bug))
     });
-    // Its last segments came from there.
+    // The session completed, so the client's address is valid.
     house.hall.prove(session.peer.ip());
     let began = session.claim.as_ref().is_some_and(|claim| claim.began);
     if let Some(claim) = &mut session.claim {
-        // What still opens would get what the stack has just closed, and keep it.
+        // A flow that still opens would get a socket that the stack has just closed.
         claim.withdraw();
         footing.part();
     }
-    // Whoever never had a test keeps the seat until the farewell is over: it is a thread still.
+    // A session without a test keeps its permit until the farewell ends: its thread still runs.
     let _seat = session.seat.take();
     let Err(error) = result else {
         drop(session);
@@ -98,11 +98,11 @@ pub fn serve_on(house: &Arc<House>, footing: Footing<'_>, line: Line, first: &[u
     };
     let stopped = matches!(error, MeasureError::Interrupted);
     if !began {
-        // Best effort: the client may be the one who is gone, or understand nothing.
+        // Best effort: the client may have disconnected, or use another protocol.
         let _ = wire.say(match &error {
             MeasureError::Interrupted => Refuse {
                 problem: Problem::new(
-                    "it is told to end",
+                    "the server is stopping",
                     format!("server port {}", house.port),
                     "start it again, or wait for it with --retry 30s",
                 ),
@@ -112,7 +112,7 @@ pub fn serve_on(house: &Arc<House>, footing: Footing<'_>, line: Line, first: &[u
             error => Refuse {
                 problem: error.problem(),
                 exit_code: error.exit_code(),
-                // Others on that stack give sockets back.
+                // Other clients of that stack release their sockets.
                 may_pass: matches!(error, MeasureError::FewSockets { .. }),
             },
         });
@@ -120,7 +120,7 @@ pub fn serve_on(house: &Arc<House>, footing: Footing<'_>, line: Line, first: &[u
     if session.claim.is_none() {
         tell_fruitless(house, &wire, &error);
     }
-    // Whoever connects and goes away again is nobody's failure.
+    // A client that connects and disconnects is no failure.
     if let Some(claim) = &session.claim {
         (house.emit)(Event {
             test: claim.test,
@@ -133,12 +133,12 @@ pub fn serve_on(house: &Arc<House>, footing: Footing<'_>, line: Line, first: &[u
         }
     }
     drop(session);
-    // With another version the client learns that from our greeting, which may wait here still.
+    // With another version, the client learns it from our hello, which may still be queued.
     wire.close(if stopped { SHORT_FAREWELL } else { FAREWELL });
 }
 
-/// Tells of a conversation that ended before there was a test. A client that greets and leaves again has
-/// asked all it wanted, and says itself what broke it.
+/// Logs a session that ended before a test started. A client that disconnected after the hello is
+/// not logged: it reports the reason itself.
 fn tell_fruitless(house: &House, wire: &Wire, error: &MeasureError) {
     let (hall, peer, dialect) = (&house.hall, wire.peer(), control::DIALECT.name);
     match error {
@@ -154,7 +154,7 @@ fn tell_fruitless(house: &House, wire: &Wire, error: &MeasureError) {
         },
         _ if wire.was_left() => {}
         MeasureError::Foreign { .. } => {
-            let how = "it did not greet as linerate does: it is another program, or was ended";
+            let how = "it sent no linerate hello: it is another program, or was ended";
             hall.refuse_fruitless(dialect, peer, how);
         }
         MeasureError::Vanished { how, .. } => hall.refuse_fruitless(dialect, peer, how),
@@ -176,21 +176,21 @@ fn open(line: Line, first: &[u8], key: Option<&Key>) -> Result<Wire, MeasureErro
     Ok(wire)
 }
 
-/// What the server promised: its answer, how it will wait, where the flows will arrive, and what
-/// it holds meanwhile.
+/// Accepted test: the reply to the client, the thread plan, the flows that arrive, and what the
+/// server holds for its duration.
 struct Agreed {
     accept: Accept,
     manner: Manner,
     arrivals: mpsc::Receiver<(u32, Arrival)>,
     hold: Option<IdleHold>,
-    /// What this end notes of round trips, and why not all that was asked for.
+    /// Granted timestamping, and the reasons where it is less than requested.
     stamps: Stamping,
     notes: Vec<String>,
 }
 
-/// Why there is no agreement.
+/// Reason why no test was agreed on.
 enum No {
-    /// Said to the client, and no failure of this server.
+    /// Sent to the client; not a failure of this server.
     Refused(Refuse),
     Failed(MeasureError),
 }
@@ -210,9 +210,9 @@ impl From<Refuse> for No {
 struct Session<'a> {
     house: &'a Arc<House>,
     footing: Footing<'a>,
-    /// A test was asked for and granted.
+    /// The granted test.
     claim: Option<Claim>,
-    /// Held until then.
+    /// Held until a test is granted.
     seat: Option<Seat>,
     local: SocketAddr,
     peer: SocketAddr,
@@ -226,7 +226,7 @@ impl Session<'_> {
 
     fn run(&mut self, wire: &mut Wire) -> Result<(), MeasureError> {
         let Frame::Hello(greeting) = wire.expect(&self.house.stop)? else {
-            return Err(self.confused("it did not greet"));
+            return Err(self.confused("it sent no hello"));
         };
         let Some(propose) = self.listen(wire)? else {
             return Ok(());
@@ -268,7 +268,7 @@ impl Session<'_> {
             accept,
             manner,
             arrivals,
-            // It ends with this function, and so with the run.
+            // Held until this function returns, so until the test ends.
             hold: _hold,
             stamps,
             notes,
@@ -287,7 +287,7 @@ impl Session<'_> {
             greeter.answer();
             self.look_after(wire)
         })?;
-        // Read before the client hears that it may start: what counts from then on is the run's.
+        // Read before the client may start: everything counted from here on belongs to the test.
         let ipv6 = self.peer.ip().to_canonical().is_ipv6();
         let ledger = own_ledger(Role::Server, &host, ipv6);
         let network = self.house.network.as_ref();
@@ -300,13 +300,13 @@ impl Session<'_> {
         let start = match start {
             Frame::Start(start) => start,
             Frame::Bye(_) => return Err(self.gave_up()),
-            _ => return Err(self.confused("it did not start")),
+            _ => return Err(self.confused("it sent no start")),
         };
         if let Some(claim) = &mut self.claim {
             claim.began = true;
         }
         let books = (ledger, region);
-        // It ends with the run, too.
+        // Stops when this function returns, too.
         let _burn = Burn::start(plan.round_trip.burn.far)
             .map_err(|error| MeasureError::system("new thread", error))?;
         self.measure(
@@ -323,8 +323,9 @@ impl Session<'_> {
         )
     }
 
-    /// Answers questions until the client proposes a run; `None` when it only asked. Settings that were made
-    /// for it go back when it returns: they are held by a conversation of their own, beside those of the runs.
+    /// Replies to clock requests and applies settings until the client proposes a test; `None` when
+    /// it disconnects first. The settings are restored on return; they are independent of those of
+    /// tests.
     fn listen(&self, wire: &mut Wire) -> Result<Option<Propose>, MeasureError> {
         let mut until = deadline(STATE_PATIENCE);
         let mut held = None;
@@ -339,21 +340,21 @@ impl Session<'_> {
                         t3_ns: clock::now(),
                     })?;
                 }
-                Frame::Settings(wanted) => {
+                Frame::Settings(changes) => {
                     let maker = self.house.settings.as_ref();
-                    wire.say(settings::settle(maker, &mut held, wanted.wanted))?;
+                    wire.say(settings::settle(maker, &mut held, changes.wanted))?;
                     if held.is_some() {
-                        // For as long as it gives signs of life.
+                        // The settings stay for as long as heartbeats arrive.
                         until = u64::MAX;
                     }
                 }
                 Frame::Bye(_) => return Ok(None),
-                _ => return Err(self.confused("it proposed nothing")),
+                _ => return Err(self.confused("it sent no proposal")),
             }
         }
     }
 
-    /// Settles this end's part of the plan and announces the flows.
+    /// Resolves this end's part of the plan, reserves resources and announces the flows.
     fn agree(&mut self, mut plan: Plan, host: &Host, shares_cores: bool) -> Result<Agreed, No> {
         let own = is_own(
             self.peer.ip(),
@@ -381,12 +382,12 @@ impl Session<'_> {
             true => self.footing.check_pace(&plan, host)?,
             false => None,
         };
-        // On the client's own machine its hold is enough.
+        // On the same machine, the hold of the client is enough.
         let hold = if plan.hold_latency && !shares_cores {
             if !self.house.grants.contains(&Grant::Idle) {
                 return Err(No::Failed(MeasureError::OptionRefused {
                     option: "--hold-latency".to_owned(),
-                    why: "it does not let clients keep its cores from halting".to_owned(),
+                    why: "the server does not let clients keep its CPUs from idling".to_owned(),
                     next_step: "start it as root with `linerate server --grant idle`".to_owned(),
                 }));
             }
@@ -396,7 +397,7 @@ impl Session<'_> {
         };
         self.check_burn(&plan)?;
         if plan.protocol == Protocol::Tcp && plan.flows(Direction::Receive) {
-            // In both directions the client's name stands: the ends differ only where nobody asked.
+            // With both directions, the client's choice applies to both; a default may differ.
             plan.congestion_control = plan
                 .congestion_control
                 .or_else(|| self.footing.congestion_control());
@@ -437,10 +438,10 @@ impl Session<'_> {
                 if plan.round_trip.needs_service() {
                     let interface = self.house.interface.as_deref();
                     let (local, peer) = (self.local, self.peer.ip());
-                    let (socket, own) =
+                    let (socket, service_port) =
                         self.footing.service(&plan, local, peer, interface, token)?;
-                    port = Some(own);
-                    // Its receiver lives beside it.
+                    port = Some(service_port);
+                    // The receiver is in scope, so the send cannot fail.
                     let _ = arrived.send((id, socket));
                 } else {
                     let waiting = Waiting {
@@ -480,35 +481,36 @@ impl Session<'_> {
         })
     }
 
-    /// How much of what the client asks for this end notes of round trips, and why no more. The
-    /// client keeps its own level.
+    /// Returns the timestamping that this end grants of what the client requests, and the reasons
+    /// where it is less. The client keeps its own level.
     fn watch(&mut self, asked: Stamping, own: bool) -> (Stamping, Vec<String>) {
         if let Some(stamps) = self.footing.stamps(asked) {
             return stamps;
         }
         let granted = own || self.house.grants.contains(&Grant::Trace);
         let claim = self.claim.as_mut().expect("agreed after the claim");
-        let refused = match asked {
+        let reason = match asked {
             Stamping::None | Stamping::Packets => return (asked, Vec::new()),
             _ if !granted => {
-                "server: the scheduler is not watched for far clients: start it with --grant trace"
+                "server: no scheduler tracing for remote clients: start it with --grant trace"
             }
             _ if claim.watch() => return (asked, Vec::new()),
             _ => {
-                "server: the scheduler is watched for one test at a time, and another has it: try \
-                 again later"
+                "server: one test at a time may trace the scheduler, and another does: try again \
+                 later"
             }
         };
-        (Stamping::Packets, vec![refused.to_owned()])
+        (Stamping::Packets, vec![reason.to_owned()])
     }
 
-    /// A group that this host joins is traffic that comes here from wherever it is sent.
+    /// Checks the grant for multicast: a group membership brings traffic of any sender to this
+    /// host.
     fn check_group(&self, plan: &Plan, own: bool) -> Result<(), MeasureError> {
         match &plan.round_trip.group {
             Some(group) if !own && !self.house.grants.contains(&Grant::Multicast) => {
                 Err(MeasureError::OptionRefused {
                     option: format!("--multicast {group}"),
-                    why: "it joins no groups for far clients".to_owned(),
+                    why: "the server joins no multicast groups for remote clients".to_owned(),
                     next_step: "start it with `linerate server --grant multicast`".to_owned(),
                 })
             }
@@ -516,14 +518,14 @@ impl Session<'_> {
         }
     }
 
-    /// Whether the client may keep processors busy, if it asks for that.
+    /// Checks the grant for CPU load threads.
     fn check_burn(&self, plan: &Plan) -> Result<(), MeasureError> {
         let threads = plan.round_trip.burn.far;
         if threads > 0 && !self.house.grants.contains(&Grant::Load) {
             return Err(MeasureError::OptionRefused {
                 option: format!("--load cpu:{}/{threads}", plan.round_trip.burn.near),
-                why: "it does not let clients keep its processors busy".to_owned(),
-                next_step: "start it with `linerate server --grant load`, or burn at this end \
+                why: "the server does not let clients keep its CPUs busy".to_owned(),
+                next_step: "start it with `linerate server --grant load`, or load the client \
                             alone: --load cpu"
                     .to_owned(),
             });
@@ -532,14 +534,15 @@ impl Session<'_> {
     }
 
     fn check_sched(&self, plan: &Plan) -> Result<(), MeasureError> {
-        // To be nicer than others takes nothing from them.
+        // A positive nice value takes no CPU time from others.
         let takes = !matches!(plan.sched.far, Sched::Inherited | Sched::Nice(0..));
         if takes && !self.house.grants.contains(&Grant::Sched) {
             return Err(MeasureError::OptionRefused {
                 option: format!("--sched {}", plan.sched),
-                why: "it does not let clients choose how its threads are scheduled".to_owned(),
-                next_step: "start it as root with `linerate server --grant sched`, or ask for \
-                            this end alone: --sched CLASS/inherited"
+                why: "the server does not let clients choose how its threads are scheduled"
+                    .to_owned(),
+                next_step: "start it as root with `linerate server --grant sched`, or set it for \
+                            the client alone: --sched CLASS/inherited"
                     .to_owned(),
             });
         }
@@ -556,7 +559,7 @@ impl Session<'_> {
     ) -> Result<(Vec<AgreedFlow>, Greeter), MeasureError> {
         let wanted = accept.flows.len();
         let began = Instant::now();
-        // Thousands of flows open one after the other: what counts is that more keep coming.
+        // Thousands of flows open one after the other: the timeout restarts with each arrival.
         let (mut last, mut looked) = (began, began);
         let mut flows: Vec<AgreedFlow> = Vec::with_capacity(wanted);
         let mut greeter = Greeter::default();
@@ -576,7 +579,7 @@ impl Session<'_> {
                     .checked_sub(1)
                     .and_then(|place| accept.flows.get(place))
                 {
-                    // Our own stack answers openings itself.
+                    // The user-space stack confirms openings itself.
                     if let (Protocol::Udp, Opening::Adopt(fd)) = (accept.plan.protocol, &opening) {
                         let asker = (grant.port.is_some()).then(|| self.peer.ip());
                         (greeter.add(fd, grant.token, asker))
@@ -622,7 +625,7 @@ impl Session<'_> {
         Ok((flows, greeter))
     }
 
-    /// Sees to the control connection while something else is waited for.
+    /// Services the control connection while the session waits for something else.
     fn look_after(&self, wire: &mut Wire) -> Result<(), MeasureError> {
         if self.house.stop.load(Relaxed) {
             return Err(MeasureError::Interrupted);
@@ -636,7 +639,7 @@ impl Session<'_> {
 
     #[expect(
         clippy::too_many_arguments,
-        reason = "all that the handshake settled, used once"
+        reason = "results of the handshake, used once"
     )]
     fn measure(
         &self,
@@ -654,7 +657,8 @@ impl Session<'_> {
         let (ledger, region) = books;
         let ipv6 = self.peer.ip().to_canonical().is_ipv6();
         let started = jiff::Timestamp::now();
-        // A client that does not say how it waits does as it was asked, or as we do.
+        // Clients that do not send their wait mode use the requested one, or the same as the
+        // server.
         let asked = plan.wait.as_ref().map_or(accept.wait, |wait| wait.near);
         let wait = Ends {
             near: start.wait.unwrap_or(asked),
@@ -709,7 +713,7 @@ impl Session<'_> {
             totals: Vec::new(),
             far_text: None,
         });
-        // The client has its own.
+        // The client stores the same run.
         record.kept_by = Some(Role::Server);
         record.served = Some(Served {
             client: self.peer.to_string(),
@@ -724,21 +728,21 @@ impl Session<'_> {
     fn confused(&self, how: &str) -> MeasureError {
         MeasureError::Vanished {
             peer: self.peer,
-            how: format!("the conversation made no sense: {how}"),
+            how: format!("unexpected message: {how}"),
         }
     }
 
     fn gave_up(&self) -> MeasureError {
         MeasureError::Vanished {
             peer: self.peer,
-            how: "it gave the test up before it began".to_owned(),
+            how: "it cancelled the test before the start".to_owned(),
         }
     }
 }
 
-/// Whether a client is of this machine, and has by itself what it asks for here: its address is one
-/// of this host's, or both are in the lab that this server was started in. What it says of itself
-/// does not matter.
+/// Returns whether the client runs on this machine, and so already has the privileges that it
+/// requests. Its address is one of this host, or both are in the lab that the server was started
+/// in. What the client claims does not count.
 fn is_own(peer: IpAddr, local: IpAddr, lab: Option<&Network>) -> bool {
     is_own_address(peer) || lab.is_some_and(|lab| lab.way(peer, local).is_some())
 }

@@ -1,6 +1,6 @@
-//! Settings of the far host that a client asks for: who makes them there, and the conversation that holds them.
+//! Remote settings: a client changes settings of the server's host over a session of its own.
 //!
-//! They go back when the conversation ends, however it ends: a client that is gone is noticed by its silence.
+//! The server restores them when the session ends. A lost client is detected by its silence.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,22 +18,22 @@ use super::wire::{Line, Wire};
 use super::{boot_id, hello, random};
 use crate::error::MeasureError;
 
-/// How often the conversation says that it is there.
+/// Interval of heartbeats.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// How long the server may take to set everything back.
+/// Longest wait until the server has restored everything.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// Settings that are held for one client; all go back when it drops.
+/// Settings applied for one client; restored on drop.
 pub trait Held: Send {
-    /// Sets one; gives the value that it really has now. `default` sets it back.
+    /// Applies one setting and returns its effective value; `default` restores it.
     ///
     /// # Errors
-    /// Why not, in words.
+    /// The reason, as text for the user.
     fn set(&mut self, name: &str, value: &str) -> Result<String, String>;
 }
 
-/// Makes the settings of this host, for a server that grants `tune`.
+/// Creates [`Held`] settings of this host, for a server that grants `tune`.
 #[derive(Clone)]
 pub struct Maker(pub Arc<dyn Fn() -> Result<Box<dyn Held>, String> + Send + Sync>);
 
@@ -43,7 +43,7 @@ impl fmt::Debug for Maker {
     }
 }
 
-/// What becomes of wanted settings, with nobody who makes any, or somebody.
+/// Applies requested settings; without a backend all are rejected.
 pub(super) fn settle(
     maker: Option<&Maker>,
     held: &mut Option<Box<dyn Held>>,
@@ -65,7 +65,7 @@ fn one(
     name: &str,
     value: &str,
 ) -> Result<String, String> {
-    let maker = maker.ok_or("its server was not started with --grant tune")?;
+    let maker = maker.ok_or("the server was not started with --grant tune")?;
     let made = match held.take() {
         Some(made) => made,
         None => (maker.0)()?,
@@ -78,17 +78,17 @@ type Asked = (
     mpsc::Sender<Result<SettingsAnswer, MeasureError>>,
 );
 
-/// Settings of a far host, as the client that asked for them has them.
+/// Settings of a remote host, as the client that requests them has them.
 pub struct FarSettings {
     questions: Option<mpsc::Sender<Asked>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl FarSettings {
-    /// Greets a server; nothing is set yet.
+    /// Opens a session with a server; changes no setting yet.
     ///
     /// # Errors
-    /// Why it cannot be reached.
+    /// The reason why the server cannot be reached.
     pub fn open(far: SocketAddr, key: Option<&Key>) -> Result<Self, MeasureError> {
         let never = AtomicBool::new(false);
         let stream = open(far, &Local::default(), &never)?;
@@ -101,11 +101,11 @@ impl FarSettings {
         let mut wire = Wire::on(Line::of(stream)?, codec)?;
         match wire.expect(&never)? {
             Frame::Hello(_) => {}
-            _ => return Err(confused(far, "it did not greet")),
+            _ => return Err(confused(far, "it sent no hello")),
         }
         let (questions, asked) = mpsc::channel();
         let thread = std::thread::Builder::new()
-            .name("far-settings".to_owned())
+            .name("remote-settings".to_owned())
             .spawn(move || talk(wire, &asked))
             .map_err(|error| MeasureError::system("new thread", error))?;
         Ok(Self {
@@ -114,14 +114,14 @@ impl FarSettings {
         })
     }
 
-    /// Asks for a value; gives the one that it really has now, or why the server refuses it.
+    /// Requests a value; returns the effective value, or the server's reason to reject it.
     ///
     /// # Errors
-    /// The server is gone.
+    /// The server is lost.
     pub fn set(&self, name: &str, value: &str) -> Result<Result<String, String>, MeasureError> {
         let gone = || {
             let closed = std::io::ErrorKind::ConnectionReset;
-            MeasureError::system("the conversation about settings", closed.into())
+            MeasureError::system("the settings session", closed.into())
         };
         let wanted = [(name.to_owned(), value.to_owned())].into();
         let (sender, answer) = mpsc::channel();
@@ -131,13 +131,13 @@ impl FarSettings {
         Ok(match answer.granted.remove(name) {
             Some(real) => Ok(real),
             None => Err((answer.refused.remove(name))
-                .unwrap_or_else(|| "its server did not say what became of it".to_owned())),
+                .unwrap_or_else(|| "the server sent no result for it".to_owned())),
         })
     }
 }
 
 impl Drop for FarSettings {
-    /// Waits until the server has set everything back.
+    /// Waits until the server has restored everything.
     fn drop(&mut self) {
         self.questions = None;
         if let Some(thread) = self.thread.take() {
@@ -153,11 +153,11 @@ fn talk(mut wire: Wire, asked: &mpsc::Receiver<Asked>) {
             Ok((wanted, answer)) => {
                 let told = ask(&mut wire, wanted, &never);
                 let lives = told.is_ok();
-                // Whoever asked may have gone meanwhile.
+                // The requester may have ended meanwhile.
                 let _ = answer.send(told);
                 lives
             }
-            // What arrives unasked is a sign of life.
+            // Frames without a request are heartbeats.
             Err(RecvTimeoutError::Timeout) => {
                 let heard = wire.hear().and_then(|_| wire.beat());
                 heard.and_then(|()| wire.flush()).is_ok()
@@ -183,7 +183,7 @@ fn ask(
     wire.say(Settings { wanted })?;
     match wire.expect(never)? {
         Frame::SettingsAnswer(answer) => Ok(answer),
-        _ => Err(confused(far, "it did not say what became of settings")),
+        _ => Err(confused(far, "it sent no settings reply")),
     }
 }
 

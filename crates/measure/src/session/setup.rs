@@ -1,5 +1,4 @@
-//! What both ends do between an agreed plan and the start: choose how to wait, deal flows to
-//! threads, start them.
+//! Setup between an accepted plan and the start: assigns flows to threads, and starts these.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -27,7 +26,7 @@ use crate::stack::StackThread;
 use crate::transport::{Correspondent, FlowOptions};
 use crate::workload::PATIENCE_NS;
 
-/// What an end does in a direction, seen from the near end's point of view.
+/// Returns the role of an end in a direction; directions are named from the client's side.
 #[must_use]
 pub fn part(role: Role, direction: Direction) -> Part {
     match (role, direction) {
@@ -36,19 +35,19 @@ pub fn part(role: Role, direction: Direction) -> Part {
     }
 }
 
-/// Receive buffer that a UDP sink asks for when nobody asked for another: the kernel's default of
-/// 208 KiB holds three large datagrams, and what it refuses looks like loss on the path. The kernel
-/// grants what net.core.rmem_max allows.
+/// Default receive buffer of a UDP receiver: the kernel's default of 208 KiB holds three large
+/// datagrams, and drops there look like loss on the path. The kernel grants at most
+/// net.core.rmem_max.
 const UDP_RECEIVE_BUFFER_BYTES: u64 = 4 << 20;
 
-/// How sockets of a flow are set up at this end.
+/// Returns the socket options of a flow at this end.
 ///
-/// An accepted TCP socket gets its buffers after the handshake, in which its window scale was
-/// settled from the kernel's defaults; a connecting one gets them before.
+/// An accepted TCP socket gets its buffers after the handshake, which has fixed the window scale
+/// from the kernel's defaults. A connecting socket gets them before.
 #[must_use]
 pub fn flow_options(plan: &Plan, part: Part) -> FlowOptions {
     let patience = match (plan.kind, part) {
-        // An asking end sleeps until its answer is too late.
+        // A requesting end sleeps until its response is overdue.
         (Kind::Latency, Part::Source) => plan
             .answer_timeout_ns
             .map_or(PATIENCE_NS, |timeout| timeout.min(PATIENCE_NS)),
@@ -91,46 +90,40 @@ pub fn flow_options(plan: &Plan, part: Part) -> FlowOptions {
     }
 }
 
-/// A flow that both ends have agreed on, at this end.
+/// Flow that both ends have agreed on, at this end.
 pub struct AgreedFlow {
-    /// Its number.
     pub id: u32,
-    /// Which way it goes.
     pub direction: Direction,
-    /// How it comes to its socket.
+    /// Source of its socket: connected, or taken from the acceptor.
     pub opening: Opening,
-    /// How its socket is set up.
     pub options: FlowOptions,
-    /// What it opens with, by which both ends know its content.
+    /// Token of its opening; seeds the payload pattern.
     pub token: Token,
-    /// What stands in front of its payload.
+    /// Framing in front of its payload.
     pub framing: Framing,
 }
 
-/// Threads that stand ready.
+/// Threads that are ready to start.
 pub struct Ready {
-    /// Holds and tells them, and sends them home when it goes.
+    /// Start barrier of the threads; cancels them on drop.
     pub keeper: GateKeeper,
-    /// The threads.
     pub lanes: Vec<LaneHandle>,
-    /// Their flows.
     pub flows: Vec<FlowHandle>,
-    /// Readable when one has ended.
+    /// Readable when a thread has ended.
     pub done: UnixStream,
 }
 
-/// How often [`prepare`] calls `idle`.
+/// Interval of [`prepare`]'s calls to `idle`.
 const IDLE_EVERY: Duration = Duration::from_millis(50);
 
-/// How long threads that are sent home before the start are waited for. Those that still wait for
-/// an answer of the kernel go by themselves later.
+/// Wait for threads that are cancelled before the start. Those in a blocking kernel call end later.
 const HOME_PATIENCE: Duration = Duration::from_millis(300);
 
-/// Deals flows to threads, starts these, and returns once all their sockets stand; calls `idle`
-/// meanwhile, whose error ends it.
+/// Assigns flows to threads, starts these, and returns once all sockets are open. Calls `idle`
+/// meanwhile, whose error ends the wait.
 ///
 /// # Errors
-/// What keeps a flow from opening; the threads that stand already are sent home.
+/// The error of the first flow that cannot be opened; the other threads are cancelled.
 pub fn prepare(
     plan: &Arc<Plan>,
     role: Role,
@@ -153,7 +146,7 @@ pub fn prepare(
     let mut lanes = Vec::new();
     let mut result = Ok(());
     let dealt = deal(manner, flows);
-    // Our own stack has one thread for all of them.
+    // The user-space stack runs all of them on one thread.
     let mut lent = Vec::new();
     let threads = dealt.len();
     for (number, (direction, flows)) in dealt.into_iter().enumerate() {
@@ -210,7 +203,7 @@ pub fn prepare(
         }
     }
     handles.sort_unstable_by_key(|flow| flow.id);
-    // Each thread has its own: when all have reported, or died, the channel closes.
+    // Each thread has its own sender: the channel closes when all have reported or died.
     drop(report);
     let mut reported = 0;
     while result.is_ok() {
@@ -228,7 +221,7 @@ pub fn prepare(
             Err(RecvTimeoutError::Disconnected) if reported == lanes.len() => break,
             Err(RecvTimeoutError::Disconnected) => {
                 let died = io::Error::other("it ended before its flows were open");
-                result = Err(MeasureError::system("a measuring thread", died));
+                result = Err(MeasureError::system("a worker thread", died));
             }
         }
     }
@@ -248,11 +241,11 @@ pub fn prepare(
     })
 }
 
-/// Deals the flows of each direction in turn to its threads.
+/// Assigns the flows of each direction to its threads, round robin.
 fn deal(manner: &Manner, flows: Vec<AgreedFlow>) -> Vec<(Direction, Vec<AgreedFlow>)> {
     let mut lanes: Vec<(Direction, Vec<AgreedFlow>)> = Vec::new();
     let mut counts = [0usize; 2];
-    // Where the threads of each direction are among all of them.
+    // Indices of the threads of each direction.
     let mut places: [Vec<usize>; 2] = Default::default();
     for flow in flows {
         let side = usize::from(flow.direction == Direction::Receive);
@@ -281,18 +274,18 @@ fn lane_error(error: LaneError, plan: &Plan) -> MeasureError {
         LaneError::Cpu(cpu, error) => MeasureError::OptionRefused {
             option: format!("--cpu {cpu}"),
             why: format!("the thread cannot run there ({error})"),
-            next_step: "choose another processor".to_owned(),
+            next_step: "choose another CPU".to_owned(),
         },
         LaneError::Sched(sched, error) => MeasureError::OptionRefused {
             option: format!("--sched {sched}"),
-            why: format!("this user may not have that ({error})"),
+            why: format!("not permitted for this user ({error})"),
             next_step:
                 "run as root, or give the user limits in /etc/security/limits.conf (rtprio, nice)"
                     .to_owned(),
         },
         LaneError::Descriptor(fd) => MeasureError::OptionRefused {
             option: "--wait select".to_owned(),
-            why: format!("select takes no descriptor above 1023, and a flow would have {fd}"),
+            why: format!("select supports descriptors up to 1023, and a flow would have {fd}"),
             next_step: "use fewer streams (-P), or --wait poll".to_owned(),
         },
         LaneError::Cancelled => MeasureError::Interrupted,
@@ -311,11 +304,11 @@ fn lane_error(error: LaneError, plan: &Plan) -> MeasureError {
                         "--multicast {}",
                         group.map_or_else(String::new, ToString::to_string)
                     ),
-                    why: format!("questions to the group cannot leave there ({error})"),
-                    next_step: "name an interface behind a %, as `ip link` lists them".to_owned(),
+                    why: format!("requests to the group cannot be sent ({error})"),
+                    next_step: "add an interface after a %, as listed by `ip link`".to_owned(),
                 }
             }
-            // The kernel's have numbers, those of our own stack have not.
+            // Errors of the kernel have a number, those of the user-space stack do not.
             _ => match error.kind() {
                 io::ErrorKind::AddrInUse if plan.source_port.is_some() => MeasureError::PortTaken {
                     port: plan.source_port.unwrap_or_default(),
@@ -340,7 +333,7 @@ fn lane_error(error: LaneError, plan: &Plan) -> MeasureError {
     }
 }
 
-/// Keeps this machine's cores from halting while it lives, if the plan asks for that.
+/// Keeps this machine's CPUs out of idle states until dropped, if the plan requests it.
 ///
 /// # Errors
 /// [`MeasureError::OptionRefused`] where the kernel or its permissions do not allow it.
@@ -357,7 +350,7 @@ pub fn hold_idle(plan: &Plan) -> Result<Option<IdleHold>, MeasureError> {
         })
 }
 
-/// Keeps this process's memory resident while it lives, if the plan asks for that.
+/// Locks this process's memory until dropped, if the plan requests it.
 ///
 /// # Errors
 /// [`MeasureError::OptionRefused`] where this user may not.
@@ -369,12 +362,12 @@ pub fn lock_memory(plan: &Plan) -> Result<Option<LockedMemory>, MeasureError> {
         .map(Some)
         .map_err(|error| MeasureError::OptionRefused {
             option: "--lock-memory".to_owned(),
-            why: format!("the kernel does not keep so much memory for this user ({error})"),
+            why: format!("this user may not lock so much memory ({error})"),
             next_step: "run as root, or raise the limit: `ulimit -l unlimited`".to_owned(),
         })
 }
 
-/// This host as the record has it, with the interface that leads to the other end.
+/// Returns the facts of this host for the record, with the interface towards the other end.
 #[must_use]
 pub fn host_facts(role: Role, peer: std::net::IpAddr) -> Host {
     let mut host = linerate_host::snapshot::host();

@@ -1,4 +1,4 @@
-//! The control connection: a socket and the codec that speaks on it.
+//! Control connection: a socket and the codec of the control protocol.
 
 use std::io::{self, Read};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -16,42 +16,42 @@ use socket2::Socket;
 use crate::end::Correspondence;
 use crate::error::MeasureError;
 
-/// Silence after which a client counts as gone. A process that is stopped for ten seconds, in a debugger
-/// or with its virtual machine, goes on behind it; one that is killed is known of by its connection at
-/// once. A test that nobody comes back to costs its place for so long.
+/// Silence after which a server drops a client. It outlasts a process that is stopped for ten
+/// seconds, in a debugger or with its virtual machine. A killed process closes its connection at
+/// once. A test whose client host is lost occupies its slot for this time.
 pub const PEER_PATIENCE: Duration = Duration::from_secs(20);
 
-/// The same of a server: somebody sits before the client and waits, so it is no longer than a stop of ten seconds
-/// needs.
+/// Silence after which a client gives up its server: a user waits for it, so it is no longer than a
+/// stop of ten seconds needs.
 pub const FAR_PATIENCE: Duration = Duration::from_secs(14);
 
-/// How long one state of the handshake may take, whatever arrives meanwhile: who has no test yet is
-/// waited for no longer, and a client waits no longer for its server.
+/// Longest time in one state of the handshake, even while heartbeats arrive. A connection without a
+/// test gets no longer silence, at either end.
 pub const STATE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Longest sleep in the handshake: how soon a stop is noticed.
+/// Longest sleep in the handshake: the delay until a stop is noticed.
 const LOOK_UP_NS: Nanos = 50_000_000;
 
-/// Reads of one [`Wire::hear`]: a peer that talks without end does not keep us listening.
+/// Reads of one [`Wire::hear`]: a peer that sends without pause does not block the caller.
 const READS_AT_ONCE: usize = 64;
 
-/// Nothing sent for so long: say that we are still there.
+/// Idle time of the sender after which a heartbeat is sent.
 const HEARTBEAT_NS: Nanos = 1_000_000_000;
 
-/// What bytes of a control connection go over.
+/// Byte stream of a control connection.
 pub struct Line {
     socket: Socket,
-    /// This end's address and port.
+    /// Address and port of this end.
     pub local: SocketAddr,
-    /// The other end.
+    /// Address and port of the remote end.
     pub peer: SocketAddr,
 }
 
 impl Line {
-    /// A connection of the kernel.
+    /// Wraps a kernel TCP connection.
     ///
     /// # Errors
-    /// When the socket refuses its options or is broken already.
+    /// When its options cannot be set, or it is broken already.
     pub fn of(stream: TcpStream) -> Result<Self, MeasureError> {
         let ends = || -> io::Result<(SocketAddr, SocketAddr)> {
             stream.set_nodelay(true)?;
@@ -66,7 +66,7 @@ impl Line {
         })
     }
 
-    /// A pair of sockets, whose other end hands the bytes on between these addresses.
+    /// Wraps one end of a socket pair that is bridged to a connection of the user-space stack.
     #[must_use]
     pub fn bridged(pair: UnixStream, local: SocketAddr, peer: SocketAddr) -> Self {
         Self {
@@ -77,7 +77,7 @@ impl Line {
     }
 }
 
-/// A control connection.
+/// Control connection: frames over a byte stream, with heartbeats and timeouts.
 pub struct Wire {
     stream: Socket,
     codec: Connection,
@@ -86,15 +86,15 @@ pub struct Wire {
     heard_ns: Nanos,
     said_ns: Nanos,
     closed: bool,
-    /// Silence after which the other end is gone.
+    /// Silence after which the remote end counts as lost.
     patience: Duration,
 }
 
 impl Wire {
-    /// Speaks `codec` on a line; what the codec has to say first is sent at once.
+    /// Starts the codec on a stream, and sends its first bytes.
     ///
     /// # Errors
-    /// When it refuses its options or is broken already.
+    /// When the socket cannot be made non-blocking, or is broken already.
     pub fn on(line: Line, codec: Connection) -> Result<Self, MeasureError> {
         Self::over(line.socket, codec, line.local, line.peer)
     }
@@ -121,32 +121,32 @@ impl Wire {
         Ok(wire)
     }
 
-    /// Waits longer for the other end, once it has greeted.
+    /// Sets the silence timeout that applies after the remote end's hello.
     #[must_use]
     pub fn patient(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// This end's address and port.
+    /// Returns the address and port of this end.
     #[must_use]
     pub fn local(&self) -> SocketAddr {
         self.local
     }
 
-    /// The other end.
+    /// Returns the address and port of the remote end.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.peer
     }
 
-    /// Whether the other end has greeted, and closed the connection or broken it off.
+    /// Returns whether the remote end closed or reset the connection after its hello.
     #[must_use]
     pub fn was_left(&self) -> bool {
         self.closed && self.codec.peer().is_some()
     }
 
-    /// Gives the codec bytes that somebody else has read from the socket already.
+    /// Passes bytes to the codec that were read from the socket before.
     ///
     /// # Errors
     /// When they are not our protocol.
@@ -156,10 +156,10 @@ impl Wire {
             .map_err(|source| self.protocol(source))
     }
 
-    /// Says something; what does not leave at once leaves with the next [`Self::flush`].
+    /// Sends a frame; bytes that the socket does not accept leave with the next [`Self::flush`].
     ///
     /// # Errors
-    /// When the other end is gone.
+    /// When the remote end is lost.
     pub fn say(&mut self, frame: impl Into<Frame>) -> Result<(), MeasureError> {
         let frame = frame.into();
         self.codec
@@ -169,11 +169,10 @@ impl Wire {
         self.flush()
     }
 
-    /// Says that we are still there, if nothing was said for a while. Before the greeting nothing
-    /// can be said.
+    /// Sends a heartbeat if nothing was sent for a second. Before the hello nothing can be sent.
     ///
     /// # Errors
-    /// When the other end is gone.
+    /// When the remote end is lost.
     pub fn beat(&mut self) -> Result<(), MeasureError> {
         if clock::now() < self.said_ns + HEARTBEAT_NS || self.codec.peer().is_none() {
             return Ok(());
@@ -181,19 +180,19 @@ impl Wire {
         self.say(Heartbeat {})
     }
 
-    /// When something has to be said or heard at the latest.
+    /// Time of the next heartbeat.
     #[must_use]
     pub fn due_ns(&self) -> Nanos {
         self.said_ns + HEARTBEAT_NS
     }
 
-    /// Sends what is waiting.
+    /// Sends queued bytes.
     ///
     /// # Errors
-    /// When the other end is gone.
+    /// When the remote end is lost.
     pub fn flush(&mut self) -> Result<(), MeasureError> {
         while !self.codec.outgoing().is_empty() {
-            // A plain write to an end that is gone would end the process (SIGPIPE).
+            // A plain write to a closed connection would raise SIGPIPE.
             match socket::send(&self.stream, self.codec.outgoing(), Flags::DONT_WAIT) {
                 Ok(bytes) => self.codec.sent(bytes),
                 Err(error) => match error.kind() {
@@ -209,11 +208,11 @@ impl Wire {
         Ok(())
     }
 
-    /// The next frame that has arrived; `None` when none has.
+    /// Returns the next frame; `None` when none is complete.
     ///
     /// # Errors
-    /// When the other end closed the connection, broke the protocol, has not greeted within
-    /// [`STATE_PATIENCE`], or has been silent for longer than this end's patience since.
+    /// When the remote end closed the connection, violated the protocol, sent no hello within
+    /// [`STATE_PATIENCE`], or was silent for longer than the timeout since then.
     pub fn hear(&mut self) -> Result<Option<Frame>, MeasureError> {
         for _ in 0..READS_AT_ONCE {
             let frame = self.codec.next_frame();
@@ -222,7 +221,7 @@ impl Wire {
             }
             if self.closed {
                 return Err(match self.codec.peer() {
-                    None => self.other("closes the connection and"),
+                    None => self.other("closed the connection and"),
                     Some(_) => self.vanished("it closed the control connection"),
                 });
             }
@@ -261,10 +260,10 @@ impl Wire {
         Ok(None)
     }
 
-    /// Waits until something arrives here or on `other`, or until `deadline`.
+    /// Waits until data arrives here or on `other`, or until `deadline`.
     ///
     /// # Errors
-    /// What `poll` says.
+    /// Errors of `poll`.
     pub fn wait(&self, other: Option<BorrowedFd<'_>>, deadline: Nanos) -> Result<(), MeasureError> {
         let left = Duration::from_nanos(deadline.saturating_sub(clock::now()));
         let own = self.stream.as_fd();
@@ -278,24 +277,23 @@ impl Wire {
             .map_err(|error| MeasureError::system("poll", error))
     }
 
-    /// Takes no long frames until it is told otherwise (see [`Connection::take_at_most`]).
+    /// Limits the length of received frames (see [`Connection::take_at_most`]).
     pub fn take_at_most(&mut self, bytes: usize) {
         self.codec.take_at_most(bytes);
     }
 
-    /// Waits for the next frame that is more than a sign of life, until [`STATE_PATIENCE`] is over.
+    /// Waits for the next frame that is not a heartbeat, at most for [`STATE_PATIENCE`].
     ///
     /// # Errors
-    /// As [`Self::hear`], when nothing came in time, and [`MeasureError::Interrupted`] when `stop`
-    /// is set.
+    /// Those of [`Self::hear`], a timeout, and [`MeasureError::Interrupted`] when `stop` is set.
     pub fn expect(&mut self, stop: &AtomicBool) -> Result<Frame, MeasureError> {
         self.expect_until(deadline(STATE_PATIENCE), stop, &mut || {})
     }
 
-    /// Waits as [`Self::expect`] does until `deadline`, and calls `idle` every now and then.
+    /// Waits as [`Self::expect`] does until `deadline`, and calls `idle` at each wake-up.
     ///
     /// # Errors
-    /// As [`Self::expect`].
+    /// Those of [`Self::expect`].
     pub fn expect_until(
         &mut self,
         deadline: Nanos,
@@ -311,11 +309,11 @@ impl Wire {
                 return Err(MeasureError::Interrupted);
             }
             let now = clock::now();
-            // Signs of life do not prolong it: a state that leads nowhere ends.
+            // Heartbeats do not extend the deadline: a state without progress ends.
             if now >= deadline {
                 return Err(match self.codec.peer() {
                     None => self.silent(),
-                    Some(_) => self.vanished("it did not go on with the handshake"),
+                    Some(_) => self.vanished("it did not continue the handshake"),
                 });
             }
             self.beat()?;
@@ -325,9 +323,9 @@ impl Wire {
         }
     }
 
-    /// Sends what is left, says that nothing follows, and waits until the other end has closed too;
-    /// for at most `patience`. To close while something unread is here would take back what the
-    /// other end has not read yet.
+    /// Sends queued bytes, closes this direction, and waits until the remote end closes too, for at
+    /// most `patience`. Closing with unread data would reset the connection, and the remote end
+    /// would lose data that it has not read yet.
     pub fn close(mut self, patience: Duration) {
         let deadline = deadline(patience);
         while !self.codec.outgoing().is_empty() {
@@ -359,33 +357,34 @@ impl Wire {
         }
     }
 
-    /// What a failed call on the connection means: before the other end greeted, a greeting of ours that
-    /// was on its way makes a reset of its close.
+    /// Error of a failed call. Before the remote end's hello, its close can appear as a reset,
+    /// because our hello was still in flight.
     fn lost(&self, error: &io::Error) -> MeasureError {
         match error.kind() {
             io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
                 if self.codec.peer().is_none() =>
             {
-                self.other("closes the connection and")
+                self.other("closed the connection and")
             }
             _ => self.vanished(error.to_string()),
         }
     }
 
-    /// What takes a connection and says nothing is another program, or hangs.
+    /// Error of a remote end that accepts a connection and sends nothing: another program, or a
+    /// hang.
     fn silent(&self) -> MeasureError {
         let seconds = STATE_PATIENCE.as_secs();
-        self.other(&format!("takes the connection and in {seconds} s"))
+        self.other(&format!("accepted the connection and in {seconds} s"))
     }
 
-    /// What does not even greet is another program.
+    /// Error of a remote end that sends no hello: another program.
     fn other(&self, what: &str) -> MeasureError {
         MeasureError::Foreign {
             peer: self.peer,
-            situation: format!("{what} does not greet as linerate does"),
+            situation: format!("{what} sent no linerate hello"),
             next_step:
-                "it is another program's port, or its server hangs: --peer auto finds out what it \
-                        speaks"
+                "the port belongs to another program, or its server hangs: --peer auto detects the \
+                        protocol"
                     .to_owned(),
         }
     }
@@ -435,7 +434,7 @@ impl Correspondence for Wire {
     }
 }
 
-/// So much time from now.
+/// Returns the time that is `patience` from now.
 pub fn deadline(patience: Duration) -> Nanos {
     let patience = Nanos::try_from(patience.as_nanos()).unwrap_or(Nanos::MAX);
     clock::now().saturating_add(patience)
@@ -449,7 +448,7 @@ mod tests {
 
     use super::*;
 
-    /// What is heard of a silent end after so many seconds.
+    /// Receives from a remote end that has been silent for `seconds`.
     fn after(seconds: u64, greets: bool) -> Result<Option<Frame>, MeasureError> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -466,7 +465,7 @@ mod tests {
             assert!(matches!(near.hear(), Ok(Some(Frame::Hello(_)))));
             far
         });
-        // As if the last of it had come then.
+        // As if its last bytes had arrived then.
         near.heard_ns = clock::now() - seconds * 1_000_000_000;
         near.hear()
     }
