@@ -1,4 +1,5 @@
-//! What a stack does beside what is measured.
+//! Work of a stack's thread in addition to the measured payload: bridges, services, and requests of
+//! other threads.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,30 +15,29 @@ use super::services::reception::Reception;
 use super::services::{Payload, Services};
 use crate::transport::stack_error;
 
-/// How often the port is asked whether it still works.
+/// Interval at which the port's state and counters are refreshed.
 const REFRESH_NS: Nanos = 500_000_000;
 
-/// What another thread wants of the one that owns the stack, whatever that does just now.
+/// Request of another thread to the thread that owns the stack.
 pub enum Ask {
-    /// A connection, whose bytes a pair of sockets carries.
+    /// Opens a connection and carries its bytes through a pair of sockets.
     Connect {
-        /// Where to.
         remote: SocketAddr,
-        /// The stack's end of the pair.
+        /// The stack's socket of the pair.
         pair: UnixStream,
-        /// Told once it stands, or why it does not.
+        /// Receives the result once the connection is established or has failed.
         said: mpsc::Sender<io::Result<Ends>>,
     },
-    /// To look at the stack and its services.
+    /// Runs a function on the stack and its services.
     Look(Look),
-    /// The same, with all that is counted up to now.
+    /// Refreshes all counters, then runs a function.
     Count(Look),
 }
 
-/// Something to be looked at.
+/// Function to be run on the stack and its services.
 pub type Look = Box<dyn FnOnce(&mut Stack, Option<&mut Services>) + Send>;
 
-/// Bridges, services, and what others ask for.
+/// Bridges, services, and requests of other threads.
 pub struct Background {
     bridges: Vec<Bridge>,
     asks: mpsc::Receiver<Ask>,
@@ -47,7 +47,7 @@ pub struct Background {
 }
 
 impl Background {
-    /// Nothing yet but somebody to be asked by.
+    /// Creates the background work, without bridges.
     pub fn new(
         asks: mpsc::Receiver<Ask>,
         services: Option<Box<Services>>,
@@ -62,18 +62,18 @@ impl Background {
         }
     }
 
-    /// Whether others are served, who are not to wait.
+    /// Returns whether the host has services, whose clients must not wait.
     pub fn serves(&self) -> bool {
         self.services.is_some()
     }
 
-    /// Whether somebody who is served goes on with the next turn, whatever comes.
+    /// Returns whether a service continues with the next poll, even without new frames.
     #[inline]
     pub fn is_pressed(&self) -> bool {
         (self.services.as_ref()).is_some_and(|services| services.is_pressed())
     }
 
-    /// Something changed at a socket that is no workload's.
+    /// Handles a change of a socket that is not a workload's.
     #[inline]
     pub fn changed(&mut self, stack: &mut Stack, socket: SocketId, now: Nanos) {
         if let Some(services) = &mut self.services {
@@ -81,7 +81,7 @@ impl Background {
         }
     }
 
-    /// Serves on where one round was not enough.
+    /// Continues services that one round was not enough for.
     #[inline]
     pub fn serve(&mut self, stack: &mut Stack, now: Nanos) {
         if let Some(services) = &mut self.services {
@@ -89,7 +89,7 @@ impl Background {
         }
     }
 
-    /// What workloads have moved in all: tests of our own server, where it is served.
+    /// Sets the payload that workloads have moved in all: that of the linerate service's tests.
     #[inline]
     pub fn moved(&mut self, payload: Payload) {
         if let Some(services) = &mut self.services {
@@ -101,28 +101,28 @@ impl Background {
         self.services.as_mut()?.reception()
     }
 
-    /// A workload has a socket now that the reception opened.
+    /// Hands a socket that the acceptor opened over to a workload.
     pub fn hand_over(&mut self, socket: SocketId) {
         if let Some(reception) = self.reception() {
             reception.hand_over(socket);
         }
     }
 
-    /// A test begins: what comes on its flows is payload.
+    /// Called when a test starts: data on its flows is payload from here on.
     pub fn stop_greeting(&mut self) {
         if let Some(reception) = self.reception() {
             reception.stop_greeting();
         }
     }
 
-    /// A test is over: what was opened for it and not used is closed.
+    /// Called when a test is over: closes its unused sockets.
     pub fn part(&mut self, stack: &mut Stack) {
         if let Some(reception) = self.reception() {
             reception.part(stack);
         }
     }
 
-    /// Looks after everything that can wait a little; whether anything happened.
+    /// Polls everything that tolerates a delay; returns whether anything happened.
     pub fn look(&mut self, stack: &mut Stack, now: Nanos) -> bool {
         let mut worked = false;
         while let Ok(ask) = self.asks.try_recv() {
@@ -133,7 +133,7 @@ impl Background {
                         .and_then(|socket| Bridge::opening(socket, pair, said.clone(), now));
                     match begun {
                         Ok(bridge) => self.bridges.push(bridge),
-                        // Whoever asked may be gone.
+                        // The requester may have given up.
                         Err(error) => drop(said.send(Err(error))),
                     }
                 }
@@ -164,22 +164,21 @@ impl Background {
         worked
     }
 
-    /// Has the port say what only the kernel counts of it, and whether it still works: once in a while, and whenever
-    /// its counters are to be those of this moment.
+    /// Refreshes the port's state, and those of its counters that only the kernel has.
     pub fn refresh(&mut self, stack: &mut Stack) {
         let now = stack.now();
         if let Err(error) = stack.refresh() {
             self.port.fail(error);
         }
         self.port.see(stack.partner(), now);
-        // A thread of its own may have found out.
+        // The driver thread may have detected it.
         if self.port.is_over(now) {
-            // Nothing will come any more: whoever talks learns it now.
+            // The port is unusable: closing the bridges reports that to the sessions.
             self.bridges.clear();
         }
     }
 
-    /// Bridges that still carry something.
+    /// Returns whether a bridge is open.
     pub fn is_busy(&self) -> bool {
         !self.bridges.is_empty()
     }

@@ -1,5 +1,5 @@
-//! Carries the bytes of a connection of the stack to a pair of sockets and back, so that a thread that
-//! does not own the stack can talk over it.
+//! Bridge between a connection of the stack and a pair of sockets, for threads that do not own the
+//! stack.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
@@ -13,36 +13,36 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::transport::{stack_error, why_closed, why_opening};
 
-/// Bytes that are on their way to the stack at most: more than any frame that is not a result.
+/// Buffer towards the stack: larger than any control frame except results.
 const ROOM_BYTES: usize = 16 << 10;
 
-/// Longest time that a connection may take to open.
+/// Longest time in which a connection may open.
 const PATIENCE_NS: Nanos = 5_000_000_000;
 
-/// The two ends of a connection that stands: our own, and the other one.
+/// Local and remote address of an established connection.
 pub type Ends = (SocketAddr, SocketAddr);
 
-/// One connection and one pair.
+/// A connection and its pair of sockets.
 pub struct Bridge {
     socket: SocketId,
     pair: UnixStream,
-    /// Who waits for it to stand, since when.
+    /// Receiver of the connection's result, and the start of the attempt.
     opening: Option<(mpsc::Sender<io::Result<Ends>>, Nanos)>,
-    /// What came from the pair and the stack has not taken yet.
+    /// Bytes read from the pair that the stack has not accepted yet.
     room: Box<[u8; ROOM_BYTES]>,
     from: usize,
     to: usize,
-    /// The pair's far end has said all, and the stack knows.
+    /// End of the stream from the pair.
     near_over: bool,
     finished: bool,
     far_over: bool,
 }
 
 impl Bridge {
-    /// Over a connection that was just begun; `said` is told once it stands, or why it does not.
+    /// Creates the bridge of a connection being opened; `said` receives the result.
     ///
     /// # Errors
-    /// When the pair cannot be read without waiting.
+    /// When the pair cannot be set to non-blocking mode.
     pub fn opening(
         socket: SocketId,
         pair: UnixStream,
@@ -56,10 +56,10 @@ impl Bridge {
         })
     }
 
-    /// Over a connection that stands.
+    /// Creates the bridge of an established connection.
     ///
     /// # Errors
-    /// When the pair cannot be read without waiting.
+    /// When the pair cannot be set to non-blocking mode.
     pub fn over(socket: SocketId, pair: UnixStream) -> io::Result<Self> {
         pair.set_nonblocking(true)?;
         Ok(Self {
@@ -75,7 +75,8 @@ impl Bridge {
         })
     }
 
-    /// Carries what can be carried now: whether anything moved. `None` when the bridge is over.
+    /// Moves what is possible now; returns whether anything moved. `None` when the bridge has
+    /// ended.
     pub fn pump(&mut self, stack: &mut Stack, now: Nanos) -> Option<bool> {
         if self.opening.is_some() {
             return self.open(stack, now);
@@ -83,15 +84,15 @@ impl Bridge {
         let moved = self.pump_out(stack)? | self.pump_in(stack)?;
         let unsent = self.from < self.to;
         if self.near_over && !unsent && (self.far_over || self.is_left()) {
-            // A connection that is gone already is closed, too.
+            // An error means that the connection is closed already.
             let _ = stack.close(self.socket);
             return None;
         }
         Some(moved)
     }
 
-    /// Nobody holds the other end of the pair any more: what the far end may still say nobody would read, and
-    /// one that says nothing and does not end would keep its place for ever.
+    /// Returns whether the other socket of the pair is closed. Data of the remote end would then be
+    /// read by no thread, and a silent connection would keep its slot forever.
     fn is_left(&self) -> bool {
         let mut pair = [PollFd::new(&self.pair, PollFlags::HUP)];
         let now = Timespec::default();
@@ -112,7 +113,7 @@ impl Bridge {
                     Ok((local, remote.unwrap_or(local)))
                 });
                 if let Some((said, _)) = self.opening.take() {
-                    // Whoever asked may have given up; then the pair is closed, too.
+                    // The requester may have given up; then the pair is closed, too.
                     let _ = said.send(ends.map_err(stack_error));
                 }
                 return Some(true);
@@ -125,7 +126,7 @@ impl Bridge {
         None
     }
 
-    /// From the pair to the stack.
+    /// Moves bytes from the pair to the stack.
     fn pump_out(&mut self, stack: &mut Stack) -> Option<bool> {
         let mut moved = false;
         loop {
@@ -143,7 +144,7 @@ impl Bridge {
                 if !self.finished {
                     self.finished = true;
                     moved = true;
-                    // A connection that broke says so where it is read.
+                    // An error of the connection shows when it is read.
                     let _ = stack.tcp_finish(self.socket);
                 }
                 return Some(moved);
@@ -165,7 +166,7 @@ impl Bridge {
         }
     }
 
-    /// From the stack to the pair.
+    /// Moves bytes from the stack to the pair.
     fn pump_in(&mut self, stack: &mut Stack) -> Option<bool> {
         let mut moved = false;
         while !self.far_over {
@@ -182,14 +183,14 @@ impl Bridge {
                 Poll::Ready(Ok(Ok(0))) => {
                     self.far_over = true;
                     moved = true;
-                    // Gone already: then nobody waits for the end.
+                    // An error means that the session has closed the pair.
                     let _ = self.pair.shutdown(Shutdown::Write);
                 }
                 Poll::Ready(Ok(Ok(_))) => moved = true,
                 Poll::Ready(Ok(Err(error))) => match error.kind() {
                     io::ErrorKind::WouldBlock => break,
                     io::ErrorKind::Interrupted => {}
-                    // Nobody reads any more.
+                    // The session has closed the pair.
                     _ => return self.broke(stack),
                 },
                 Poll::Ready(Err(_)) => return self.broke(stack),
@@ -199,7 +200,7 @@ impl Bridge {
     }
 
     fn broke(&mut self, stack: &mut Stack) -> Option<bool> {
-        // The pair closes with this.
+        // Returning `None` drops the bridge, which closes the pair.
         let _ = stack.abort(self.socket);
         None
     }
@@ -216,7 +217,7 @@ mod tests {
 
     const PORT: u16 = 7;
 
-    /// A far end that says nothing and does not end would keep the connection's place for ever.
+    /// A silent remote end without an end of stream would keep the connection's slot forever.
     #[test]
     fn a_bridge_that_its_talker_left_ends() {
         let mut stacks = pair("bridge-left");
@@ -233,23 +234,20 @@ mod tests {
         });
         let (own, pair) = UnixStream::pair().unwrap();
         let mut bridge = Bridge::over(near, pair).unwrap();
-        (&own).write_all(b"what was said last").unwrap();
-        // It may still want to hear what is said to that.
+        (&own).write_all(b"the last message").unwrap();
+        // Half-closed: the session may still read the response.
         own.shutdown(Shutdown::Write).unwrap();
         let server = accepted.unwrap();
         until(&mut stacks, |[near, far]| {
-            assert!(
-                bridge.pump(near, clock::now()).is_some(),
-                "somebody listens"
-            );
+            assert!(bridge.pump(near, clock::now()).is_some(), "pair is open");
             far.tcp_state(server).unwrap() == TcpState::FarFinished
         });
         drop(own);
         until(&mut stacks, |[near, _]| {
             bridge.pump(near, clock::now()).is_none()
         });
-        // All of it came, and the end.
+        // All bytes arrived before the end of the stream.
         let heard = stacks[1].tcp_receive(server, |bytes| (bytes.len(), bytes.to_vec()));
-        assert!(matches!(heard, Poll::Ready(Ok(heard)) if heard == b"what was said last"));
+        assert!(matches!(heard, Poll::Ready(Ok(heard)) if heard == b"the last message"));
     }
 }

@@ -1,5 +1,5 @@
-//! What a stack has dropped that its sender could be made to send otherwise, and how; and what else speaks against
-//! its figures.
+//! Warnings about a stack: losses that the sender or a setting can prevent, and real-time
+//! throttling.
 
 use linerate_metric::record::Doubt;
 use linerate_metric::stack::StackFacts;
@@ -7,7 +7,7 @@ use linerate_metric::units::format_count;
 
 use super::schedule;
 
-/// A kind of loss: its name, the counters of which one must have moved, and what is said of so many.
+/// A kind of loss: its id, the counters of which one must be above zero, and the text for a count.
 struct Row {
     doubt: &'static str,
     counted: &'static [(&'static str, &'static str)],
@@ -19,12 +19,12 @@ const ROWS: &[Row] = &[
     Row {
         doubt: "reassembly-too-long",
         counted: &[("ip", "reassembly_too_long")],
-        // No datagram is longer than the longest buffer: what says so is no good one.
+        // With the largest buffers no setting helps, because no valid datagram is longer.
         holds: |stack| stack.key("ip.reassembly_buffers.bytes") != LONGEST_BUFFER,
         says: |stack, count| {
             format!(
-                "{count} fragments were of datagrams above {} B, which no buffer holds, and these \
-                 were dropped: set ip.reassembly_buffers.bytes higher",
+                "{count} fragments were dropped: their datagrams are longer than {} B; set \
+                 ip.reassembly_buffers.bytes higher",
                 stack.key("ip.reassembly_buffers.bytes")
             )
         },
@@ -35,9 +35,9 @@ const ROWS: &[Row] = &[
         holds: |_| true,
         says: |stack, count| {
             format!(
-                "{count} fragments were dropped because all {} buffers held datagrams that nobody had \
-                 fetched yet: start the stack with --set ip.reassembly_buffers.count=N, higher than that, or \
-                 send {} B at most, which are no fragments",
+                "{count} fragments were dropped because all {} reassembly buffers held datagrams that the \
+                 application had not received yet: start the stack with a higher \
+                 --set ip.reassembly_buffers.count=N, or send at most {} B, which needs no fragments",
                 stack.key("ip.reassembly_buffers.count"),
                 most_payload(stack)
             )
@@ -49,8 +49,8 @@ const ROWS: &[Row] = &[
         holds: |stack| stack.key("ip.reassembly") == "off",
         says: |stack, count| {
             format!(
-                "{count} fragments came, of datagrams longer than a packet, and were dropped: this stack \
-                 puts none together. Start it with --set ip.reassembly=on, or send {} B at most",
+                "{count} fragments were dropped: reassembly is off in this stack. Start it with \
+                 --set ip.reassembly=on, or send at most {} B",
                 most_payload(stack)
             )
         },
@@ -61,8 +61,8 @@ const ROWS: &[Row] = &[
         holds: |stack| stack.key("ip.fragmentation") == "off",
         says: |stack, count| {
             format!(
-                "{count} datagrams that a packet does not hold were not sent: this stack cuts none. Start it \
-                 with --set ip.fragmentation=on, or ask for {} B at most",
+                "{count} datagrams longer than a packet were not sent: fragmentation is off in this stack. \
+                 Start it with --set ip.fragmentation=on, or request at most {} B",
                 most_payload(stack)
             )
         },
@@ -73,14 +73,14 @@ const ROWS: &[Row] = &[
         holds: |_| true,
         says: |stack, count| match stack.device.split(',').any(|option| option == "vnet") {
             true => format!(
-                "{count} datagrams found no buffer: with a vnet header, where each frame has room for 64 KiB, 256 wait \
-                 at most, whatever udp.receive_queue and udp.buffers are. Open {} without vnet and with --set \
-                 checksum=software",
+                "{count} datagrams were dropped for lack of a buffer: with a vnet header each frame takes 64 KiB, and \
+                 at most 256 can wait, regardless of udp.receive_queue and udp.buffers. Open {} without vnet and with \
+                 --set checksum=software",
                 stack.device
             ),
             false => format!(
-                "{count} datagrams found no buffer: all sockets together hold {} at most, whatever \
-                 udp.receive_queue ({} here) is. Start the stack with --set udp.buffers=N, higher than that",
+                "{count} datagrams were dropped for lack of a buffer: all sockets together have {}, regardless of \
+                 udp.receive_queue ({} here). Start the stack with a higher --set udp.buffers=N",
                 stack.key("udp.buffers"),
                 stack.key("udp.receive_queue")
             ),
@@ -92,9 +92,9 @@ const ROWS: &[Row] = &[
         holds: |_| true,
         says: |stack, count| {
             format!(
-                "{count} frames were longer than {} takes, and were dropped: their sender leaves segments \
-                 together for a device to cut. Have it cut them itself: `ethtool -K {} tso off gso off`{}. Or its \
-                 MTU is larger than the stack's, and all of a link are to have one: `ip link set {} mtu {}`",
+                "{count} frames longer than {} accepts were dropped: their sender leaves segmentation to a device \
+                 (TSO, GSO). Disable that: `ethtool -K {} tso off gso off`{}. Or its MTU is larger than the stack's, \
+                 and all hosts of a link need the same: `ip link set {} mtu {}`",
                 stack.device,
                 far(stack),
                 at_the_sender(stack),
@@ -112,8 +112,8 @@ const ROWS: &[Row] = &[
         holds: |_| true,
         says: |stack, count| {
             format!(
-                "{count} packets were dropped because their sender had left their checksums to a device, \
-                 which did not make them. Have it make them itself: `ethtool -K {} tx off`{}",
+                "{count} packets were dropped because their sender left the checksums to a device, which did \
+                 not compute them. Disable that: `ethtool -K {} tx off`{}",
                 far(stack),
                 at_the_sender(stack)
             )
@@ -125,9 +125,9 @@ const ROWS: &[Row] = &[
         holds: |_| true,
         says: |stack, count| {
             format!(
-                "{count} packets waited in vain for an Ethernet address on {}: nobody answered for the address that they \
-                 were for, or for the gateway's. See that the far end is up and in the network of the stack's \
-                 address, which is set with --ip",
+                "{count} packets on {} were not sent: no ARP or ND reply for their destination or the gateway. \
+                 Check that the remote host is up and in the network of the stack's address, which is set with \
+                 --ip",
                 stack.device
             )
         },
@@ -138,8 +138,8 @@ const ROWS: &[Row] = &[
         holds: |_| true,
         says: |stack, count| {
             format!(
-                "another host on the link has an address of this stack's, {}, and said so {count} times: what is \
-                 for one of them may go to the other. Give one of them another with --ip",
+                "another host on the link uses an address of this stack, {} (announced {count} times): packets \
+                 for one of them may reach the other. Change one of the addresses with --ip",
                 stack.addresses.join(" or ")
             )
         },
@@ -149,7 +149,7 @@ const ROWS: &[Row] = &[
 /// The largest value of `ip.reassembly_buffers.bytes`.
 const LONGEST_BUFFER: &str = "65535";
 
-/// What a stack's counters say of losses that its sender can prevent, and what its threads meet.
+/// Returns the warnings about a stack from its counters and configuration.
 #[must_use]
 pub fn of(stack: &StackFacts) -> Vec<Doubt> {
     let rows = ROWS.iter().filter_map(|row| {
@@ -163,25 +163,25 @@ pub fn of(stack: &StackFacts) -> Vec<Doubt> {
     rows.chain(throttled(stack)).collect()
 }
 
-/// Real-time threads that never sleep.
+/// Warns about a real-time thread that never sleeps.
 fn throttled(stack: &StackFacts) -> Option<Doubt> {
     schedule::never_sleeps(stack).then(|| {
         Doubt::new(
             "rt-throttle",
-            "a real-time thread of our own stack that spins meets the kernel's throttle \
-             (kernel.sched_rt_runtime_us): holes of some 50 ms a second; use --set poll.interval=125us with it, or \
+            "a real-time thread of the user-space stack that spins is throttled by the kernel \
+             (kernel.sched_rt_runtime_us): gaps of some 50 ms per second; use --set poll.interval=125us with it, or \
              set threads.driver.sched and threads.application.sched to inherited",
         )
     })
 }
 
-/// The longest payload of a datagram over IPv4 that is one packet.
+/// Returns the largest UDP payload over IPv4 that fits in one packet.
 fn most_payload(stack: &StackFacts) -> usize {
     let mtu: usize = stack.key("mtu").parse().unwrap_or(1500);
     mtu.saturating_sub(28)
 }
 
-/// The interface at the other end, where it is known.
+/// Returns the interface at the other end of the link, or a placeholder.
 fn far(stack: &StackFacts) -> &str {
     stack.far_interface.as_deref().unwrap_or("INTERFACE")
 }
@@ -189,7 +189,7 @@ fn far(stack: &StackFacts) -> &str {
 fn at_the_sender(stack: &StackFacts) -> &'static str {
     match stack.far_interface {
         Some(_) => "",
-        None => " at the sender, with the interface that it sends on",
+        None => " at the sender, for the interface that it sends on",
     }
 }
 

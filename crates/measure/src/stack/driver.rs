@@ -1,8 +1,9 @@
-//! The driver's own thread: it polls the port and hands frames to the stack's thread and back, through a
-//! ring each way, as embedded systems with a task for the driver do.
+//! Driver thread: polls the port and exchanges frames with the stack's thread through one ring per
+//! direction, like the driver task of an embedded system.
 //!
-//! Frames go as handles: nothing is copied. What the application's thread is too slow for fills the ring,
-//! then the port's descriptors, and is dropped and counted there.
+//! Only frame handles are passed, nothing is copied. When the application thread is too slow, the
+//! ring
+//! fills, then the port's descriptors; further frames are dropped and counted at the port.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -18,38 +19,39 @@ use super::port_state::PortState;
 use crate::error::MeasureError;
 use crate::lane::schedule;
 
-/// How often the port is asked whether it still works, and what only the kernel counts of it: what is read of its
-/// counters is as old as that at most.
+/// Interval at which the port's state and its kernel counters are refreshed: the age of the
+/// counters is
+/// at most this.
 const REFRESH_NS: Nanos = 10_000_000;
 
-/// Rounds that move frames until the clock is read all the same: more of them take milliseconds.
+/// Rounds with frames after which the clock is read all the same: more of them take milliseconds.
 const BUSY_ROUNDS: u32 = 1_024;
 
-/// How long what was sent last may take to leave.
+/// Longest time for the transmission of the last frames at the end.
 const FAREWELL_NS: Nanos = 100_000_000;
 
-/// The thread. It ends when this goes, once what waited for the port has left.
+/// The driver thread. Dropping it ends the thread once the waiting frames are transmitted.
 pub struct Driver {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Gives a thread its place among others, as `threads.WHOSE` says.
+/// Applies the processors and scheduling class of `threads.WHOSE` to the calling thread.
 ///
 /// # Errors
-/// What this user may not have.
+/// When the kernel or the user's permissions reject one of them.
 pub fn place(whose: &str, place: &Thread) -> Result<(), MeasureError> {
-    // It may be the profile that asks for it: to leave an option out is no remedy.
+    // The value may come from the profile, so leaving the option out may be no remedy.
     let refused = |key: &str, value: String, remedy: &str, without: &str, error: io::Error| {
         MeasureError::OptionRefused {
             option: format!("--set threads.{whose}.{key}={value}"),
-            why: format!("the thread cannot have that ({error})"),
+            why: format!("the kernel rejects it for this thread ({error})"),
             next_step: format!("{remedy}, or --set threads.{whose}.{key}={without}"),
         }
     };
     if !place.cpus.0.is_empty() {
         cpu::pin(&place.cpus.0).map_err(|error| {
-            let remedy = "name processors that this process may run on";
+            let remedy = "use processors that this process may run on";
             refused("cpus", place.cpus.to_string(), remedy, "any", error)
         })?;
     }
@@ -60,10 +62,10 @@ pub fn place(whose: &str, place: &Thread) -> Result<(), MeasureError> {
 }
 
 impl Driver {
-    /// Starts it between a port and the far end of the stack's ring.
+    /// Starts the thread between a port and the driver's end of the stack's ring.
     ///
     /// # Errors
-    /// What this user may not have, and when the system gives no thread.
+    /// When the thread's settings are rejected, or no thread can be created.
     pub fn start(
         port: AnyPort,
         ring: AnyPort,
@@ -85,7 +87,7 @@ impl Driver {
                 }
                 let placed = place("driver", &own);
                 let stands = placed.is_ok();
-                // Whoever started it waits for this.
+                // The starting thread waits for this.
                 let _ = say.send(placed);
                 if stands {
                     run(port, ring, &memory, interval, &stopped, &state);
@@ -96,7 +98,7 @@ impl Driver {
             stop,
             thread: Some(thread),
         };
-        let died = |_| MeasureError::system("the driver's thread", io::Error::other("it ended"));
+        let died = |_| MeasureError::system("driver thread", io::Error::other("it ended early"));
         said.recv().map_err(died)??;
         Ok(driver)
     }
@@ -106,13 +108,13 @@ impl Drop for Driver {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic is a bug of ours and has been told.
+            // A panic is a bug and has been reported by its hook.
             let _ = thread.join();
         }
     }
 }
 
-/// Moves frames both ways until it is told to end.
+/// Moves frames in both directions until `stop` is set.
 fn run(
     mut port: AnyPort,
     mut ring: AnyPort,
@@ -128,7 +130,7 @@ fn run(
     let mut ends_ns = None;
     let mut busy = 0;
     loop {
-        // As often as there is something: a period is the time between two looks that find nothing.
+        // Repeats while there are frames; the poll interval starts after an empty round.
         let mut moved = 0;
         if came.is_empty() {
             port.receive(&mut pool, &mut came);
@@ -170,7 +172,7 @@ fn run(
             _ if moved > 0 => {}
             None => std::hint::spin_loop(),
             Some(interval) => {
-                // What was missed is not made up for.
+                // Missed polls are not made up for.
                 turn_ns = (turn_ns + interval).max(now);
                 clock::sleep_until(turn_ns);
             }
@@ -188,8 +190,9 @@ mod tests {
 
     use super::*;
 
-    /// What one end of a cable sends comes out of the stack's ring, and the reverse; nothing is lost on
-    /// the way, and all frames come home.
+    /// Frames sent at one end of the cable arrive at the stack's ring, and the reverse; none is
+    /// lost, and
+    /// all return to the pool.
     #[test]
     fn frames_pass_both_ways_and_come_home() {
         let urls: Vec<PortUrl> = [

@@ -1,4 +1,4 @@
-//! What records say of a stack.
+//! Facts of a stack for records.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use linerate_metric::stack::{STACK_NAME, StackFacts, StackMemory, StackMemoryIte
 use linerate_port::PortUrl;
 use linerate_stack::{Config, Counters, Stack};
 
-/// What is settled before the first packet.
+/// Returns the facts that are known before the first packet.
 pub fn of(plan: &StackPlan, config: &Config, url: &PortUrl, stack: &Stack) -> StackFacts {
     let ethernet = stack.ethernet().map(|byte| format!("{byte:02x}"));
     StackFacts {
@@ -22,13 +22,13 @@ pub fn of(plan: &StackPlan, config: &Config, url: &PortUrl, stack: &Stack) -> St
     }
 }
 
-/// The whole configuration, by key.
+/// Returns the complete configuration, by key.
 pub fn rows(config: &Config) -> BTreeMap<String, String> {
     let rows = config.rows();
     rows.map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-/// What a configuration takes of memory over a port.
+/// Returns the memory of a configuration over a port.
 pub fn memory(config: &Config, url: &PortUrl) -> StackMemory {
     let account = config.memory(url);
     let item = |item: linerate_stack::config::MemoryItem| StackMemoryItem {
@@ -44,7 +44,7 @@ pub fn memory(config: &Config, url: &PortUrl) -> StackMemory {
     }
 }
 
-/// Counters by protocol and name.
+/// Converts counters to a map by protocol and name.
 pub fn counters(counters: &Counters) -> BTreeMap<String, BTreeMap<String, u64>> {
     let mut all: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
     for (protocol, name, count) in counters.rows() {
@@ -54,9 +54,10 @@ pub fn counters(counters: &Counters) -> BTreeMap<String, BTreeMap<String, u64>> 
     all
 }
 
-/// Segments that the only stream of a run sent again. The stack counts them for all connections together: with several
-/// nobody tells them apart, and where the beginning is not counted, nobody knows when they were. Where the control connection
-/// goes over the stack its few segments are among them.
+/// Returns the segments retransmitted by the only stream of a run. The stack counts them for all
+/// connections together, so several streams or an omitted start make them ambiguous. With the
+/// control
+/// connection over the stack, its few segments are included.
 #[must_use]
 pub fn retransmits(stack: &StackFacts, plan: &Plan) -> Option<u64> {
     let streams = u64::from(plan.streams) * plan.directions.len() as u64;
@@ -70,7 +71,7 @@ mod tests {
 
     use super::*;
 
-    /// The documents said so, and no record had it.
+    /// Documented earlier than it was recorded.
     #[test]
     fn a_lone_stream_has_the_segments_that_were_sent_again() {
         let mut stack = StackFacts::default();

@@ -1,4 +1,4 @@
-//! A stack as a host that serves others, until somebody ends it.
+//! A stack as a host with services, until it is stopped.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -24,54 +24,54 @@ use super::{StackThread, doubts, facts, open, schedule, sessions};
 use crate::error::MeasureError;
 use crate::forward::no_peer;
 
-/// How soon Ctrl-C and a port that broke are noticed.
+/// Longest delay until Ctrl-C or a failed port is noticed.
 const LOOK_UP: Duration = Duration::from_millis(50);
 
-/// How soon it is told that something is dropped that its sender can prevent.
+/// Interval of the check for preventable losses.
 const DOUBTS_NS: Nanos = 1_000_000_000;
 
-/// Intervals that a record keeps.
+/// Largest number of intervals in a record.
 const INTERVALS_KEPT: usize = 100_000;
 
-/// What a host is to do.
+/// Options of a host on a stack.
 #[derive(Clone, Debug)]
 pub struct HostOptions {
-    /// Where it stands and how it is configured.
+    /// Port, addresses and configuration.
     pub plan: StackPlan,
-    /// What it serves.
     pub services: Vec<ServiceSpec>,
-    /// Addresses that are sent flows of datagrams though they prove nothing, each by itself; and networks to whose
-    /// hosts connections are opened that they ask for.
+    /// Addresses that may be sent UDP flows without address validation; and networks to whose hosts
+    /// connections may be opened at their request.
     pub allow: Vec<Network>,
-    /// For how long; `None`: until it is ended.
+    /// Time to run; `None`: until stopped.
     pub duration: Option<Duration>,
-    /// Time between two reports; `None`: none.
+    /// Time between two reports; `None`: no reports.
     pub interval: Option<Duration>,
 }
 
-/// What happens at a host.
+/// Events of a host.
 pub enum Told<'a> {
-    /// It can be reached.
+    /// The host can be reached.
     Ready(&'a StackFacts),
     /// An interval is over.
     Interval(&'a StackInterval),
-    /// Something happened to a test of our own server.
+    /// Event of a test of the linerate service.
     Test(Event),
-    /// Something is dropped that its sender can prevent, from now on.
+    /// Preventable losses occurred for the first time.
     Doubt(&'a Doubt),
 }
 
-/// A look at the stack.
+/// Counters of the stack and its services at one time.
 struct Reading {
     at_ns: Nanos,
     counters: Counters,
     services: Vec<ServiceFigures>,
 }
 
-/// Serves until `stop`, or until the time is over; gives the record, and what ended it before.
+/// Runs until `stop` is set or the duration is over; returns the record, and the error that ended
+/// it.
 ///
 /// # Errors
-/// Why there is no such host.
+/// When the host cannot be started.
 pub fn run(
     options: &HostOptions,
     stop: &AtomicBool,
@@ -89,7 +89,7 @@ pub fn run(
     })
 }
 
-/// Looks after the stack's thread until it is time to end.
+/// Monitors the stack's thread until the end.
 fn serve(
     options: &HostOptions,
     config: &linerate_stack::Config,
@@ -99,12 +99,12 @@ fn serve(
     stop: &AtomicBool,
     tell: &mut dyn FnMut(Told<'_>),
 ) -> Result<(Record, Option<MeasureError>), MeasureError> {
-    // Real-time threads that spin on all processors would keep this one from coming: from Ctrl-C, and from the end of
-    // the time.
+    // Spinning real-time threads on all processors would keep this thread from running, and thus
+    // from noticing Ctrl-C and the end of the duration.
     let _above = schedule::real_time_priority(thread.facts()).and_then(Above::priority);
     tell(Told::Ready(thread.facts()));
     let gone = || {
-        let died = std::io::Error::other("it ended before it was told to");
+        let died = std::io::Error::other("it ended early");
         MeasureError::system("the stack's thread", died)
     };
     let first = read(thread).ok_or_else(gone)?;
@@ -148,7 +148,7 @@ fn serve(
                     end_ns: reading.at_ns - start_ns,
                     counters: changed(&reading.counters.since(&last.counters)),
                 };
-                // The last one is told where it is long enough to tell anything.
+                // The last interval is only reported if it is long enough to be meaningful.
                 let long = interval.end_ns - interval.start_ns > 10_000_000;
                 if long {
                     tell(Told::Interval(&interval));
@@ -160,7 +160,7 @@ fn serve(
             last = reading;
         }
         if over {
-            // Without a time somebody has to end it: that is no interruption.
+            // Without a duration, a stop is the regular end.
             interrupted = stopped && ends_ns.is_some();
             break;
         }
@@ -178,7 +178,7 @@ fn serve(
         services: last.services,
         intervals,
     };
-    // Ended before its time, or by what broke: the figures are whole up to there.
+    // Stopped early or by a failure: the figures are complete up to that time.
     let interrupted = interrupted || failure.is_some();
     let mut record = record(options, config, started, stack, figures, interrupted);
     if thread.is_alone() {
@@ -197,7 +197,7 @@ fn read(thread: &StackThread) -> Option<Reading> {
     })
 }
 
-/// What these counters say of losses that a sender can prevent.
+/// Returns the warnings from these counters.
 fn doubts_of(thread: &StackThread, counters: &Counters) -> Vec<Doubt> {
     doubts::of(&StackFacts {
         counters: facts::counters(counters),
@@ -205,7 +205,7 @@ fn doubts_of(thread: &StackThread, counters: &Counters) -> Vec<Doubt> {
     })
 }
 
-/// Counters that are not zero.
+/// Returns the counters that are not zero.
 fn changed(counters: &Counters) -> BTreeMap<String, BTreeMap<String, u64>> {
     let mut all = facts::counters(counters);
     for of in all.values_mut() {

@@ -1,9 +1,10 @@
-//! Our own stack as an end of a run, and as a host that serves others.
+//! The user-space stack as one end of a run, and as a host with services.
 //!
-//! A stack has one owner, a thread that lives as long as the stack is needed: it opens the port,
-//! turns the stack, and between START and the end of a run moves payload as a lane. What is not measured
-//! goes over the same stack in the [`background`]: bytes of the control connection, through a pair of
-//! sockets to the thread that talks ([`bridge`]), and [`services`] for others.
+//! A stack has one owner: a thread that lives as long as the stack. It opens the port, polls the
+//! stack, and between START and the end of a run moves payload as a worker. Everything else runs in
+//! the [`background`] of that thread: the bytes of the control connection, carried by a [`bridge`]
+//! to
+//! the session's thread, and the [`services`].
 
 pub mod background;
 pub mod bridge;

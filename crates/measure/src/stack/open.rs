@@ -1,4 +1,4 @@
-//! A stack from its plan: configuration, addresses, port, memory.
+//! Creates a stack from its plan: configuration, addresses, port, memory.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use super::{facts, schedule};
 use crate::error::MeasureError;
 use crate::memory;
 
-/// The configuration of a plan: its profile, with what was changed.
+/// Returns the configuration of a plan: its profile, with the changed keys.
 ///
 /// # Errors
-/// [`StackError`] with the key, its value and what it takes.
+/// [`StackError`] with the key, its value and the accepted values.
 pub fn config(plan: &StackPlan) -> Result<Config, StackError> {
     let mut config = Config::profile(&plan.profile)?;
     for (key, value) in &plan.configuration {
@@ -29,10 +29,10 @@ pub fn config(plan: &StackPlan) -> Result<Config, StackError> {
     Ok(config)
 }
 
-/// Who the stack is to be.
+/// Returns the addresses and gateways of a plan.
 ///
 /// # Errors
-/// [`StackError::BadNetwork`], and what contradicts itself.
+/// [`StackError::BadNetwork`], and contradictions between them.
 pub fn addressing(plan: &StackPlan) -> Result<Addressing, StackError> {
     let addresses: Vec<&str> = plan.addresses.iter().map(String::as_str).collect();
     let mut addressing = Addressing::new(&addresses)?;
@@ -46,16 +46,17 @@ pub fn addressing(plan: &StackPlan) -> Result<Addressing, StackError> {
     Ok(addressing)
 }
 
-/// The port's URL, with descriptors and MTU of the configuration where it says nothing.
+/// Returns the port's URL, with descriptors and MTU of the configuration as defaults.
 ///
 /// # Errors
-/// What the URL says wrong.
+/// When the URL is invalid.
 pub fn url(config: &Config, plan: &StackPlan) -> Result<PortUrl, MeasureError> {
     Ok(port_url(config, &plan.device)?)
 }
 
-/// Refuses an address that the kernel has, too, on a port whose frames it gets as well: it would refuse what is for the
-/// stack, and take what comes from it for its own.
+/// Rejects an address that the kernel has, too, on a port whose frames the kernel also receives.
+/// The
+/// kernel would refuse connections to the stack, and treat the stack's packets as its own.
 fn check_addresses(
     plan: &StackPlan,
     addressing: &Addressing,
@@ -69,14 +70,15 @@ fn check_addresses(
         None => Ok(()),
         Some(address) => Err(MeasureError::OptionRefused {
             option: format!("--ip {address} on {}", plan.device),
-            why: "the kernel of this host has that address, too, and would answer in the stack's place".to_owned(),
+            why: "the kernel of this host has the same address and would respond in the stack's place".to_owned(),
             next_step: "give the stack an address of its own in that network".to_owned(),
         }),
     }
 }
 
-/// Refuses a configuration that takes more memory than there is: buffers are there before the first packet,
-/// and what the machine does not have would end some program later.
+/// Rejects a configuration that needs more memory than is available. All buffers are allocated
+/// before
+/// the first packet; an excess would make the kernel kill some process later.
 fn check_memory(config: &Config, url: &PortUrl) -> Result<(), MeasureError> {
     let needed = config.memory(url).bytes() as u64;
     match memory::available() {
@@ -89,7 +91,7 @@ fn check_memory(config: &Config, url: &PortUrl) -> Result<(), MeasureError> {
     }
 }
 
-/// Which keys to set lower: those of what takes most.
+/// Returns advice to lower the keys of the largest memory item.
 fn lower(account: &MemoryAccount) -> String {
     const KEYS: &[(&str, &str)] = &[
         (
@@ -119,10 +121,10 @@ fn lower(account: &MemoryAccount) -> String {
     )
 }
 
-/// Opens the port and makes the stack, with all the memory that it will ever use.
+/// Opens the port and creates the stack, with all the memory that it will ever use.
 ///
 /// # Errors
-/// Why the port cannot be opened, and what the configuration asks for that it cannot do.
+/// When the port cannot be opened, or does not support the configuration.
 pub fn open(
     plan: &StackPlan,
     state: &Arc<PortState>,
@@ -163,8 +165,9 @@ pub fn open(
     Ok((stack, facts, driver))
 }
 
-/// Gives a port to a thread of its own; what the stack has instead is the near end of a ring, which can do
-/// what the port can.
+/// Starts a driver thread for a port. The stack gets one end of a ring instead, with the
+/// capabilities of
+/// the port.
 fn between_threads(
     port: AnyPort,
     memory: &Memory,
@@ -188,7 +191,8 @@ fn between_threads(
 mod tests {
     use super::*;
 
-    /// Its connections were refused by the kernel, and the far end seemed to speak something else.
+    /// Without the check the kernel refused connections, and the server seemed to use another
+    /// protocol.
     #[test]
     fn an_address_of_the_kernel_s_is_refused_where_it_sees_the_frames() {
         let kernels = |address: IpAddr| address == IpAddr::from([10, 0, 0, 1]);

@@ -1,4 +1,4 @@
-//! Two stacks with a link between them, for tests of what stands on them.
+//! Test helpers: two stacks with a link between them.
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use linerate_stack::Stack;
 
 use super::open;
 
-/// The addresses are 10.9.0.1 and 10.9.0.2; `name` is the test's own.
+/// Creates two stacks with the addresses 10.9.0.1 and 10.9.0.2; `name` must be unique.
 pub fn pair(name: &str) -> [Stack; 2] {
     set_pair(name, &[])
 }
 
-/// The same, the second one with these settings.
+/// Creates two stacks, the second one with these settings.
 pub fn set_pair(name: &str, settings: &[(&str, &str)]) -> [Stack; 2] {
     [("server", 1, &[][..]), ("client", 2, settings)].map(|(role, host, settings)| {
         let plan = StackPlan {
@@ -31,11 +31,11 @@ pub fn set_pair(name: &str, settings: &[(&str, &str)]) -> [Stack; 2] {
     })
 }
 
-/// Turns both until something is so.
+/// Polls both stacks until `done` returns true.
 pub fn until(stacks: &mut [Stack; 2], mut done: impl FnMut(&mut [Stack; 2]) -> bool) {
     let give_up = clock::now() + 30_000_000_000;
     while !done(stacks) {
-        assert!(clock::now() < give_up, "it never comes");
+        assert!(clock::now() < give_up, "timed out");
         for stack in stacks.iter_mut() {
             stack.turn(clock::now());
         }

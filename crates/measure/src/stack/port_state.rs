@@ -1,4 +1,4 @@
-//! What whoever polls a port has found out about it, for whoever waits for something of it.
+//! State of a port, shared between the thread that polls it and threads that wait for its peer.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -6,10 +6,10 @@ use linerate_host::sys::clock::Nanos;
 use linerate_port::Partner;
 use linerate_stack::StackError;
 
-/// How long a process may be away: its last frames are read meanwhile, and whoever is started again is back.
+/// Time for which a peer process may be absent: its last frames are still read, and it may restart.
 const AWAY_NS: Nanos = 400_000_000;
 
-/// Whether a port still works, and who is at its other end.
+/// Failure of a port, and presence of its peer.
 #[derive(Default)]
 pub struct PortState {
     found: Mutex<Found>,
@@ -20,7 +20,7 @@ struct Found {
     failure: Option<StackError>,
     broken: bool,
     partner: Option<Partner>,
-    /// Since when the partner is known to be gone.
+    /// Time since which the peer is absent.
     gone_ns: Option<Nanos>,
 }
 
@@ -29,19 +29,19 @@ impl PortState {
         self.found.lock().expect("no holder panics")
     }
 
-    /// The port does not work any more; the first reason is the one that counts.
+    /// Records that the port failed; only the first reason is kept.
     pub fn fail(&self, why: StackError) {
         let mut found = self.found();
         found.broken = true;
         found.failure.get_or_insert(why);
     }
 
-    /// Why it does not work any more: told once.
+    /// Takes the reason of the failure: returned once.
     pub fn take_failure(&self) -> Option<StackError> {
         self.found().failure.take()
     }
 
-    /// Notes who is at the port's other end now, where it has one.
+    /// Records the state of the port's peer, where it has one.
     pub fn see(&self, partner: Option<Partner>, now: Nanos) {
         let Some(partner) = partner else { return };
         let mut found = self.found();
@@ -52,18 +52,18 @@ impl PortState {
         };
     }
 
-    /// Whether nobody ever came to the other end.
+    /// Returns whether no peer has ever attached.
     pub fn is_alone(&self) -> bool {
         self.found().partner == Some(Partner::Awaited)
     }
 
-    /// Whether the process at the other end went, and has not come back for a while.
+    /// Returns whether the peer process has been absent for a while.
     pub fn is_left(&self, now: Nanos) -> bool {
         let gone_ns = self.found().gone_ns;
         gone_ns.is_some_and(|since| now >= since.saturating_add(AWAY_NS))
     }
 
-    /// Whether nothing will come any more, whoever was told why.
+    /// Returns whether the port is unusable, even if the reason was taken.
     pub fn is_over(&self, now: Nanos) -> bool {
         self.found().broken || self.is_left(now)
     }
@@ -78,7 +78,7 @@ mod tests {
         const MS: Nanos = 1_000_000;
         let state = PortState::default();
         assert!(!state.is_alone() && !state.is_over(0));
-        // Each time that somebody looks, and whether the other end counts as left then.
+        // Times of the reports, and whether the peer counts as lost then.
         for (at, partner, left) in [
             (0, Some(Partner::Awaited), false),
             (900, Some(Partner::Awaited), false),
@@ -87,7 +87,7 @@ mod tests {
             (1_101, Some(Partner::Gone), false),
             (1_300, Some(Partner::There), false),
             (1_600, Some(Partner::Gone), false),
-            // A ring between two threads knows of nobody.
+            // A ring between two threads has no peer state.
             (1_900, None, false),
             (2_000, Some(Partner::Gone), true),
             (2_100, None, true),

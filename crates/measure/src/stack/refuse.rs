@@ -1,4 +1,4 @@
-//! Options that our own stack does not have, or has in other words.
+//! Options that the user-space stack does not support, and their alternatives.
 
 use linerate_metric::pace::Pacing;
 use linerate_metric::plan::{Direction, Ends, Plan, Protocol, Sched, SendCopy, Wait};
@@ -7,7 +7,7 @@ use linerate_stack::Config;
 
 use crate::error::MeasureError;
 
-/// A refusal: whether it holds for a plan, the option, the reason, and what to do instead.
+/// A rejection: its condition, the option, the reason, and the alternative.
 struct Row {
     holds: fn(&Plan, &StackPlan) -> bool,
     option: &'static str,
@@ -15,31 +15,32 @@ struct Row {
     next: &'static str,
 }
 
-/// How the near end was told to wait.
+/// Returns the wait mode requested for the client.
 fn waits(plan: &Plan) -> Option<Wait> {
     plan.wait.as_ref().map(|wait| wait.near).or(plan.near_wait)
 }
 
-/// Whether payload leaves by a call that only a kernel has; what goes without a copy otherwise is in place here.
+/// Returns whether payload is sent by a call of kernel sockets; other copy modes work in place
+/// here.
 fn is_by_file(way: SendCopy) -> bool {
     matches!(way, SendCopy::SendFile | SendCopy::Splice)
 }
 
-/// Every option that a run over our stack is refused with, before any traffic.
+/// Options that are rejected before any traffic when the client runs on the user-space stack.
 const ROWS: &[Row] = &[
     Row {
         holds: |plan, _| {
             waits(plan).is_some_and(|wait| !matches!(wait, Wait::Spin | Wait::Interval { .. }))
         },
         option: "--wait",
-        why: "our stack polls its port: it has no call that sleeps",
-        next: "use spin, or interval:TIME (--set poll.interval=TIME is the same)",
+        why: "the user-space stack polls its port: none of its calls blocks",
+        next: "use spin, or interval:TIME (same as --set poll.interval=TIME)",
     },
     Row {
         holds: |plan, _| plan.flows(Direction::Send) && is_by_file(plan.copies.send),
         option: "--offload sendfile or splice",
-        why: "these move files and pipes of the kernel",
-        next: "use zerocopy: the program writes into our stack's buffers then",
+        why: "sendfile and splice need kernel sockets",
+        next: "use zerocopy: payload is then written into the stack's buffers",
     },
     Row {
         holds: |plan, _| {
@@ -48,19 +49,19 @@ const ROWS: &[Row] = &[
             offload.asked && joins && plan.batch.is_none()
         },
         option: "--offload gso or gro",
-        why: "the kernel cuts and joins datagrams; our stack sends each by itself, in bursts",
+        why: "GSO and GRO are kernel features; the user-space stack sends each datagram by itself, in bursts",
         next: "leave it out",
     },
     Row {
         holds: |plan, _| plan.socket.priority.is_some(),
         option: "--socket-priority",
-        why: "no queueing discipline of the kernel is on the way out of our stack",
+        why: "packets of the user-space stack pass no queueing discipline of the kernel",
         next: "leave it out",
     },
     Row {
         holds: |plan, _| plan.socket.receive_low_water_bytes.is_some(),
         option: "--rcvlowat",
-        why: "no receiver sleeps that would have to be woken",
+        why: "the user-space stack polls: no receiver sleeps until data arrives",
         next: "leave it out",
     },
     Row {
@@ -71,8 +72,8 @@ const ROWS: &[Row] = &[
                     || plan.socket.receive_buffer_bytes.is_some())
         },
         option: "-w, --sndbuf or --rcvbuf (ttcp: -b) with -u",
-        why: "our stack's queue of datagrams is counted in packets",
-        next: "set that: --set udp.receive_queue=PACKETS",
+        why: "the receive queue of the user-space stack is counted in packets",
+        next: "use --set udp.receive_queue=PACKETS",
     },
     Row {
         holds: |plan, _| {
@@ -81,13 +82,13 @@ const ROWS: &[Row] = &[
                 && !name.is_some_and(|name| ["none", "reno", "cubic"].contains(&name))
         },
         option: "-C",
-        why: "our stack has the congestion controls none, reno and cubic",
+        why: "the user-space stack has the congestion controls none, reno and cubic",
         next: "use one of them",
     },
     Row {
         holds: |plan, _| plan.pace.by != Pacing::User,
         option: "--pacing socket or txtime",
-        why: "it is the kernel that paces then",
+        why: "only the kernel can pace this way",
         next: "leave it out: the program paces",
     },
     Row {
@@ -97,14 +98,14 @@ const ROWS: &[Row] = &[
                 .is_some_and(|threads| threads.near > 1)
         },
         option: "--threads above 1 at this end",
-        why: "one thread owns our stack",
-        next: "give 1/N for the far end alone",
+        why: "one thread owns the user-space stack",
+        next: "use 1/N for several threads at the server alone",
     },
     Row {
         holds: |plan, _| plan.cpu.near.0.len() > 1,
         option: "--cpu with several processors at this end",
-        why: "one thread owns our stack",
-        next: "name one",
+        why: "one thread owns the user-space stack",
+        next: "name one processor",
     },
     Row {
         holds: |plan, _| {
@@ -112,13 +113,13 @@ const ROWS: &[Row] = &[
             group.is_some_and(|group| group.interface.is_some())
         },
         option: "--multicast GROUP%IF",
-        why: "our stack has one port, which --dev names",
+        why: "the user-space stack has one port, which --dev names",
         next: "leave the interface out",
     },
     Row {
         holds: |plan, _| plan.bind.as_deref().is_some_and(|bind| bind.contains('%')),
         option: "-B %IF",
-        why: "our stack has one port, which --dev names",
+        why: "the user-space stack has one port, which --dev names",
         next: "leave the interface out",
     },
     Row {
@@ -130,12 +131,12 @@ const ROWS: &[Row] = &[
     Row {
         holds: |plan, near| near.control == Control::Kernel && plan.dialect.is_some(),
         option: "--control kernel with --peer",
-        why: "another program expects all of a test from one address",
+        why: "other tools expect all connections of a test from one address",
         next: "leave --control out",
     },
 ];
 
-/// Refuses what a run over our stack cannot have.
+/// Rejects the options of a plan that the client's user-space stack does not support.
 ///
 /// # Errors
 /// [`MeasureError::OptionRefused`] with the reason.
@@ -150,7 +151,7 @@ pub fn check(plan: &Plan, near: &StackPlan) -> Result<(), MeasureError> {
     }
 }
 
-/// A refusal of a server's end that stands on our stack.
+/// A rejection for a server on the user-space stack.
 type FarRow = (
     fn(&Plan, &Config) -> bool,
     &'static str,
@@ -158,7 +159,7 @@ type FarRow = (
     &'static str,
 );
 
-/// Every option of a client that our stack does not have at a server's end.
+/// Options of a client that a server on the user-space stack does not support.
 const FAR_ROWS: &[FarRow] = &[
     (
         |plan, config| {
@@ -171,14 +172,14 @@ const FAR_ROWS: &[FarRow] = &[
             plan.wait.as_ref().is_some_and(|wait| wait.far != own)
         },
         "--wait",
-        "it stands on a stack of its own, which waits as it was started to",
-        "leave --wait out, or start it with --set poll.interval=TIME",
+        "the server runs on a user-space stack, whose wait mode is fixed at its start",
+        "leave --wait out, or start the server with --set poll.interval=TIME",
     ),
     (
         |plan, _| plan.flows(Direction::Receive) && is_by_file(plan.copies.send),
         "--offload sendfile or splice",
-        "these move files and pipes of a kernel, and it stands on a stack of its own",
-        "use zerocopy: it writes into its stack's buffers then",
+        "sendfile and splice need kernel sockets, and the server runs on a user-space stack",
+        "use zerocopy: payload is then written into the stack's buffers",
     ),
     (
         |plan, _| {
@@ -189,13 +190,13 @@ const FAR_ROWS: &[FarRow] = &[
             }
         },
         "--offload gso or gro",
-        "its own stack takes and sends each datagram by itself",
+        "the server's user-space stack sends and receives each datagram by itself",
         "leave it out",
     ),
     (
         |plan, _| plan.socket.priority.is_some(),
         "--socket-priority",
-        "no queueing discipline of a kernel is on the way out of its own stack",
+        "packets of the server's user-space stack pass no queueing discipline of the kernel",
         "leave it out",
     ),
     (
@@ -206,8 +207,8 @@ const FAR_ROWS: &[FarRow] = &[
                 .is_some_and(|bytes| own != Some(bytes))
         },
         "-M",
-        "its own stack has one longest segment for all connections",
-        "start it with --set tcp.mss=BYTES",
+        "the server's user-space stack has one MSS for all connections",
+        "start the server with --set tcp.mss=BYTES",
     ),
     (
         |plan, config| {
@@ -215,8 +216,8 @@ const FAR_ROWS: &[FarRow] = &[
             asked.is_some_and(|tos| tos != config.ip.tos)
         },
         "-S",
-        "its own stack marks all packets alike",
-        "start it with --set ip.tos=N",
+        "the server's user-space stack has one TOS for all packets",
+        "start the server with --set ip.tos=N",
     ),
     (
         |plan, _| {
@@ -227,8 +228,8 @@ const FAR_ROWS: &[FarRow] = &[
                 || socket.receive_low_water_bytes.is_some()
         },
         "-w, --sndbuf, --rcvbuf or --rcvlowat",
-        "buffers of its own stack are allocated before the first packet",
-        "start it with --set tcp.send_buffer=SIZE --set tcp.receive_window=SIZE",
+        "the buffers of the server's user-space stack are allocated at its start",
+        "start the server with --set tcp.send_buffer=SIZE --set tcp.receive_window=SIZE",
     ),
     (
         |plan, config| {
@@ -237,13 +238,13 @@ const FAR_ROWS: &[FarRow] = &[
                 && plan.congestion_control != config.get("tcp.congestion_control")
         },
         "-C",
-        "its own stack has one congestion control for all connections",
-        "start it with --set tcp.congestion_control=NAME",
+        "the server's user-space stack has one congestion control for all connections",
+        "start the server with --set tcp.congestion_control=NAME",
     ),
     (
         |plan, _| plan.flows(Direction::Receive) && plan.pace.by != Pacing::User,
         "--pacing socket or txtime",
-        "it is the kernel that paces then, and it stands on a stack of its own",
+        "only the kernel can pace this way, and the server runs on a user-space stack",
         "leave it out: the program paces",
     ),
     (
@@ -252,40 +253,40 @@ const FAR_ROWS: &[FarRow] = &[
             plan.threads.as_ref().is_some_and(several)
         },
         "--threads",
-        "one thread owns its stack",
-        "give N/1",
+        "one thread owns the server's user-space stack",
+        "use N/1",
     ),
     (
         |plan, _| !plan.cpu.far.0.is_empty() || plan.sched.far != Sched::Inherited,
-        "--cpu or --sched for the far end",
-        "the thread of its stack stays as it was started",
-        "start this end with taskset instead of --cpu, give --sched for it alone (fifo:10/inherited), or \
-         start the other one with --set threads.application.cpus=N --set threads.application.sched=CLASS",
+        "--cpu or --sched for the server",
+        "the thread of the server's user-space stack keeps its processors and scheduling class",
+        "start the client with taskset instead of --cpu, give --sched for it alone (fifo:10/inherited), or \
+         start the server with --set threads.application.cpus=N --set threads.application.sched=CLASS",
     ),
     (
         |plan, _| plan.round_trip.group.is_some(),
         "--multicast",
-        "its own stack has no groups",
+        "the server's user-space stack has no multicast groups",
         "leave it out",
     ),
     (
         |plan, config| match plan.protocol {
-            // One for the control connection, and some on their way to their end.
+            // One for the control connection; each further flow needs a socket.
             Protocol::Tcp => sockets(plan) + 1 > u64::from(config.tcp_sockets),
             Protocol::Udp => sockets(plan) + 1 > u64::from(config.udp_sockets),
         },
         "-P",
-        "its stack has not so many sockets",
-        "use fewer streams, or start it with --set sockets.tcp=N --set sockets.udp=N",
+        "the server's user-space stack has too few sockets",
+        "use fewer streams, or start the server with --set sockets.tcp=N --set sockets.udp=N",
     ),
 ];
 
-/// Sockets that the flows of a plan take at an end.
+/// Returns the number of sockets of a plan's flows at one end.
 fn sockets(plan: &Plan) -> u64 {
     u64::from(plan.streams) * plan.directions.len() as u64
 }
 
-/// Refuses what a server's end on our stack cannot have.
+/// Rejects the options of a plan that a server on the user-space stack does not support.
 ///
 /// # Errors
 /// [`MeasureError::OptionRefused`] with the reason.
@@ -316,7 +317,7 @@ mod tests {
         };
         let near = StackPlan::default();
         check(&udp(), &near).unwrap();
-        // Without a copy, or by the kernel's end.
+        // Copy modes of the in-place stack, or of the server's kernel sockets.
         let back = |change: &dyn Fn(&mut Plan)| {
             let mut plan = with(tcp(), change);
             plan.directions = vec![Direction::Receive];
@@ -331,7 +332,7 @@ mod tests {
         ] {
             check(&fit, &near).unwrap();
         }
-        // "none" is what it does anyway.
+        // "none" is the stack's normal behaviour.
         let none = with(udp(), &|p| {
             p.udp_offload.asked = true;
             (p.udp_offload.gso, p.udp_offload.gro) = (Some(false), Some(false));
@@ -417,7 +418,7 @@ mod tests {
             .filter(|row| !seen.contains(&Some(*row)))
             .map(|row| ROWS[row].option)
             .collect();
-        assert!(unmet.is_empty(), "no plan meets {unmet:?}");
+        assert!(unmet.is_empty(), "no plan triggers {unmet:?}");
     }
 
     #[test]
@@ -433,7 +434,7 @@ mod tests {
             change(&mut plan);
             plan
         };
-        // What the kernel's end does is its own.
+        // The client's kernel sockets do not concern the server.
         for fit in [
             tcp(),
             back(),

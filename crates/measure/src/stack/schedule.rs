@@ -1,4 +1,4 @@
-//! Where the threads of a stack stand among others, and whom that keeps from running.
+//! Scheduling of a stack's threads, and conflicts with other threads.
 
 use linerate_metric::plan::Sched;
 use linerate_metric::stack::StackFacts;
@@ -7,7 +7,7 @@ use linerate_stack::config::Thread;
 
 use crate::error::MeasureError;
 
-/// The highest priority that threads of a stack have, where one of them is real-time.
+/// Returns the highest real-time priority of the stack's threads, if any is real-time.
 #[must_use]
 pub fn real_time_priority(stack: &StackFacts) -> Option<u8> {
     let of = |name: &str| -> Option<u8> {
@@ -21,17 +21,19 @@ pub fn real_time_priority(stack: &StackFacts) -> Option<u8> {
     driver.max(of("threads.application.sched"))
 }
 
-/// Whether it has a real-time thread that never sleeps: whoever is not real-time waits for what the kernel leaves.
+/// Returns whether a real-time thread never sleeps: other threads only run while the kernel
+/// throttles
+/// it.
 #[must_use]
 pub fn never_sleeps(stack: &StackFacts) -> bool {
     stack.key("poll.interval") == "spin" && real_time_priority(stack).is_some()
 }
 
-/// Refuses two threads of which one never lets the other run: on one processor, neither of them sleeps, and a real-time
-/// thread gives way to none of its own priority or below.
+/// Rejects two threads of which one would never run: on one processor, without sleep, a real-time
+/// thread never yields to one of its own priority or below.
 ///
 /// # Errors
-/// [`MeasureError::OptionRefused`] with what to set.
+/// [`MeasureError::OptionRefused`] with the settings to change.
 pub fn check(config: &Config, usable: &[u32]) -> Result<(), MeasureError> {
     if config.threads < 2 || config.poll_interval.is_some() {
         return Ok(());
@@ -41,7 +43,8 @@ pub fn check(config: &Config, usable: &[u32]) -> Result<(), MeasureError> {
         false => thread.cpus.0.clone(),
     };
     let (driver, application) = (&config.driver, &config.application);
-    // A thread that may run nowhere else waits for the one that does not sleep; the scheduler moves none that runs.
+    // A thread bound to one processor waits there for the spinning one; the scheduler cannot move
+    // it.
     let waits = |above: &Thread, below: &Thread| -> Option<u32> {
         let [processor] = on(below)[..] else {
             return None;
@@ -56,21 +59,21 @@ pub fn check(config: &Config, usable: &[u32]) -> Result<(), MeasureError> {
     };
     Err(MeasureError::OptionRefused {
         option: format!(
-            "--set threads.driver.sched={} with threads.application.sched={} where the {below}'s thread has processor \
-             {processor} alone",
+            "--set threads.driver.sched={} with threads.application.sched={} where the {below} thread may only use \
+             processor {processor}",
             driver.sched, application.sched
         ),
         why: format!(
-            "with poll.interval=spin the {above}'s thread never sleeps, and the {below}'s would never run while that is there"
+            "with poll.interval=spin the {above} thread never sleeps, so the {below} thread would never run"
         ),
-        next_step: "let them sleep (--set poll.interval=125us), give each a processor of its own \
-                    (threads.driver.cpus, threads.application.cpus), or --set threads.count=1"
+        next_step: "use --set poll.interval=125us, give each thread a processor of its own \
+                    (threads.driver.cpus, threads.application.cpus), or use --set threads.count=1"
             .to_owned(),
     })
 }
 
-/// Whether a thread that does not sleep keeps another real-time one off their processor for ever. (One that is not
-/// real-time gets what the kernel's throttle leaves.)
+/// Returns whether a real-time thread that does not sleep starves another real-time one on its
+/// processor. (A thread that is not real-time runs while the kernel throttles the other.)
 fn keeps_from_running(runs: Sched, waits: Sched) -> bool {
     let (Some(own), Some(other)) = (runs.real_time_priority(), waits.real_time_priority()) else {
         return false;
@@ -119,7 +122,7 @@ mod tests {
         }
     }
 
-    /// Such a stack never stood, and whoever started it could not even end it.
+    /// Without the check such a stack never became ready, and could not be stopped either.
     #[test]
     fn threads_that_never_let_each_other_run_are_refused() {
         let tuned = "threads.driver.sched=fifo:80 threads.application.sched=fifo:50";
@@ -128,9 +131,9 @@ mod tests {
         let in_turn = "threads.driver.sched=rr:50 threads.application.sched=rr:50";
         let half = "threads.driver.sched=fifo:80 threads.application.sched=inherited";
         for (settings, usable, refused) in [
-            (tuned, &[3][..], Some("application's would never")),
-            (reversed, &[3], Some("driver's would never")),
-            (equal, &[3], Some("application's would never")),
+            (tuned, &[3][..], Some("application thread would never")),
+            (reversed, &[3], Some("driver thread would never")),
+            (equal, &[3], Some("application thread would never")),
             (in_turn, &[3], None),
             (half, &[3], None),
             (tuned, &[0, 1], None),
@@ -138,18 +141,18 @@ mod tests {
                 "threads.driver.sched=fifo:80 threads.application.sched=fifo:50 threads.driver.cpus=1 \
                  threads.application.cpus=1",
                 &[0, 1],
-                Some("has processor 1 alone"),
+                Some("may only use processor 1"),
             ),
-            // As `--cpu 0` has it.
+            // As with `--cpu 0`.
             (
                 "threads.driver.sched=fifo:80 threads.application.sched=fifo:50 threads.application.cpus=0",
                 &[0, 1],
-                Some("application's thread has processor 0 alone"),
+                Some("application thread may only use processor 0"),
             ),
             (
                 "threads.driver.sched=fifo:50 threads.application.sched=fifo:80 threads.driver.cpus=1",
                 &[0, 1],
-                Some("driver's thread has processor 1 alone"),
+                Some("driver thread may only use processor 1"),
             ),
             (
                 "threads.driver.sched=fifo:80 threads.application.sched=fifo:50 threads.driver.cpus=0",

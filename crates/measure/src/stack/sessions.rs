@@ -1,5 +1,6 @@
-//! Tests of our own dialect that clients run with a host on a stack: each is talked about by a thread of
-//! its own, while the thread that owns the stack moves its payload.
+//! Sessions of the linerate service on a stack. Each session has a thread for its control
+//! connection,
+//! while the thread that owns the stack moves its payload.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
@@ -19,17 +20,18 @@ use crate::session::session::serve_on;
 use crate::session::wire::Line;
 use crate::session::{Emit, PeerOptions, ServerOptions};
 
-/// How soon it is noticed that the host ends.
+/// Longest delay until the end of the host is noticed.
 const LOOK_UP: Duration = Duration::from_millis(50);
 
-/// Our own server at a host, before its stack stands.
+/// The linerate service of a host, before its stack is started.
 pub struct Opened {
     desk: Desk,
     stop: Arc<AtomicBool>,
 }
 
-/// What services need, and our own server where it is among them; what happens to its tests, and who is refused
-/// what, goes to `events`.
+/// Prepares the context of the services, and the linerate service if it is among them. Events of
+/// its
+/// tests, and rejections of all services, go to `events`.
 pub fn open(
     services: &[ServiceSpec],
     allow: &[Network],
@@ -37,7 +39,7 @@ pub fn open(
 ) -> (Front, Option<Opened>, mpsc::Receiver<Visitor>) {
     let (visitors, come) = mpsc::channel();
     let emit: Emit = Arc::new(move |event| {
-        // Whoever listened has gone when the host ends.
+        // The receiver is gone when the host ends.
         let _ = events.send(event);
     });
     let guests = PeerOptions {
@@ -58,7 +60,7 @@ pub fn open(
         let options = ServerOptions {
             port: spec.port,
             peers: PeerOptions {
-                // One thread moves the payload of all: two tests would measure each other.
+                // One thread moves all payload, so two tests would disturb each other.
                 max_tests: Some(1),
                 ..guests
             },
@@ -78,13 +80,13 @@ pub fn open(
     (Front { hall, desk }, opened, come)
 }
 
-/// The threads that talk. They end when this goes.
+/// The session threads. They end when this is dropped.
 pub struct Sessions {
     stop: Arc<AtomicBool>,
 }
 
 impl Sessions {
-    /// Takes who comes from now on.
+    /// Starts to accept control connections.
     pub fn start<'scope>(
         scope: &'scope Scope<'scope, '_>,
         open: Opened,
@@ -101,7 +103,7 @@ impl Sessions {
                 let Ok(visitor) = visitors.recv_timeout(LOOK_UP) else {
                     continue;
                 };
-                // Without a seat the pair closes, and with it the connection.
+                // Without a permit the pair is closed, and with it the connection.
                 if let Some(seat) = house.seat() {
                     let house: Arc<House> = Arc::clone(&house);
                     sessions.push(scope.spawn(move || {

@@ -22,19 +22,19 @@ use super::{driver, open};
 use crate::error::MeasureError;
 use crate::transport::OnStack;
 
-/// How long the last segments of connections may take to be acknowledged.
+/// Longest time for the acknowledgement of the last segments at the end.
 const FAREWELL_NS: u64 = 300_000_000;
 
-/// Silence after which nobody says anything more.
+/// Silence after which the stack is considered finished at the end.
 const QUIET_NS: u64 = 20_000_000;
 
-/// Longest time that an answer of the thread is waited for: a connection takes 5 s at most.
+/// Longest wait for a response of the thread: a connection takes 5 s at most.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// Work that the thread does as a whole, such as a run's part.
+/// Work that occupies the thread, such as a run.
 pub type Work = Box<dyn FnOnce(&mut OnStack) + Send>;
 
-/// A running stack. It ends when this goes.
+/// A running stack. Dropping it ends the thread.
 pub struct StackThread {
     orders: Option<mpsc::Sender<Work>>,
     handle: StackHandle,
@@ -45,7 +45,7 @@ pub struct StackThread {
     port: Arc<PortState>,
 }
 
-/// What others can ask of the thread of a stack, whatever it does just now. With the stack it ends.
+/// Handle for requests to a stack's thread, served even during a run. Requests fail after its end.
 #[derive(Clone)]
 pub struct StackHandle {
     asks: mpsc::Sender<Ask>,
@@ -53,15 +53,15 @@ pub struct StackHandle {
 }
 
 impl StackHandle {
-    /// Streams that are received end here, whatever their far end still sends.
+    /// Ends received streams, whatever the remote end still sends.
     pub fn cut(&self) {
         self.cut.store(true, Relaxed);
     }
 
-    /// Opens a connection over the stack, whose bytes the pair that is given carries.
+    /// Opens a connection over the stack; the returned socket carries its bytes.
     ///
     /// # Errors
-    /// Why it does not stand; `Interrupted` when `called_off` says so.
+    /// When it cannot be established; `Interrupted` when `called_off` returns true.
     pub fn connect(
         &self,
         remote: SocketAddr,
@@ -87,7 +87,7 @@ impl StackHandle {
         }
     }
 
-    /// Looks at the stack and its services, in the thread that owns them; `None` when it is gone.
+    /// Runs a function on the stack and its services, in their thread; `None` when that has ended.
     pub fn look<R: Send + 'static>(
         &self,
         look: impl FnOnce(&mut linerate_stack::Stack, Option<&mut Services>) -> R + Send + 'static,
@@ -95,7 +95,7 @@ impl StackHandle {
         self.ask(Ask::Look, look)
     }
 
-    /// The same once the port has said what only the kernel counts of it: counters are those of this moment.
+    /// Refreshes the kernel's counters of the port, then runs a function like [`Self::look`].
     pub fn count<R: Send + 'static>(
         &self,
         look: impl FnOnce(&mut linerate_stack::Stack, Option<&mut Services>) -> R + Send + 'static,
@@ -110,7 +110,7 @@ impl StackHandle {
     ) -> Option<R> {
         let (say, said) = mpsc::channel();
         let look: Look = Box::new(move |stack, services| {
-            // Whoever asked waits for it.
+            // The requester may have timed out.
             let _ = say.send(look(stack, services));
         });
         self.asks.send(how(look)).ok()?;
@@ -118,16 +118,16 @@ impl StackHandle {
     }
 }
 
-/// What is said of a stack that ended before who asks it.
+/// Returns the error of a request to a stack that has ended.
 pub fn gone() -> io::Error {
     io::Error::other("the stack's thread has ended")
 }
 
 impl StackThread {
-    /// Opens the port and starts the stack, which serves these on its own.
+    /// Opens the port and starts the stack with these services.
     ///
     /// # Errors
-    /// Why that cannot be.
+    /// When the stack cannot be started.
     pub fn start(
         plan: &StackPlan,
         services: Vec<ServiceSpec>,
@@ -146,10 +146,10 @@ impl StackThread {
         let thread = std::thread::Builder::new()
             .name("stack".to_owned())
             .spawn(move || {
-                // The port is opened here: its memory is to lie where the thread runs.
+                // The port is opened here, so that its memory lies on the thread's NUMA node.
                 match begin(&own, (services, front), asked, tell, cuts) {
                     Ok(mut stack) => {
-                        // Whoever started it may have given up; then it ends at once.
+                        // The starter may have given up; then the thread ends at once.
                         let _ = say.send(Ok(stack.facts_now()));
                         run(&mut stack, &work);
                     }
@@ -158,13 +158,13 @@ impl StackThread {
             })
             .map_err(|error| MeasureError::system("new thread", error))?;
         let facts = said.recv().unwrap_or_else(|_| {
-            let died = io::Error::other("it ended before the stack stood");
+            let died = io::Error::other("it ended before the stack was ready");
             Err(MeasureError::system("the stack's thread", died))
         });
         let facts = match facts {
             Ok(facts) => facts,
             Err(error) => {
-                // It said why; there is nothing more to be had from it.
+                // The thread has reported its error and ends.
                 let _ = thread.join();
                 return Err(error);
             }
@@ -180,22 +180,21 @@ impl StackThread {
         })
     }
 
-    /// What others can ask of it.
+    /// Returns the handle for requests.
     pub fn handle(&self) -> &StackHandle {
         &self.handle
     }
 
-    /// What records say of it, counters aside.
+    /// Returns the facts for records, without counters.
     pub fn facts(&self) -> &StackFacts {
         &self.facts
     }
 
-    /// How it is configured.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// How it waits for frames.
+    /// Returns the wait mode of the stack.
     pub fn waits(&self) -> Wait {
         match self.config.poll_interval {
             None => Wait::Spin,
@@ -205,7 +204,7 @@ impl StackThread {
         }
     }
 
-    /// The address that packets to another one come from, if there is a way.
+    /// Returns the source address for packets to an address, if there is one.
     pub fn address_towards(&self, far: IpAddr) -> Option<IpAddr> {
         let networks = &self.addressing.networks;
         let near = networks.iter().find(|own| own.contains(far));
@@ -217,20 +216,20 @@ impl StackThread {
         near.or_else(same).map(|own| own.address)
     }
 
-    /// Whether an address is one of its own.
+    /// Returns whether an address is one of the stack's.
     pub fn is_own(&self, address: IpAddr) -> bool {
         self.addressing.is_own(address)
     }
 
-    /// Whether packets to an address have a way at all.
+    /// Returns whether there is a route to an address.
     pub fn reaches(&self, far: IpAddr) -> bool {
         self.addressing.next_hop(far).is_some()
     }
 
-    /// Has the thread do something that takes its time.
+    /// Runs work on the thread.
     ///
     /// # Errors
-    /// When it is gone.
+    /// When the thread has ended.
     pub fn lend(&self, work: Work) -> io::Result<()> {
         let sent = self.orders.as_ref().map(|orders| orders.send(work));
         match sent {
@@ -239,27 +238,27 @@ impl StackThread {
         }
     }
 
-    /// Why the port does not work any more: told once.
+    /// Takes the reason why the port failed: returned once.
     pub fn take_failure(&self) -> Option<StackError> {
         self.port.take_failure()
     }
 
-    /// Whether the process at the port's other end went, and has not come back for a while.
+    /// Returns whether the peer process of the port has been absent for a while.
     pub fn is_left(&self) -> bool {
         self.port.is_left(clock::now())
     }
 
-    /// Whether nothing will come any more: the port is broken, or nobody is at its other end.
+    /// Returns whether the port is unusable: failed, or without its peer.
     pub fn is_over(&self) -> bool {
         self.port.is_over(clock::now())
     }
 
-    /// Whether nobody ever came to the port's other end.
+    /// Returns whether no peer has ever attached to the port.
     pub fn is_alone(&self) -> bool {
         self.port.is_alone()
     }
 
-    /// The port as texts name it.
+    /// Returns the port's name for messages.
     pub fn port_name(&self) -> String {
         let typed = &self.facts.device;
         let url = typed.parse::<PortUrl>();
@@ -271,7 +270,7 @@ impl Drop for StackThread {
     fn drop(&mut self) {
         self.orders = None;
         if let Some(thread) = self.thread.take() {
-            // A panic is a bug of ours and has been told.
+            // A panic is a bug and has been reported by its hook.
             let _ = thread.join();
         }
     }
@@ -285,11 +284,11 @@ fn begin(
     cut: Arc<AtomicBool>,
 ) -> Result<OnStack, MeasureError> {
     let config = open::config(plan)?;
-    // The driver's thread has a place of its own, not this one's.
+    // Before this thread is bound to its processors: the driver thread has settings of its own.
     let (mut stack, facts, driver) = open::open(plan, &port)?;
     driver::place("application", &config.application)?;
     if config.poll_interval.is_some() {
-        // A period is to be kept, and not to be 50 us longer.
+        // A period must not be extended by the timer slack of 50 us.
         thread::keep_time();
     }
     let services = match services.is_empty() {
@@ -302,10 +301,10 @@ fn begin(
     Ok(OnStack::of(stack, facts, Background::new(asked, services, port), cut).with_driver(driver))
 }
 
-/// Turns the stack until nobody wants it any more.
+/// Polls the stack until its owner drops it.
 fn run(stack: &mut OnStack, orders: &mpsc::Receiver<Work>) {
     loop {
-        // No look at orders stands between a rest and the answer to what ended it.
+        // The poll comes first, so that the frame that ended the idle time is handled at once.
         let worked = stack.round();
         match orders.try_recv() {
             Ok(work) => work(stack),
@@ -315,7 +314,7 @@ fn run(stack: &mut OnStack, orders: &mpsc::Receiver<Work>) {
         }
     }
     stack.close();
-    // What was said last is to arrive.
+    // Until the last segments are acknowledged.
     let began = clock::now();
     let mut last = began;
     loop {
