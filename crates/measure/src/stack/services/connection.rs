@@ -11,30 +11,31 @@ use linerate_stack::{SocketId, Stack, StackError};
 use super::ServiceKind;
 use crate::peers::serve::{Answers, Bounce, Ring};
 
-/// Steps of one round: the stack is to turn in between.
+/// Steps per round; the stack is polled in between.
 const STEPS: usize = 64;
 
-/// How long a connection may say nothing.
+/// Idle timeout of a connection.
 const SILENCE_NS: Nanos = 300_000_000_000;
 
-/// Payload that is sent again and again: whole periods of chargen's pattern, and a multiple of the ten
-/// digits that iperf2 sends.
+/// Length of repeated payload: whole periods of chargen's pattern, and a multiple of the ten digits
+/// that
+/// iperf2 sends.
 const PATTERN_BYTES: usize = 10 * chargen::PERIOD_BYTES;
 
-/// A write of iperf2 whose client asks for no other size, and the longest for which there is memory.
+/// Write size of iperf2 unless its client requests another, and the largest that is allocated.
 const WRITE_BYTES: u32 = 128 << 10;
 const MOST_WRITE_BYTES: u32 = 1 << 20;
 
-/// What becomes of a connection after a step.
+/// State of a connection after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// It goes on when something changes.
+    /// Continues when its socket changes.
     Wait,
-    /// There may be more to do.
+    /// Continues in the next round: there may be more work.
     Again,
-    /// It goes on by the time.
+    /// Continues at a time.
     Timed,
-    /// It is over.
+    /// Finished or failed.
     Over,
 }
 
@@ -44,11 +45,11 @@ pub struct Connection {
     service: usize,
     machine: Machine,
     last_ns: Nanos,
-    /// The far end has finished sending.
+    /// The remote end has finished sending.
     ended: bool,
-    /// This end has.
+    /// This end has finished sending.
     finished: bool,
-    /// A second connection that the client wants, towards it.
+    /// Settings of a second connection that the client requested, towards it.
     wish: Option<Box<Settings>>,
 }
 
@@ -58,22 +59,22 @@ enum Machine {
     Bounce(Box<Bounce>),
     Sink,
     Source(Source),
-    /// iperf2, until its client has said what it wants.
+    /// iperf2, until the client's settings are complete.
     Header(Box<TcpServer>),
-    /// iperf2: what is said first, and what is sent then, while what comes is taken.
+    /// iperf2: replies, then payload if requested, while input is received and discarded.
     Both(Box<TcpServer>, Option<Source>),
 }
 
-/// What is sent without being asked.
+/// Payload that is sent without requests.
 struct Source {
-    /// What goes before it, and is none of it.
+    /// Protocol reply before the payload, not counted as payload.
     first: Vec<u8>,
     payload: Ring,
     left: u64,
     until_ns: Option<Nanos>,
-    /// Bits a second, from when.
+    /// Rate in bit/s, and the start of the flow.
     rate: Option<(u64, Nanos)>,
-    /// Writes that begin with their time leave whole: it is that of all of a write.
+    /// Size of writes with timestamps; such a write is sent as a unit.
     write_bytes: Option<u64>,
     sent: u64,
 }
@@ -95,7 +96,7 @@ impl Source {
         let block = settings.buffer_bytes.unwrap_or(WRITE_BYTES);
         let write = block.min(MOST_WRITE_BYTES) as usize;
         let stamps = WriteStamps::new(settings, write, clock::real());
-        // On a second connection nothing is told but payload.
+        // A second connection carries payload only, without a reply.
         let stamps = stamps.filter(|_| settings.dual.is_none());
         let bytes = if stamps.is_some() {
             write
@@ -123,7 +124,7 @@ impl Source {
         source
     }
 
-    /// Bytes that may leave now.
+    /// Returns the number of bytes that may be sent now.
     fn due(&self, now: Nanos) -> usize {
         if self.until_ns.is_some_and(|until| now >= until) {
             return 0;
@@ -134,7 +135,7 @@ impl Source {
             let all = u64::try_from(all).unwrap_or(u64::MAX);
             match self.write_bytes {
                 None => all.saturating_sub(self.sent),
-                // One that has begun is due as a whole.
+                // A write that has been started is sent to its end.
                 Some(write) => {
                     let begun = self.sent.next_multiple_of(write);
                     let whole = all.max(begun) / write * write;
@@ -154,7 +155,7 @@ impl Connection {
     pub fn new(kind: ServiceKind, service: usize, socket: SocketId, now: Nanos) -> Self {
         let machine = match kind {
             ServiceKind::Echo => Machine::Echo(echo::Stream::default()),
-            // Our own server's are the reception's.
+            // Sockets of the linerate service are handled by the acceptor.
             ServiceKind::Discard | ServiceKind::Linerate => Machine::Sink,
             ServiceKind::Chargen => {
                 let mut pattern = vec![0; PATTERN_BYTES];
@@ -175,7 +176,7 @@ impl Connection {
         }
     }
 
-    /// One towards a client of iperf2, which stands and on which it is sent what it wants.
+    /// Creates the second connection towards an iperf2 client, which is established already.
     pub fn back(settings: &Settings, service: usize, socket: SocketId, now: Nanos) -> Self {
         let source = Source::of(settings, now);
         Self {
@@ -184,13 +185,14 @@ impl Connection {
         }
     }
 
-    /// The second connection that the client wants from now on, once; `over`: this one is.
+    /// Takes the second connection that the client requested, once it is due; `over`: this one has
+    /// ended.
     pub fn wish(&mut self, over: bool) -> Option<Box<Settings>> {
         let wish = self.wish.take_if(|wish| match wish.dual {
             Some(Dual::After) => over,
             _ => true,
         })?;
-        // One that broke is of a client that is gone.
+        // After a failure the client is gone.
         (!over || self.ended).then_some(wish)
     }
 
@@ -202,12 +204,12 @@ impl Connection {
         self.service
     }
 
-    /// Whether nobody seems to be there any more.
+    /// Returns whether the idle timeout has expired.
     pub fn is_forgotten(&self, now: Nanos) -> bool {
         now.saturating_sub(self.last_ns) > SILENCE_NS
     }
 
-    /// Moves what can be moved now.
+    /// Moves as much as is possible now.
     pub fn step(
         &mut self,
         stack: &mut Stack,
@@ -260,12 +262,12 @@ impl Connection {
             }
             Machine::Sink | Machine::Header(_) => self.ended,
             Machine::Source(source) => self.ended || source.is_over(now),
-            // A client that receives closes when it has had enough.
+            // A client that receives closes the connection at its end.
             Machine::Both(server, _) => self.ended && server.outgoing().is_empty(),
         }
     }
 
-    /// Sends what is to be sent, as far as there is room: how much that was.
+    /// Sends as much as there is space for; returns the number of bytes.
     fn send(&mut self, stack: &mut Stack, now: Nanos) -> Result<usize, StackError> {
         let socket = self.socket;
         let mut all = 0;
@@ -324,7 +326,7 @@ impl Connection {
         }
     }
 
-    /// Takes what came: how much that was; `None` when nothing did.
+    /// Receives available data; returns the number of bytes, `None` without data.
     fn receive(&mut self, stack: &mut Stack, room: &mut [u8]) -> Result<Option<usize>, StackError> {
         if self.ended {
             return Ok(None);
@@ -360,12 +362,12 @@ impl Connection {
                 self.begin(*job);
                 Ok(Some(taken))
             }
-            // It makes no sense: closing is the one answer that nobody misunderstands.
+            // Invalid input: the connection is closed, which every protocol understands.
             None => Err(StackError::Reset),
         }
     }
 
-    /// What an iperf2 client wants.
+    /// Starts the job of an iperf2 client.
     fn begin(&mut self, job: TcpJob) {
         let now = self.last_ns;
         let machine = std::mem::replace(&mut self.machine, Machine::Sink);
@@ -384,18 +386,18 @@ impl Connection {
     }
 }
 
-/// What a read gave.
+/// Result of a read.
 enum Heard {
-    /// So many bytes were taken.
+    /// Number of bytes consumed.
     Took(usize),
-    /// So many bytes were taken, and the client's wish is whole.
+    /// Number of bytes consumed, and the complete request of an iperf2 client.
     Wants(usize, Box<TcpJob>),
-    /// The far end has finished.
+    /// End of the stream.
     End,
 }
 
 impl Machine {
-    /// Takes bytes; `None` when they make no sense.
+    /// Consumes input; `None` when it is invalid.
     fn hear(&mut self, bytes: &[u8], room: &mut [u8]) -> Option<Heard> {
         let took = match self {
             Self::Echo(stream) => stream.receive(bytes),
@@ -409,7 +411,7 @@ impl Machine {
                 });
             }
             Self::Sink | Self::Source(_) | Self::Both(..) => {
-                // Taken into the service's own memory, as a program would.
+                // Copied into the service's memory, as a normal program would.
                 let bytes = &bytes[..bytes.len().min(room.len())];
                 room[..bytes.len()].copy_from_slice(bytes);
                 bytes.len()

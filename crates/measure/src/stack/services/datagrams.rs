@@ -13,10 +13,10 @@ use super::flows::{Flows, Place};
 use super::{ServiceKind, ServiceSpec};
 use crate::peers::serve::Hall;
 
-/// Datagrams that one round takes at most: the stack is to turn in between.
+/// Largest number of datagrams per round; the stack is polled in between.
 const BURST: usize = 32;
 
-/// A service's UDP socket.
+/// UDP socket of a service.
 pub struct Datagrams {
     socket: SocketId,
     port: u16,
@@ -30,7 +30,7 @@ enum Dialect {
     Iperf2(Flows),
 }
 
-/// What answers where its question lies, with no more than that.
+/// Services that respond in the frame of the request, with at most its length.
 enum InPlace {
     Echo,
     Sockperf(Box<sockperf::Server>),
@@ -43,7 +43,7 @@ impl Datagrams {
             port: spec.port,
             dialect: match spec.kind {
                 ServiceKind::Echo => Dialect::InPlace(InPlace::Echo),
-                // Our own server's are the reception's.
+                // Sockets of the linerate service are handled by the acceptor.
                 ServiceKind::Discard | ServiceKind::Linerate => Dialect::Discard,
                 ServiceKind::Chargen => Dialect::Chargen { line: 0 },
                 ServiceKind::Sockperf => Dialect::InPlace(InPlace::Sockperf(Box::default())),
@@ -56,7 +56,7 @@ impl Datagrams {
         self.socket
     }
 
-    /// Takes what is there, up to a burst, and sends what is due; when that is to be done again.
+    /// Receives up to a burst and sends what is due; returns when to continue.
     pub fn step(
         &mut self,
         stack: &mut Stack,
@@ -85,7 +85,7 @@ impl Datagrams {
         }
     }
 
-    /// Takes what is there, up to a burst; whether there may be more.
+    /// Receives up to a burst; returns whether there may be more.
     fn take(
         &mut self,
         stack: &mut Stack,
@@ -96,7 +96,7 @@ impl Datagrams {
     ) -> bool {
         let place = self.place(hall);
         for _ in 0..BURST {
-            // A question waits in the socket's queue while its answer could not leave.
+            // A request stays in the socket's queue while its response could not be sent.
             if self.dialect.answers() && !stack.udp_has_room() {
                 return stack
                     .udp_waiting(self.socket)
@@ -110,7 +110,7 @@ impl Datagrams {
                     continue;
                 }
                 Poll::Ready(Ok(Echo::Elsewhere)) => {}
-                // What this socket sent was refused somewhere: nothing that ends a service.
+                // An ICMP error for an earlier response does not end the service.
                 Poll::Ready(Ok(Echo::Ignored) | Err(_)) => continue,
                 Poll::Pending => return false,
             }
@@ -121,14 +121,14 @@ impl Datagrams {
             });
             let (bytes, meta) = match received {
                 Poll::Ready(Ok(received)) => received,
-                // What this socket sent was refused somewhere: nothing that ends a service.
+                // An ICMP error for an earlier response does not end the service.
                 Poll::Ready(Err(_)) => continue,
                 Poll::Pending => return false,
             };
             figures.datagrams += 1;
             figures.bytes_received += bytes as u64;
             let answer = (self.dialect).take(stack, &place, now, &meta, &mut room[..bytes]);
-            // An answer to a service that answers would be answered for ever.
+            // A response to a service's port would be responded to forever.
             let Some(answer) = answer.filter(|_| echo::answers_to(meta.from.port(), hall.ports()))
             else {
                 continue;
@@ -139,7 +139,7 @@ impl Datagrams {
             });
             match sent {
                 Poll::Ready(Ok(_)) => figures.bytes_sent += answer as u64,
-                // Too long for the stack, or nobody to be reached, or no buffer.
+                // Too long for the stack, unreachable, or no buffer.
                 Poll::Ready(Err(_)) | Poll::Pending => figures.answers_lost += 1,
             }
             if self.sends_the_last(stack) {
@@ -149,7 +149,7 @@ impl Datagrams {
         true
     }
 
-    /// Answers a question where it lies, if the service does that.
+    /// Responds to a request in its frame, if the service does that.
     #[inline]
     fn echo(
         &mut self,
@@ -172,7 +172,7 @@ impl Datagrams {
         echoed
     }
 
-    /// Sends what was answered, where nobody else waits here: it waits for nothing that a round does besides.
+    /// Transmits the last response at once; returns whether no request is waiting.
     #[inline]
     fn sends_the_last(&self, stack: &mut Stack) -> bool {
         let last = matches!(stack.udp_waiting(self.socket), Ok(0));
@@ -182,7 +182,7 @@ impl Datagrams {
         last
     }
 
-    /// Forgets flows that are over; whether one began for it, which goes on by the time.
+    /// Removes flows that have ended; returns whether one was started, which continues at a time.
     pub fn look(&mut self, stack: &mut Stack, hall: &Hall, now: Nanos) -> bool {
         let place = self.place(hall);
         match &mut self.dialect {
@@ -197,7 +197,7 @@ impl Dialect {
         !matches!(self, Self::Discard)
     }
 
-    /// Takes a datagram, and makes an answer of it: how long that is.
+    /// Handles a datagram and writes the response over it; returns the response's length.
     #[inline]
     fn take(
         &mut self,
@@ -221,7 +221,7 @@ impl Dialect {
 }
 
 impl InPlace {
-    /// Makes an answer of a datagram: how long that is.
+    /// Writes the response over a request; returns its length.
     #[inline]
     fn answer(&mut self, datagram: &mut [u8]) -> Option<usize> {
         match self {
@@ -248,8 +248,9 @@ mod tests {
 
     const QUESTIONS: usize = 24;
 
-    /// Asks the echo service of a stack with this setting so many times at once; what the service has done when all are
-    /// settled, and how many answers there were.
+    /// Sends a number of requests at once to the echo service of a stack with this setting. Returns
+    /// the
+    /// figures of the service when all are settled, and the number of responses.
     fn asked_at_once(name: &str, bytes: usize, setting: (&str, &str)) -> (ServiceFigures, usize) {
         let mut stacks = pair::set_pair(name, &[setting]);
         let specs = vec!["echo".parse().unwrap()];
@@ -265,11 +266,11 @@ mod tests {
             services.go_on(server, now);
             services.figures().remove(0)
         };
-        // Few frames wait for an address.
+        // The ARP queue holds few frames, so the address is resolved first.
         pair::until(&mut stacks, |[client, _]| {
             client.neighbor_towards(to.ip()).unwrap().1
         });
-        // They all wait at the service before it looks at the first.
+        // All requests wait at the service before it handles the first.
         pair::until(&mut stacks, |[client, server]| {
             while asked < QUESTIONS
                 && client
@@ -293,10 +294,10 @@ mod tests {
         (done, answered)
     }
 
-    /// What found no room was thrown away: four of them were answered.
+    /// Responses without space used to be dropped: only four arrived.
     #[test]
     fn a_question_waits_until_its_answer_has_room() {
-        // In a frame, and in three.
+        // In one frame, and in three.
         for (name, bytes) in [("answers", 64), ("long-answers", 4_000)] {
             let (done, answered) = asked_at_once(name, bytes, ("tx_descriptors", "4"));
             assert_eq!((answered, done.answers_lost), (QUESTIONS, 0), "{bytes} B");

@@ -1,4 +1,4 @@
-//! Connections that clients of iperf2 want to be opened towards them.
+//! Connections that iperf2 clients request towards themselves.
 
 use std::net::SocketAddr;
 
@@ -9,16 +9,16 @@ use linerate_stack::{SocketId, Stack, TcpState};
 use super::flows::may_be_called;
 use crate::peers::serve::Hall;
 
-/// How long a client may take to accept one.
+/// Longest time in which a client may accept one.
 const PATIENCE_NS: Nanos = 5_000_000_000;
 
-/// Between two tries: it may listen there a moment after it has asked.
+/// Pause between two attempts: a client may start to listen a moment after its request.
 const AGAIN_NS: Nanos = 20_000_000;
 
-/// Those that are being opened at a time.
+/// Largest number of connections being opened.
 const MOST: usize = 64;
 
-/// All of them.
+/// Connections being opened.
 #[derive(Default)]
 pub struct Dials(Vec<Dial>);
 
@@ -26,24 +26,23 @@ struct Dial {
     to: SocketAddr,
     service: usize,
     settings: Box<Settings>,
-    /// The try that is under way; without one, when the next one begins.
+    /// Socket of the current attempt; without one, `try_ns` is the time of the next.
     socket: Option<SocketId>,
     try_ns: Nanos,
     until_ns: Nanos,
 }
 
-/// One that stands.
+/// An established connection.
 pub struct Dialled {
-    /// Its socket.
     pub socket: SocketId,
-    /// Whose service it is of.
+    /// Index of the service.
     pub service: usize,
-    /// What is to be sent on it.
+    /// Settings of the test to run on it.
     pub settings: Box<Settings>,
 }
 
 impl Dials {
-    /// A client wants one, to the port that it names.
+    /// Adds a connection to the port that the client named, if permitted.
     pub fn add(
         &mut self,
         stack: &Stack,
@@ -65,7 +64,7 @@ impl Dials {
         }
     }
 
-    /// Goes on with all; gives one that stands.
+    /// Advances all attempts; returns one that is established.
     pub fn look(&mut self, stack: &mut Stack, now: Nanos) -> Option<Dialled> {
         let mut at = 0;
         while let Some(dial) = self.0.get_mut(at) {
@@ -107,7 +106,7 @@ impl Dial {
             Some(socket) => match stack.tcp_state(socket) {
                 Ok(TcpState::Opening) if !is_late => {}
                 Ok(TcpState::Opening | TcpState::Closed) | Err(_) => {
-                    // Also one that was refused holds its place until it is given back.
+                    // A refused attempt, too, keeps its slot until it is aborted.
                     let _ = stack.abort(socket);
                     (self.socket, self.try_ns) = (None, now + AGAIN_NS);
                 }

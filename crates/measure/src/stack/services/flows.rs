@@ -1,4 +1,4 @@
-//! iperf2 over UDP: what its clients send, and what they want to be sent.
+//! iperf2 over UDP: flows from its clients, and flows that they request.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::task::Poll;
@@ -16,45 +16,44 @@ use super::connection::Next;
 use super::is_near;
 use crate::peers::serve::{Hall, Iperf2Back, Iperf2Flow, TakesDatagrams, Took};
 
-/// Flows that a service keeps at a time.
+/// Largest number of flows of a service.
 const FLOWS: usize = 64;
 
-/// Datagrams that one round sends at most: the stack is to turn in between.
+/// Largest number of datagrams sent per round; the stack is polled in between.
 const BURST: usize = 32;
 
-/// All flows of a service.
+/// The flows of a service.
 pub struct Flows(Vec<Entry>);
 
-/// What is between one client's address and port, and the service.
+/// Flows between one client address and the service.
 struct Entry {
     peer: SocketAddr,
-    /// Whom its datagrams are for.
+    /// Destination of the client's datagrams.
     own: SocketAddr,
-    /// What it sends.
+    /// Flow from the client.
     comes: Option<Iperf2Flow>,
-    /// What it is sent.
+    /// Flow to the client.
     goes: Option<Goes>,
-    /// What it wants to be sent once it has sent all.
+    /// Settings of the flow that is sent once the client's has ended.
     after: Option<Box<Settings>>,
-    /// When something happened last.
+    /// Time of the last datagram in either direction.
     last_ns: Nanos,
 }
 
 /// A flow to a client.
 struct Goes {
     back: Iperf2Back,
-    /// One of its own, which learns of refusals; without one the service's.
+    /// Connected socket, which reports ICMP errors; `None`: the service's socket.
     socket: Option<SocketId>,
     to: SocketAddr,
 }
 
-/// Whose flows are served.
+/// Socket and permissions of the service whose flows are handled.
 pub struct Place<'a> {
     /// The service's socket.
     pub socket: SocketId,
-    /// Its port.
     pub port: u16,
-    /// Whom the service knows.
+    /// Address validation and permissions.
     pub hall: &'a Hall,
 }
 
@@ -63,7 +62,7 @@ impl Flows {
         Self(Vec::with_capacity(FLOWS))
     }
 
-    /// Takes a datagram, and makes an answer of it: how long that is.
+    /// Handles a datagram and writes the response over it; returns the response's length.
     pub fn take(
         &mut self,
         stack: &mut Stack,
@@ -80,7 +79,7 @@ impl Flows {
         let flow = entry.comes.as_mut()?;
         match flow.take(now, datagram) {
             Took::Answer { bytes, .. } => Some(bytes),
-            // An answer is written over its question here, and stock clients read its beginning.
+            // A report is written over the request here; the iperf2 client reads its beginning.
             Took::Reply => {
                 let bytes = flow.reply().len().min(datagram.len());
                 datagram[..bytes].copy_from_slice(&flow.reply()[..bytes]);
@@ -95,7 +94,7 @@ impl Flows {
             return;
         }
         let wall = clock::real().wrapping_sub(now);
-        // The end of a flow that is over opens none.
+        // The end marker of an ended flow opens none.
         let Some(server) = UdpServer::open(datagram, now.wrapping_add(wall)) else {
             return;
         };
@@ -124,7 +123,7 @@ impl Flows {
         }
     }
 
-    /// Sends what is due; when that is to be done again.
+    /// Sends what is due; returns when to continue.
     pub fn work(
         &mut self,
         stack: &mut Stack,
@@ -149,11 +148,12 @@ impl Flows {
         next
     }
 
-    /// Forgets flows that are over, and begins those that waited for this; whether one did.
+    /// Removes flows that have ended, and starts those that waited for that; returns whether one
+    /// started.
     pub fn look(&mut self, stack: &mut Stack, place: &Place, now: Nanos) -> bool {
         let mut begun = false;
         for entry in &mut self.0 {
-            // Its client may still answer the end, and would take a closed port for something that went wrong.
+            // The client may still respond to the end, and would report a closed port as an error.
             let is_quiet = now.saturating_sub(entry.last_ns) > QUIET_NS;
             if is_quiet && entry.goes.as_ref().is_some_and(|goes| goes.back.is_over()) {
                 entry.stop_sending(stack);
@@ -163,10 +163,10 @@ impl Flows {
                 continue;
             }
             let is_gone = entry.comes.take().is_some_and(|flow| flow.is_gone());
-            // Of one that says no end, silence is the end.
+            // Without an end marker (no FIN), silence is the end.
             let says_no_end = entry.after.as_ref().is_some_and(|asked| asked.no_fin);
             if is_gone && !says_no_end {
-                // It wants nothing any more.
+                // The client is gone.
                 entry.after = None;
                 entry.stop_sending(stack);
             }
@@ -186,7 +186,7 @@ impl Flows {
 impl Entry {
     /// Sends on the flow that the client opened.
     fn send(&mut self, stack: &mut Stack, place: &Place, settings: &Settings, now: Nanos) {
-        // What the client sends at the same time comes to the service's socket, and so to its flow.
+        // With both directions, the client's datagrams must arrive at the service's socket.
         let own = match settings.way {
             Way::Both => None,
             _ => stack.udp_bind_pair(self.own, self.peer).ok(),
@@ -194,7 +194,7 @@ impl Entry {
         self.begin(stack, place.hall, (own, self.peer), settings, now);
     }
 
-    /// Sends to the port on which the client listens for it.
+    /// Sends to the port on which the client listens.
     fn send_on_a_second(
         &mut self,
         stack: &mut Stack,
@@ -227,7 +227,7 @@ impl Entry {
     ) {
         let wall = clock::real().wrapping_sub(now);
         if let Some(socket) = socket {
-            // What it sends has words of its own where times would stand.
+            // Its payload has iperf2 headers where timestamps would be written.
             let _ = stack.udp_leave_unstamped(socket);
         }
         let back = Iperf2Back::new(settings, settings.dual.is_some(), now, wall);
@@ -236,10 +236,10 @@ impl Entry {
                 DIALECT.name,
                 self.peer,
                 &Problem::new(
-                    "datagrams are sent for 60 s at most to a client that has no connection beside them, which \
-                     would show that it is still there",
+                    "datagrams are sent for at most 60 s to a client without a TCP connection that would show \
+                     it is still there",
                     "a longer flow",
-                    "ask for less with -t, or leave -u out",
+                    "use a shorter -t, or leave -u out",
                 ),
             );
         }
@@ -255,10 +255,10 @@ impl Entry {
 }
 
 impl Goes {
-    /// Sends what is due: how many bytes that were.
+    /// Sends what is due; returns the number of bytes.
     fn work(&mut self, stack: &mut Stack, service: SocketId, now: Nanos) -> u64 {
         if let Some(own) = self.socket {
-            // Nobody waits for what comes here, but refusals count, and answers to the end.
+            // Received data is discarded, but ICMP errors and responses to the end are counted.
             for _ in 0..BURST {
                 match stack.udp_receive(own, |_, _| ()) {
                     Poll::Ready(Ok(())) => self.back.answered(),
@@ -293,8 +293,9 @@ impl Goes {
     }
 }
 
-/// Whether a flow may be sent to who asks for it: his address may be forged, and what he asks for is far more
-/// than he sent. That he may not is told.
+/// Returns whether a flow may be sent to the client that requests it. Its address may be forged,
+/// and the
+/// flow is far larger than the request. A rejection is logged.
 fn may_be_sent(stack: &Stack, hall: &Hall, from: SocketAddr, settings: &Settings) -> bool {
     let address = from.ip();
     if !hall.is_known(address) {
@@ -304,10 +305,10 @@ fn may_be_sent(stack: &Stack, hall: &Hall, from: SocketAddr, settings: &Settings
     settings.dual.is_none() || may_be_called(stack, hall, from, settings.port)
 }
 
-/// Whether a port that a client names may be sent to or connected to; that it may not is told.
+/// Returns whether a port that a client names may be connected to. A rejection is logged.
 pub fn may_be_called(stack: &Stack, hall: &Hall, client: SocketAddr, port: u16) -> bool {
-    /// What its client can do instead.
-    const OTHERWISE: &str = "let it use --full-duplex or -R";
+    /// Alternative for the client.
+    const OTHERWISE: &str = "use --full-duplex or -R at the client";
     let address = client.ip();
     if port == 0 || stack.addressing().is_own(address) {
         return false;

@@ -1,7 +1,8 @@
-//! What a stack answers on its own: the services of a host on a port.
+//! Services of a host on a stack: echo, discard, chargen, sockperf, iperf2 and linerate itself.
 //!
-//! They are driven by what changes at sockets, never by looking at all of them. What a dialect says is
-//! decided by its codec; here its bytes are moved.
+//! They are driven by changes of sockets, never by a scan of all of them. Protocol decisions are
+//! made by
+//! the codecs; this code moves their bytes.
 
 mod connection;
 mod datagrams;
@@ -31,81 +32,80 @@ use self::reception::{Desk, Reception};
 use crate::error::MeasureError;
 use crate::peers::serve::Hall;
 
-/// Connections that wait to be accepted at a service.
+/// Backlog of a service's listener.
 const BACKLOG: u32 = 32;
 
-/// The same at our own server, whose clients open a thousand flows side by side.
+/// Backlog of the linerate service, whose clients open a thousand flows in parallel.
 const OWN_BACKLOG: u32 = 1_024;
 
-/// The port of sockperf's server without another wish.
+/// Default port of sockperf's server.
 const SOCKPERF_PORT: u16 = 11_111;
 
-/// The same of iperf2's.
+/// Default port of iperf2's server.
 const IPERF2_PORT: u16 = 5_001;
 
-/// What a service is.
+/// Kind of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServiceKind {
-    /// The same bytes back (RFC 862).
+    /// Echoes everything (RFC 862).
     Echo,
-    /// Takes what comes (RFC 863).
+    /// Discards everything (RFC 863).
     Discard,
-    /// Characters without end (RFC 864).
+    /// Character generator (RFC 864).
     Chargen,
     /// sockperf's server.
     Sockperf,
     /// iperf2's server.
     Iperf2,
-    /// Our own server: whole tests, as `linerate server` has them.
+    /// linerate's own server: complete tests, as with `linerate server`.
     Linerate,
 }
 
-/// Every service: its name, its port, what it does.
+/// Table of services: name, kind, default port, description.
 pub const SERVICES: &[(&str, ServiceKind, u16, &str)] = &[
     (
         "echo",
         ServiceKind::Echo,
         echo::PORT,
-        "the same bytes back, TCP and UDP",
+        "returns every byte (RFC 862), TCP and UDP",
     ),
     (
         "discard",
         ServiceKind::Discard,
         discard::PORT,
-        "takes what comes, TCP and UDP",
+        "discards all input (RFC 863), TCP and UDP",
     ),
     (
         "chargen",
         ServiceKind::Chargen,
         chargen::PORT,
-        "sends without end, TCP; answers, UDP",
+        "character generator (RFC 864), TCP and UDP",
     ),
     (
         "sockperf",
         ServiceKind::Sockperf,
         SOCKPERF_PORT,
-        "answers sockperf, TCP and UDP",
+        "sockperf server, TCP and UDP",
     ),
     (
         "iperf2",
         ServiceKind::Iperf2,
         IPERF2_PORT,
-        "serves iperf 2, TCP and UDP",
+        "iperf 2 server, TCP and UDP",
     ),
     (
         "linerate",
         ServiceKind::Linerate,
         DEFAULT_PORT,
-        "whole tests, as `linerate server` has them; one at a time",
+        "complete tests as with `linerate server`, one at a time",
     ),
 ];
 
 /// A service and its port, `NAME[:PORT]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServiceSpec {
-    /// What it is.
     pub kind: ServiceKind,
-    /// Its port, over TCP and UDP.
+    /// TCP and UDP port.
     pub port: u16,
 }
 
@@ -124,19 +124,20 @@ impl FromStr for ServiceSpec {
         let (_, kind, usual, _) = SERVICES
             .iter()
             .find(|(known, ..)| *known == name)
-            .ok_or_else(|| format!("`{name}` is no service: {}", names()))?;
+            .ok_or_else(|| format!("unknown service `{name}`: use one of {}", names()))?;
         let port = match port {
             None => *usual,
             Some(port) => (port.parse().ok().filter(|&port| port > 0))
-                .ok_or_else(|| format!("`{text}` names no port: write {name}:{usual}"))?,
+                .ok_or_else(|| format!("`{text}` has no valid port: write {name}:{usual}"))?,
         };
         Ok(Self { kind: *kind, port })
     }
 }
 
 impl ServiceKind {
-    /// Whether its answers over UDP can carry times (`--stamp-payload`): those of others have words of their own where
-    /// times would stand.
+    /// Returns whether its UDP responses can carry timestamps (`--stamp-payload`): those of other
+    /// services
+    /// have content of their own at that place.
     #[must_use]
     pub fn carries_times(self) -> bool {
         matches!(self, Self::Echo | Self::Sockperf)
@@ -154,18 +155,18 @@ impl fmt::Display for ServiceSpec {
     }
 }
 
-/// Payload that was moved.
+/// Payload that was received and sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Payload {
-    /// Bytes that came.
+    /// Bytes received.
     pub received: u64,
-    /// Bytes that were sent.
+    /// Bytes sent.
     pub sent: u64,
-    /// Datagrams that came.
+    /// Datagrams received.
     pub datagrams: u64,
 }
 
-/// One service with its sockets.
+/// A service with its sockets.
 struct Service {
     spec: ServiceSpec,
     listener: SocketId,
@@ -173,53 +174,54 @@ struct Service {
     figures: ServiceFigures,
 }
 
-/// What services need of the host that they are of.
+/// Context that services need from their host.
 #[derive(Clone, Default)]
 pub struct Front {
-    /// Whom it knows, and who is told of what it refuses.
+    /// Address validation, permissions and the log of rejections.
     pub hall: Arc<Hall>,
-    /// Our own server, where that is among them.
+    /// The linerate service, if enabled.
     pub desk: Option<Desk>,
 }
 
-/// Whether an address is one of a network that a stack is directly connected to.
+/// Returns whether an address is in a network of the stack's link.
 fn is_near(stack: &Stack, address: IpAddr) -> bool {
     let networks = &stack.addressing().networks;
     networks.iter().any(|network| network.contains(address))
 }
 
-/// All services of a stack.
+/// The services of a stack.
 pub struct Services {
     services: Vec<Service>,
-    /// By the place of their socket.
+    /// Connections by socket index.
     connections: Vec<Option<Box<Connection>>>,
-    /// Which of them are asked now whether they are forgotten.
+    /// Range of connections whose idle timeout is checked next.
     patrol: Patrol,
-    /// Sockets that have more to do than one round allows.
+    /// Sockets with more work than one round allows.
     again: VecDeque<SocketId>,
-    /// Sockets that go on by the time and not by what changes.
+    /// Sockets that continue at a time, not at a change.
     timed: Vec<SocketId>,
-    /// Connections towards clients that are not there yet.
+    /// Connections being opened towards clients.
     dials: Dials,
-    /// Who is known; with the ports of all services, as answers to these would be answered again.
+    /// Address validation and permissions, with the ports of all services, which must not receive
+    /// responses (loops).
     hall: Arc<Hall>,
     room: Box<[u8]>,
-    /// Our own server, where it is among them.
+    /// The linerate service, if enabled.
     reception: Option<Box<Reception>>,
-    /// What its tests have moved.
+    /// Payload moved by its tests.
     payload: Payload,
-    /// Something was done since the last round.
+    /// True if a socket was served since the last flush.
     worked: bool,
 }
 
-/// Room for the largest datagram, and for a read of a stream.
+/// Buffer for the largest datagram, and for a read of a stream.
 const ROOM_BYTES: usize = 1 << 16;
 
 impl Services {
     /// Opens the sockets of services.
     ///
     /// # Errors
-    /// What the stack says, as that a port is named twice.
+    /// When the stack rejects a socket, for example because a port is used twice.
     pub fn open(
         stack: &mut Stack,
         specs: Vec<ServiceSpec>,
@@ -269,7 +271,7 @@ impl Services {
         })
     }
 
-    /// What each service did so far.
+    /// Returns the figures of each service so far.
     #[must_use]
     pub fn figures(&self) -> Vec<ServiceFigures> {
         let all = self.services.iter().map(|service| {
@@ -284,31 +286,31 @@ impl Services {
         all.collect()
     }
 
-    /// What the tests of our own server have moved in all: their flows are no connections of a service's.
+    /// Sets the payload that the linerate service's tests have moved in all.
     #[inline]
     pub fn moved(&mut self, payload: Payload) {
         self.payload = payload;
     }
 
-    /// Our own server, where it is among the services.
+    /// Returns the acceptor of the linerate service, if enabled.
     pub fn reception(&mut self) -> Option<&mut Reception> {
         self.reception.as_deref_mut()
     }
 
-    /// Something changed at a socket: serves whoever it is.
+    /// Serves a socket that changed.
     #[inline]
     pub fn changed(&mut self, stack: &mut Stack, socket: SocketId, now: Nanos) {
         self.worked = true;
         self.step(stack, socket, now);
     }
 
-    /// Whether somebody goes on though nothing comes: by the time, or because one round was not enough.
+    /// Returns whether a socket continues without new frames: timed, or with work left.
     #[inline]
     pub fn is_pressed(&self) -> bool {
         !self.again.is_empty() || !self.timed.is_empty()
     }
 
-    /// Goes on where one round was not enough, and sends what all of it gave.
+    /// Continues sockets with work left and timed ones, and transmits the output.
     #[inline]
     pub fn go_on(&mut self, stack: &mut Stack, now: Nanos) {
         let left = self.again.len();
@@ -327,7 +329,7 @@ impl Services {
         }
     }
 
-    /// Ends what has been silent for too long.
+    /// Closes idle connections and flows, and advances outgoing connections.
     pub fn look(&mut self, stack: &mut Stack, now: Nanos) {
         for service in &mut self.services {
             if service.datagrams.look(stack, &self.hall, now) {
@@ -343,7 +345,7 @@ impl Services {
             if let Some(connection) = place
                 && connection.is_forgotten(now)
             {
-                // It may be gone already.
+                // It may be closed already.
                 let _ = stack.abort(connection.socket());
                 *place = None;
             }
@@ -365,7 +367,7 @@ impl Services {
         };
         while let Poll::Ready(Ok(socket)) = stack.tcp_accept(listener) {
             if let Ok(Some(peer)) = stack.remote(socket) {
-                // It returned a number that only who receives there can know.
+                // The completed handshake validates its address.
                 self.hall.prove(peer.ip());
             }
             let service = &mut self.services[number];
@@ -381,7 +383,7 @@ impl Services {
                 let connection = Connection::new(service.spec.kind, number, socket, now);
                 *place = Some(Box::new(connection));
             }
-            // What it said may be here already.
+            // Its first data may have arrived already.
             self.talk(stack, socket, now);
         }
     }
@@ -405,7 +407,7 @@ impl Services {
         }
     }
 
-    /// Goes on with connections towards clients.
+    /// Advances the connections towards clients.
     fn dial(&mut self, stack: &mut Stack, now: Nanos) {
         while let Some(Dialled {
             socket,
@@ -445,7 +447,7 @@ impl Services {
             Next::Again => self.again.push_back(socket),
             Next::Timed => go_on_at(&mut self.timed, socket),
             Next::Over => {
-                // A connection that broke is closed already.
+                // A failed connection is closed already.
                 let _ = stack.close(socket);
                 *place = None;
             }
@@ -453,13 +455,13 @@ impl Services {
     }
 }
 
-/// Refuses a port that two services would have.
+/// Rejects a port that two services use.
 fn refuse_twice(specs: &[ServiceSpec]) -> Result<(), MeasureError> {
     for (at, spec) in specs.iter().enumerate() {
         if let Some(other) = specs[..at].iter().find(|other| other.port == spec.port) {
             return Err(MeasureError::OptionRefused {
                 option: format!("--serve {other},{spec}"),
-                why: format!("both would have port {}", spec.port),
+                why: format!("both use port {}", spec.port),
                 next_step: format!(
                     "leave one out, or give it another port: {}:PORT",
                     spec.kind.name()
@@ -470,7 +472,7 @@ fn refuse_twice(specs: &[ServiceSpec]) -> Result<(), MeasureError> {
     Ok(())
 }
 
-/// A socket goes on by the time: it is looked at in each round, once however often that was said.
+/// Adds a socket to those that continue at a time, once.
 fn go_on_at(timed: &mut Vec<SocketId>, socket: SocketId) {
     if !timed.contains(&socket) {
         timed.push(socket);
@@ -492,7 +494,7 @@ mod tests {
         assert!(text.contains("echo:7,discard:7"), "{text}");
     }
 
-    /// What changes at a socket and what its time asks for would each add it, in every round.
+    /// Without the check, a change and a timer of a socket would each add it, in every round.
     #[test]
     fn who_goes_on_by_the_time_is_looked_at_once_a_round() {
         let plan = linerate_metric::stack::StackPlan {

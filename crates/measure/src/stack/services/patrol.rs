@@ -1,19 +1,19 @@
-//! Which connections are asked whether they have been silent for too long: a share at a time.
+//! Incremental scan of the connections for idle timeouts.
 //!
-//! A host that spins looks after its services millions of times a second, and ten thousand connections that say nothing
-//! would cost each answer to another one a walk past all of them.
+//! A host that spins polls its services millions of times a second. A scan of ten thousand idle
+//! connections each time would delay every response.
 
 use std::ops::Range;
 
 use linerate_host::sys::clock::Nanos;
 
-/// Time from one share to the next.
+/// Time between two parts of the scan.
 const SHARE_NS: Nanos = 100_000_000;
 
-/// Shares that make up all of them: ten seconds, of the minutes that a connection may be silent.
+/// Number of parts of a complete scan: ten seconds, short against the idle timeout of minutes.
 const SHARES: usize = 100;
 
-/// Goes past all places, again and again.
+/// Position of the scan, repeated endlessly.
 #[derive(Default)]
 pub struct Patrol {
     next: usize,
@@ -21,7 +21,7 @@ pub struct Patrol {
 }
 
 impl Patrol {
-    /// Those of so many places that it is time to look at: none, but once in a while.
+    /// Returns the slots to check now out of `places`; mostly none.
     #[inline]
     pub fn share(&mut self, places: usize, now: Nanos) -> Range<usize> {
         if now < self.due_ns {
@@ -38,13 +38,13 @@ impl Patrol {
 mod tests {
     use super::*;
 
-    /// The whole table was walked in each round: with 10,000 connections most of what a round took.
+    /// A complete scan in each round took most of the time with 10,000 connections.
     #[test]
     fn all_places_are_seen_in_time_and_few_at_once() {
         for places in [1, 8, 99, 100, 101, 10_000, 65_535] {
             let mut patrol = Patrol::default();
             let (mut seen, mut looks) = (vec![0; places], 0);
-            // Rounds of a millisecond, for as long as all shares take.
+            // Rounds of a millisecond, for the time of a complete scan.
             for now in (0..SHARES as u64 * SHARE_NS).step_by(1_000_000) {
                 let share = patrol.share(places, now);
                 assert!(share.len() <= places.div_ceil(SHARES), "{places}");

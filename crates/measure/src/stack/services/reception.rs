@@ -1,7 +1,8 @@
-//! Our own server's part of the thread that owns a stack: who comes is shown to a test, and what has to be
-//! answered until it begins is.
+//! Acceptor of the linerate service, on the thread that owns the stack. It classifies connections,
+//! opens
+//! the sockets of flows, and responds to their openings until the test starts.
 //!
-//! Tests themselves are conducted by threads of their own; here their sockets are opened.
+//! The tests themselves run in the threads of their sessions.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::net::UnixStream;
@@ -18,56 +19,56 @@ use crate::session::house::{Arrival, House};
 use crate::session::limits::GREETING_PATIENCE;
 use crate::stack::bridge::Bridge;
 
-/// Bytes that tell a connection of ours from any other.
+/// Length of the magic in front of each connection.
 const MAGIC_BYTES: usize = 8;
 
-/// Openings that are taken at once.
+/// Largest number of flow openings per round.
 const AT_ONCE: usize = 64;
 
-/// What a reception needs of the server behind it.
+/// Handle to the server behind the acceptor.
 #[derive(Clone)]
 pub struct Desk {
-    /// Whom flows are announced to.
+    /// Server state, in which flows are announced.
     pub house: Arc<House>,
-    /// Takes control connections.
+    /// Channel for control connections.
     pub visitors: mpsc::Sender<Visitor>,
 }
 
-/// A control connection that came.
+/// An accepted control connection.
 pub struct Visitor {
-    /// Carries its bytes.
+    /// Socket that carries its bytes.
     pub pair: UnixStream,
-    /// This end of it.
+    /// Local address.
     pub local: SocketAddr,
-    /// The other one.
+    /// Address of the client.
     pub peer: SocketAddr,
 }
 
-/// Where clients of ours arrive.
+/// Acceptor of the linerate service.
 pub struct Reception {
     desk: Desk,
     port: u16,
     datagrams: SocketId,
-    /// Connections that have not said what they are, and since when they are there.
+    /// Connections that are not classified yet, with their time of arrival.
     undecided: Vec<(SocketId, Nanos)>,
-    /// Flows that a test was told of and that no thread has taken yet.
+    /// Sockets of flows that belong to a test and that no worker has adopted yet.
     admitted: Vec<SocketId>,
-    /// Flows over UDP whose openings may come again: the answer may have been lost.
+    /// UDP flows whose openings may be repeated, because the response may have been lost.
     greeted: Vec<Greeted>,
-    /// Control connections that nobody looks after yet.
+    /// Bridges of new control connections.
     bridges: Vec<Bridge>,
 }
 
-/// A flow over UDP that opens.
+/// A UDP flow that is being opened.
 struct Greeted {
     socket: SocketId,
     token: Token,
-    /// Of a socket without a peer: whose openings are answered.
+    /// Accepted host of an unconnected socket; only its openings get a response.
     asker: Option<IpAddr>,
 }
 
 impl Reception {
-    /// In front of this desk, at a port whose datagrams come to `datagrams`.
+    /// Creates the acceptor of a port with its UDP socket.
     pub fn new(desk: Desk, port: u16, datagrams: SocketId) -> Self {
         Self {
             desk,
@@ -80,13 +81,13 @@ impl Reception {
         }
     }
 
-    /// A connection was accepted.
+    /// Handles an accepted connection.
     pub fn came(&mut self, stack: &mut Stack, socket: SocketId, now: Nanos) {
         self.undecided.push((socket, now));
         self.hear(stack, socket);
     }
 
-    /// Something changed at a connection: it may have said what it is.
+    /// Classifies a connection whose first bytes may have arrived.
     pub fn hear(&mut self, stack: &mut Stack, socket: SocketId) {
         let known = |(other, _): &(SocketId, Nanos)| *other == socket;
         let Some(at) = self.undecided.iter().position(known) else {
@@ -96,7 +97,7 @@ impl Reception {
         let heard = stack.tcp_receive(socket, |bytes| {
             let count = bytes.len().min(OPENING_BYTES);
             first[..count].copy_from_slice(&bytes[..count]);
-            // A control connection's first bytes are its session's.
+            // The first bytes of a control connection stay in the socket for its session.
             let is_flow = Opening::of(&first[..count]) == Some(Opening::Data);
             let taken = if is_flow && count == OPENING_BYTES {
                 count
@@ -108,10 +109,10 @@ impl Reception {
         let said = match heard {
             Poll::Pending => return,
             Poll::Ready(Ok(count)) if count > 0 => &first[..count],
-            // It is gone, or says nothing any more.
+            // Closed or failed.
             Poll::Ready(_) => &[],
         };
-        // Whoever has gone says no more.
+        // A connection that the client has closed sends no further bytes.
         let stays = matches!(
             stack.tcp_state(socket),
             Ok(TcpState::Established | TcpState::Finished)
@@ -139,12 +140,12 @@ impl Reception {
             None => false,
         };
         if !shown_in {
-            // Closing is the one answer that no protocol misunderstands.
+            // Invalid input: the connection is closed, which every protocol understands.
             let _ = stack.abort(socket);
         }
     }
 
-    /// A control connection goes to a session.
+    /// Passes a control connection to a session.
     fn show_in(&mut self, stack: &mut Stack, socket: SocketId) -> bool {
         let (Ok(local), Ok(Some(peer))) = (stack.local(socket), stack.remote(socket)) else {
             return false;
@@ -163,7 +164,7 @@ impl Reception {
         true
     }
 
-    /// Flows over UDP that open get a socket of their own; how many datagrams came.
+    /// Opens a socket for each new UDP flow; returns the number of datagrams received.
     pub fn open_flows(&mut self, stack: &mut Stack) -> u64 {
         let port = self.port;
         let mut came = 0;
@@ -182,18 +183,19 @@ impl Reception {
             };
             let (admitted, greeted) = (&mut self.admitted, &mut self.greeted);
             self.desk.house.admit(token, |waiting| {
-                // An address in a datagram proves nothing: only the control connection's is answered.
+                // The source address is not validated: only that of the control connection gets a
+                // response.
                 if waiting.protocol != Protocol::Udp || from.ip() != waiting.peer {
                     return None;
                 }
                 let local = SocketAddr::new(to, port);
                 let socket = match stack.udp_bind_pair(local, from) {
                     Ok(socket) => socket,
-                    // Whoever waits for one is told: seldom does a repetition find any.
+                    // Reported to the client: a repetition would rarely find a free socket.
                     Err(StackError::TooManySockets { limit, .. }) => {
                         return Some(Arrival::NoneLeft(limit));
                     }
-                    // What else fails here is tried again: the client repeats its opening.
+                    // Other errors are transient: the client repeats its opening.
                     Err(_) => return None,
                 };
                 stack.udp_leave_unstamped(socket).ok()?;
@@ -210,7 +212,7 @@ impl Reception {
         came
     }
 
-    /// Answers openings that came again, and gives up who says nothing.
+    /// Responds to repeated openings, and aborts connections that stay silent.
     pub fn look(&mut self, stack: &mut Stack, now: Nanos) {
         for flow in &self.greeted {
             let socket = flow.socket;
@@ -222,7 +224,9 @@ impl Reception {
                 let Ok(Some((foreign, opens, from))) = shown else {
                     break;
                 };
-                // Payload belongs to the flow's thread; what others send would hide it.
+                // Payload is left for the flow's worker; datagrams of other hosts are dropped,
+                // because
+                // they would hide it.
                 if !foreign && !opens {
                     break;
                 }
@@ -243,12 +247,12 @@ impl Reception {
         });
     }
 
-    /// Control connections that came since the last look.
+    /// Takes the bridges of new control connections.
     pub fn bridges(&mut self) -> Vec<Bridge> {
         std::mem::take(&mut self.bridges)
     }
 
-    /// A test has opened a socket for a flow, which answers this host alone.
+    /// Adds the socket that a test has opened for a flow, for this host alone.
     pub fn keep(&mut self, socket: SocketId, token: Token, asker: IpAddr) {
         self.admitted.push(socket);
         if socket.kind() == SocketKind::Udp {
@@ -260,27 +264,27 @@ impl Reception {
         }
     }
 
-    /// A thread has a flow's socket now, and closes it.
+    /// Removes a socket that a worker has adopted and will close.
     pub fn hand_over(&mut self, socket: SocketId) {
         self.admitted.retain(|other| *other != socket);
     }
 
-    /// The test begins: what comes from now on is payload.
+    /// Called when a test starts: data on its flows is payload from here on.
     pub fn stop_greeting(&mut self) {
         self.greeted.clear();
     }
 
-    /// The test is over: flows that nobody took are closed.
+    /// Called when a test is over: closes the flows that no worker adopted.
     pub fn part(&mut self, stack: &mut Stack) {
         self.greeted.clear();
         for socket in self.admitted.drain(..) {
-            // It may be gone already.
+            // It may be closed already.
             let _ = stack.close(socket);
         }
     }
 }
 
-/// Answers the opening of a flow. What is lost is asked for again.
+/// Responds to the opening of a flow. If the response is lost, the client repeats the opening.
 fn greet(stack: &mut Stack, socket: SocketId, to: Option<SocketAddr>, token: Token) {
     let answer = answer(token);
     let _ = stack.udp_send(socket, to, answer.len(), |payload| {

@@ -1,4 +1,4 @@
-//! A client of iperf2 on one stack, and the service on another one.
+//! An iperf2 client on one stack, and the service on another.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use crate::session::{PeerOptions, ServerOptions};
 use crate::stack::pair;
 
 const SERVICE: u16 = 5_001;
-/// Where the client listens.
+/// Port on which the client listens.
 const BACK: u16 = 5_002;
-/// What it wants: ten datagrams.
+/// Bytes that the client requests: ten datagrams.
 const WANTED: u64 = 10_000;
 
 fn server() -> SocketAddr {
@@ -41,7 +41,7 @@ fn asks(way: Way, dual: Option<Dual>) -> Settings {
     }
 }
 
-/// The service, its client, and what was refused.
+/// The service, its client, and the rejections.
 struct Scene {
     stacks: [Stack; 2],
     services: Services,
@@ -73,7 +73,7 @@ impl Scene {
         }
     }
 
-    /// Serves until the client has what it waits for.
+    /// Polls until the client has what it waits for.
     fn until(&mut self, mut done: impl FnMut(&mut Stack) -> bool) {
         let services = &mut self.services;
         pair::until(&mut self.stacks, |[client, server]| {
@@ -87,7 +87,7 @@ impl Scene {
         });
     }
 
-    /// The client sends the first datagram of a flow.
+    /// Sends the first datagram of a flow from the client.
     fn opens(&mut self, socket: SocketId, settings: &Settings) {
         let mut first = vec![0; 1_000];
         write_number(&mut first, 1, clock::real());
@@ -101,17 +101,17 @@ impl Scene {
         assert!(matches!(sent, Poll::Ready(Ok(_))), "{sent:?}");
     }
 
-    /// Opens a connection to the service and closes it.
+    /// Opens a connection to the service and closes it, which validates the client's address.
     fn proves_itself(&mut self) {
         let socket = self.stacks[0].tcp_connect(server(), None).unwrap();
         self.until(|client| client.tcp_state(socket).unwrap() == TcpState::Established);
-        // It counts once the service has seen it.
+        // Until the service has processed the handshake.
         let hall = Arc::clone(&self.services.hall);
         self.until(|_| hall.is_known([10, 9, 0, 1].into()));
         self.stacks[0].close(socket).unwrap();
     }
 
-    /// Numbers of the datagrams that come to a socket, to the third end.
+    /// Returns the numbers of the datagrams at a socket, up to the third end marker.
     fn numbers(&mut self, socket: SocketId) -> Vec<i64> {
         let mut numbers = Vec::new();
         self.until(|client| {
@@ -133,7 +133,7 @@ impl Scene {
     }
 }
 
-/// All ten of them, and the end as often as nobody answers it.
+/// Ten datagrams, and the end marker as often as it is sent without a response.
 fn ten_and_the_end() -> Vec<i64> {
     (1..=10).chain([-11; 3]).collect()
 }
@@ -183,7 +183,7 @@ fn who_did_not_is_told_of_at_the_host() {
     }
 }
 
-/// Both at once, and one after the other once the client has said its end.
+/// Both flows at once, and one after the other once the client has sent its end marker.
 #[test]
 fn a_second_flow_goes_to_the_port_that_the_client_names() {
     for (name, dual) in [("flows-now", Dual::Now), ("flows-after", Dual::After)] {
@@ -200,7 +200,7 @@ fn a_second_flow_goes_to_the_port_that_the_client_names() {
                 room.copy_from_slice(&last);
             });
             assert!(matches!(sent, Poll::Ready(Ok(_))));
-            // Its report comes first.
+            // The report of the first flow arrives before the second flow starts.
             scene.until(|client| client.udp_waiting(socket).unwrap() > 0);
             assert_eq!(scene.stacks[0].udp_waiting(back).unwrap(), 0);
         }
@@ -208,7 +208,7 @@ fn a_second_flow_goes_to_the_port_that_the_client_names() {
     }
 }
 
-/// What comes on a connection that the service opened towards the client, which listens late.
+/// Returns the bytes of a connection that the service opens towards the client, which listens late.
 fn comes_back(scene: &mut Scene, listener: SocketId) -> usize {
     let mut accepted = None;
     scene.until(|client| {
@@ -257,7 +257,7 @@ fn a_second_connection_goes_to_the_port_that_the_client_names() {
         if dual == Dual::After {
             scene.stacks[0].tcp_finish(socket).unwrap();
         }
-        // The first tries find nobody.
+        // The first attempts are refused.
         let begin = clock::now();
         scene.until(|_| clock::now() > begin + 50_000_000);
         let listener = scene.stacks[0].tcp_listen(any(BACK), 1).unwrap();
@@ -265,7 +265,8 @@ fn a_second_connection_goes_to_the_port_that_the_client_names() {
     }
 }
 
-/// `iperf -R --trip-times` over TCP: the reply, and writes that say when they left, at a rate and without one.
+/// `iperf -R --trip-times` over TCP: the reply, and writes with send times, at a rate and without
+/// one.
 #[test]
 fn writes_say_when_they_left_to_who_asks() {
     for (name, rate) in [("times-free", None), ("times-paced", Some(80_000_000))] {
@@ -278,7 +279,7 @@ fn writes_say_when_they_left_to_who_asks() {
         };
         let mut words = vec![0; settings.room_bytes(0)];
         settings.write(&mut words, 0).unwrap();
-        // As the stock client says so: a longer header, with when it begins, and the flag.
+        // As the iperf2 client encodes it: a longer header with its start time, and the flag.
         words.resize(80, 0);
         words[3] = 80 << 1;
         words[33] |= 0x10;
@@ -309,7 +310,7 @@ fn writes_say_when_they_left_to_who_asks() {
         times.receive(&heard[reply..], end, |delay| delays.push(delay));
         assert!(!times.is_lost(), "{name}");
         let most = (end - begin) as i64;
-        // Stamps are of microseconds.
+        // Timestamps have a resolution of 1 us.
         assert!(
             delays
                 .iter()
@@ -317,7 +318,7 @@ fn writes_say_when_they_left_to_who_asks() {
             "{delays:?}"
         );
         assert_eq!(delays.len(), 10, "{name}: ten writes of 1000 B");
-        // At that rate one leaves in 0.1 ms, and each has a time of its own.
+        // At that rate each write takes 0.1 ms and has a send time of its own.
         assert!(
             rate.is_none() || delays.windows(2).all(|two| two[0] > two[1]),
             "{delays:?}"
