@@ -1,22 +1,20 @@
-//! How the clocks of two hosts stand to each other over a run.
+//! Offset between the clocks of two hosts over a run.
 
 use linerate_dialect::control::clock::Offset;
 
-/// The far clock against the near one, before a run and after it.
+/// Offset of the remote clock from the local one, before and after a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clocks {
-    /// When the first offset was found, on the far clock.
+    /// Time of the first offset, on the remote clock.
     pub first_at_ns: u64,
-    /// The first offset.
     pub first: Offset,
-    /// When the second was found, on the far clock.
+    /// Time of the second offset, on the remote clock.
     pub last_at_ns: u64,
-    /// The second offset.
     pub last: Offset,
 }
 
 impl Clocks {
-    /// How far the far clock is ahead when it shows `far_ns`: clocks drift evenly over a run.
+    /// Returns the remote clock's offset at `far_ns` of that clock, interpolated linearly.
     #[must_use]
     pub fn ahead_ns(&self, far_ns: u64) -> i64 {
         let span = i128::from(self.last_at_ns) - i128::from(self.first_at_ns);
@@ -30,9 +28,8 @@ impl Clocks {
         i64::try_from(ahead).unwrap_or(self.first.offset_ns)
     }
 
-    /// How far a carried time may be off: either offset's own bound, and all that the clocks drifted
-    /// apart in between, because nobody knows when they did (a daemon may have changed their rate
-    /// half-way).
+    /// Returns the error bound of a converted time: the larger bound of both offsets plus the whole
+    /// drift between them. The drift may not be linear, as a time daemon may have changed the rate.
     #[must_use]
     pub fn error_ns(&self) -> u64 {
         let drift = self.last.offset_ns.abs_diff(self.first.offset_ns);

@@ -1,5 +1,5 @@
-//! What looks at a measuring thread from outside while it makes round trips: its wake-ups, and the
-//! kernel's receive work.
+//! Traces a measuring thread while it makes round trips: its wake-ups, and the kernel's receive
+//! work.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,22 +11,21 @@ use linerate_metric::plan::Stamping;
 
 use super::log::{Log, Work};
 
-/// Trips between two looks at the kernel's rings, which hold far more.
+/// Round trips between two reads of the kernel's event rings, which hold far more.
 const EVERY: u32 = 64;
 
-/// The vector of network receive work among the soft interrupts (linux/interrupt.h).
+/// Filter for the softirq vector of network receive work (linux/interrupt.h).
 const NET_RX: &str = "vec == 3";
 
-/// What instruments take of their end, where the kernel lets them have it.
+/// Resources of the tracer at one end, if the kernel permits it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// Open files.
     pub files: usize,
-    /// Memory of the kernel's rings.
+    /// Memory of the kernel's event rings.
     pub bytes: u64,
 }
 
-/// What a level takes on a machine with so many processors.
+/// Returns the resources of a stamping level on a machine with this number of processors.
 #[must_use]
 pub fn needs(level: Stamping, processors: usize) -> Needs {
     let each = match level {
@@ -37,43 +36,44 @@ pub fn needs(level: Stamping, processors: usize) -> Needs {
     let processors = processors.max(1);
     Needs {
         files: each * processors,
-        // And a page about each ring, of any size that there is.
+        // Plus one page around each ring, for any page size.
         bytes: processors as u64 * (RING_BYTES + (64 << 10)) as u64,
     }
 }
 
-/// Processors that are watched.
+/// Returns the number of traced processors.
 #[must_use]
 pub fn processors() -> usize {
     cpu::online().map_or(1, |cpus| cpus.len())
 }
 
-/// What tells when a thread was woken and when it was switched in.
+/// Tracepoints of thread wake-ups and switch-ins.
 const SCHEDULER: [&str; 2] = ["sched/sched_waking", "sched/sched_switch"];
 
-/// What tells when a processor begins and ends its receive work.
+/// Tracepoints of the start and end of receive work.
 const RECEIVE_WORK: [&str; 2] = ["irq/softirq_entry", "irq/softirq_exit"];
 
-/// Learns what only the superuser may read, for a process that is about to give up being one.
+/// Caches the tracepoint ids, which only root may read, for a process about to drop its privileges.
 pub fn remember_tracepoints() {
-    // Whoever may not read it says so when it is asked for.
+    // An error is reported when the tracepoints are used.
     for names in [SCHEDULER, RECEIVE_WORK] {
         let _ = tracepoint_ids(&names);
     }
 }
 
-/// The instruments of one thread.
+/// Tracer of one thread.
 pub struct Instruments {
     switches: Option<Switches>,
     tracepoints: Option<Tracepoints>,
-    /// When each processor's receive work began, while it goes on.
+    /// Start of each processor's current receive work.
     began: BTreeMap<u32, Nanos>,
     since: u32,
     lost: u64,
 }
 
 impl Instruments {
-    /// Sets up what `level` asks for, for the calling thread; what is not to be had is noted.
+    /// Starts the tracing of `level` for the calling thread; what is not permitted becomes a
+    /// warning.
     #[must_use]
     pub fn new(level: Stamping, name: &str, log: &mut Log) -> Self {
         let mut own = Self {
@@ -90,15 +90,15 @@ impl Instruments {
             Ok(tracepoints) => own.tracepoints = Some(tracepoints),
             Err(error) => {
                 log.notes.push(format!(
-                    "{name}: when its thread was woken is not known ({error}; tracepoints need \
-                     root, or CAP_PERFMON and tracefs)"
+                    "{name}: wake-up times are unknown ({error}; tracepoints need root, or \
+                     CAP_PERFMON and tracefs)"
                 ));
-                // An ordinary user may still watch their own threads, for some more time each.
+                // An ordinary user may still trace their own threads, at more cost per event.
                 match Switches::of_this_thread() {
                     Ok(switches) => own.switches = Some(switches),
                     Err(error) => log.notes.push(format!(
-                        "{name}: when its thread was switched in is not known ({error}; perf \
-                         events need kernel.perf_event_paranoid <= 2)"
+                        "{name}: switch-in times are unknown ({error}; perf events need \
+                         kernel.perf_event_paranoid <= 2)"
                     )),
                 }
             }
@@ -110,8 +110,7 @@ impl Instruments {
     }
 
     fn watch_kernel(level: Stamping) -> io::Result<Tracepoints> {
-        // The kernel's numbers of threads are not ours in a namespace: it is found by a name of its
-        // own.
+        // Thread ids differ in a PID namespace, so the filters use a unique thread name.
         let name = format!("lr-{:08x}", fastrand::u32(..));
         let mut names = SCHEDULER.to_vec();
         let mut filters = vec![
@@ -126,16 +125,16 @@ impl Instruments {
         let wanted: Vec<_> = (ids.into_iter().zip(filters))
             .map(|(id, filter)| Tracepoint { id, filter })
             .collect();
-        // Receive work may be done on any processor.
+        // Receive work may run on any processor.
         let processors = cpu::online();
         let processors =
-            processors.ok_or_else(|| io::Error::other("the processors are not known"))?;
+            processors.ok_or_else(|| io::Error::other("the online processors are unknown"))?;
         let tracepoints = Tracepoints::open(&wanted, &processors)?;
         thread::rename(&name)?;
         Ok(tracepoints)
     }
 
-    /// Looks at the rings every now and then. Not within a trip.
+    /// Reads the event rings from time to time; not within a round trip.
     #[inline]
     pub fn look(&mut self, log: &mut Log) {
         self.since += 1;
@@ -174,14 +173,13 @@ impl Instruments {
         }
     }
 
-    /// Takes out the rest.
+    /// Reads the remaining events.
     pub fn finish(&mut self, log: &mut Log) {
         self.drain(log);
         if self.lost > 0 {
             let lost = self.lost;
-            log.notes.push(format!(
-                "the kernel's event rings had no room for {lost} events"
-            ));
+            log.notes
+                .push(format!("the kernel's event rings dropped {lost} events"));
         }
     }
 }

@@ -1,58 +1,58 @@
-//! What one end noted of its latest round trips.
+//! Ring of the latest round trips of one end, with their timestamps.
 
 use std::collections::VecDeque;
 
 use linerate_host::sys::clock::Nanos;
 use linerate_metric::plan::Stamping;
 
-/// Trips that are kept: 1 MiB at each end.
+/// Largest number of round trips kept: 1 MiB at each end.
 pub const KEPT: usize = 1 << 14;
 
-/// Pieces of receive work that are kept.
+/// Largest number of pieces of receive work kept.
 pub const WORKS: usize = 4 * KEPT;
 
-/// One end's times of one trip, on its monotonic clock; 0 where it is not known.
+/// Timestamps of one round trip at one end, on its monotonic clock; 0 where unknown.
 ///
-/// The asking end hands its message over first and receives last, the answering end the other way
-/// round.
+/// The requesting end sends first and receives last, the responding end the other way round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Half {
-    /// Number of the question.
+    /// Number of the request.
     pub number: u64,
-    /// The message that came was stamped on arrival.
+    /// Receive timestamp of the incoming message.
     pub arrived_ns: Nanos,
-    /// The thread that waits for it was to be woken; on our own stack, whose threads do not sleep, it was
-    /// in its socket's queue.
+    /// Wake-up of the waiting thread. On the user-space stack, whose threads do not sleep: arrival
+    /// in the socket's receive queue.
     pub woken_ns: Nanos,
-    /// It had a processor.
+    /// Switch-in of that thread on a processor.
     pub running_ns: Nanos,
-    /// Its receive call had returned.
+    /// Return of the receive call.
     pub received_ns: Nanos,
-    /// It was about to hand its own message to the kernel.
+    /// Start of the send call.
     pub handed_ns: Nanos,
-    /// The message was handed to the queueing discipline.
+    /// Handover of the outgoing message to the queueing discipline.
     pub queued_ns: Nanos,
-    /// The driver had taken it.
+    /// Handover to the driver.
     pub driver_ns: Nanos,
-    /// The send call had returned.
+    /// Return of the send call.
     pub returned_ns: Nanos,
 }
 
-/// The first round trips of a pass, which end none however slow they are: they meet cold caches,
-/// unresolved neighbours and cores that sleep, which is not what anybody waits for.
+/// Round trips of the warm-up, which never end a pass: they meet cold caches, unresolved neighbours
+/// and
+/// sleeping cores.
 pub const COLD_TRIPS: u64 = 16;
 
-/// Values of a [`Half`] on the wire.
+/// Number of values of a [`Half`] on the wire.
 pub const WORDS: usize = 9;
 
 impl Half {
-    /// Whether its end stands on our own stack, as far as the times of this trip tell.
+    /// Returns whether its end runs on the user-space stack, judged by its times.
     #[must_use]
     pub fn is_of_stack(&self) -> bool {
         self.woken_ns != 0 && self.running_ns == 0
     }
 
-    /// As it goes to the other end.
+    /// Encodes for the other end.
     #[must_use]
     pub fn to_words(self) -> [u64; WORDS] {
         [
@@ -68,7 +68,7 @@ impl Half {
         ]
     }
 
-    /// From the other end.
+    /// Decodes from the other end.
     #[must_use]
     pub fn from_words(words: [u64; WORDS]) -> Self {
         let [
@@ -93,7 +93,7 @@ impl Half {
         }
     }
 
-    /// The same times on a clock that is `ahead_ns` behind this one.
+    /// Converts to a clock that is `ahead_ns` behind this one.
     #[must_use]
     pub fn carried(self, ahead_ns: i64) -> Self {
         let carry = |time: Nanos| match time {
@@ -106,87 +106,83 @@ impl Half {
     }
 }
 
-/// One piece of the kernel's receive work (the NET_RX soft interrupt), beside the trips.
+/// A run of the kernel's receive work (the NET_RX softirq).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// When it began.
     pub from_ns: Nanos,
-    /// When it ended.
     pub to_ns: Nanos,
-    /// Which processor.
     pub cpu: u32,
 }
 
-/// What an end's network device stamped, in place of its kernel.
+/// Use of an end's hardware timestamps instead of the kernel's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceUse {
-    /// When packets left.
+    /// True if departures have hardware timestamps.
     pub departures: bool,
-    /// When they arrived.
+    /// True if arrivals have hardware timestamps.
     pub arrivals: bool,
-    /// How far its times may be off.
+    /// Error bound of the hardware timestamps.
     pub error_ns: Nanos,
 }
 
-/// Share of the trips that a device must have stamped before its stamps stand for the kernel's: a
-/// device that stamps now and then would leave out the others.
+/// Share of the round trips that need hardware timestamps before these replace the kernel's: all
+/// others are left out.
 const SHARE_OF_DEVICE: f64 = 0.9;
 
-/// A device's times of the trip in the same slot; 0 where it gave none.
+/// Hardware timestamps of the round trip in the same slot; 0 where missing.
 #[derive(Clone, Copy, Debug, Default)]
 struct DeviceTimes {
     driver_ns: Nanos,
     arrived_ns: Nanos,
 }
 
-/// A question whose answer did not come in time.
+/// A request whose response timed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GivenUp {
-    /// Its number.
     pub number: u64,
-    /// It was about to be handed to the kernel.
+    /// Start of the send call.
     pub handed_ns: Nanos,
-    /// It was waited for until then.
+    /// Time at which it was given up.
     pub at_ns: Nanos,
 }
 
-/// What a [`Log`] comes to.
+/// Contents of a [`Log`].
 #[derive(Debug)]
 pub struct Finished {
-    /// Trips by number.
+    /// Round trips by number.
     pub halves: Vec<Half>,
-    /// The receive work of processors.
+    /// Receive work of the processors.
     pub work: Vec<Work>,
-    /// What could not be watched, and why.
+    /// Warnings about data that could not be recorded.
     pub notes: Vec<String>,
-    /// What the device stamped.
+    /// Use of hardware timestamps.
     pub device: DeviceUse,
-    /// The lost question that ended the pass.
+    /// Lost request that ended the pass.
     pub given_up: Option<GivenUp>,
 }
 
-/// The latest trips of one end.
+/// Ring of the latest round trips of one end.
 #[derive(Debug)]
 pub struct Log {
-    /// By number; a slot holds the latest trip whose number falls on it.
+    /// Latest round trip whose number maps to the slot.
     halves: Vec<Half>,
-    /// What the device said of them.
+    /// Hardware timestamps by slot.
     devices: Vec<DeviceTimes>,
-    /// How far its times may be off; absent: it said nothing that can be used.
+    /// Error bound of the hardware timestamps; `None` if there are none that can be used.
     pub device_error_ns: Option<Nanos>,
-    /// Numbers of the trips by send call.
+    /// Numbers of the round trips by send call.
     sent: Vec<u64>,
     sends: u64,
     wakings: Times,
     runs: Times,
     work: VecDeque<Work>,
-    /// What could not be watched, and why.
+    /// Warnings about data that could not be recorded.
     pub notes: Vec<String>,
-    /// The question that ended the pass, where that was a lost one.
+    /// Lost request that ended the pass.
     pub given_up: Option<GivenUp>,
 }
 
-/// A ring of times.
+/// Ring of times.
 #[derive(Debug)]
 struct Times {
     times: Vec<Nanos>,
@@ -213,13 +209,13 @@ impl Times {
     }
 }
 
-/// The largest number up to `last` of which `id` is the lower half; `None` when there is none.
+/// Returns the largest number up to `last` with `id` as its lower 32 bits; `None` if there is none.
 fn latest(last: u64, id: u32) -> Option<u64> {
     let behind = u64::from((last as u32).wrapping_sub(id));
     last.checked_sub(behind)
 }
 
-/// The last of `times` in a span, its start left out; 0 when there is none.
+/// Returns the last of `times` after `after` and not after `until`; 0 if there is none.
 fn last_within(times: &[Nanos], after: Nanos, until: Nanos) -> Nanos {
     let end = times.partition_point(|&time| time <= until);
     match times[..end].last() {
@@ -241,10 +237,10 @@ const EMPTY: Half = Half {
 };
 
 impl Log {
-    /// Memory of a log, and of what is made of it for the other end.
+    /// Returns the memory of a log and of its encoded copies for the other end.
     #[must_use]
     pub const fn bytes(level: Stamping) -> u64 {
-        /// As it is kept, as it is told, and as that lies on the wire.
+        /// The ring, its conversion to frames, and their encoding on the wire.
         const TIMES: usize = 3;
         let work = match level {
             Stamping::Driver => WORKS * size_of::<Work>(),
@@ -257,7 +253,7 @@ impl Log {
         (TIMES * (KEPT * trip + work)) as u64
     }
 
-    /// An empty log; all memory that it will use is allocated here.
+    /// Creates an empty log; all its memory is allocated here.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -274,7 +270,7 @@ impl Log {
         }
     }
 
-    /// The place of a trip; whatever older trip stood there is forgotten.
+    /// Returns the entry of a round trip; an older one in its slot is dropped.
     pub fn trip(&mut self, number: u64) -> &mut Half {
         let slot = (number % KEPT as u64) as usize;
         let half = &mut self.halves[slot];
@@ -285,42 +281,42 @@ impl Log {
         half
     }
 
-    /// Notes when the device took a trip's message in.
+    /// Records the hardware timestamp of a round trip's incoming message.
     pub fn arrived_at_device(&mut self, number: u64, at_ns: Nanos) {
         self.devices[(number % KEPT as u64) as usize].arrived_ns = at_ns;
     }
 
-    /// Notes when the device sent the message of a trip away.
+    /// Records the hardware timestamp of a round trip's outgoing message.
     pub fn left_device(&mut self, number: u64, at_ns: Nanos) {
         let times = &mut self.devices[(number % KEPT as u64) as usize];
-        // The first fragment's, or the first copy's.
+        // Of the first fragment or copy.
         if times.driver_ns == 0 {
             times.driver_ns = at_ns;
         }
     }
 
-    /// Notes which trip the next send call belongs to.
+    /// Records the round trip of the next send call.
     pub fn sends(&mut self, number: u64) {
         let slot = (self.sends % KEPT as u64) as usize;
         self.sent[slot] = number;
         self.sends += 1;
     }
 
-    /// The send call that the kernel numbered `id`: it counts modulo 2^32. `None` when none was made.
+    /// Returns the send call that the kernel numbered `id` (modulo 2^32); `None` if there was none.
     #[must_use]
     pub fn send_of(&self, id: u32) -> Option<u64> {
         latest(self.sends.checked_sub(1)?, id)
     }
 
-    /// The send call of a stream whose byte the kernel numbered `id`, each of `bytes`: the offset too
-    /// is counted modulo 2^32, and a stream goes on beyond that.
+    /// Returns the send call of a stream whose last byte the kernel numbered `id`, with `bytes` per
+    /// call. The byte offset is counted modulo 2^32, too.
     #[must_use]
     pub fn send_of_byte(&self, id: u32, bytes: u64) -> Option<u64> {
         let last_byte = self.sends.checked_mul(bytes)?.checked_sub(1)?;
         latest(last_byte, id).map(|byte| byte / bytes.max(1))
     }
 
-    /// The trip of a send call, counted from 0; `None` when it is too old, or was never made.
+    /// Returns the entry of a send call, counted from 0; `None` if it is too old or was never made.
     pub fn trip_of_send(&mut self, send: u64) -> Option<&mut Half> {
         let last = self.sends.checked_sub(1)?;
         if send > last || last - send >= KEPT as u64 {
@@ -331,22 +327,22 @@ impl Log {
         (half.number == number).then_some(half)
     }
 
-    /// Notes that this end's thread was to be woken.
+    /// Records a wake-up of this end's thread.
     pub fn woken(&mut self, at_ns: Nanos) {
         self.wakings.push(at_ns);
     }
 
-    /// Notes that this end's thread was given a processor.
+    /// Records a switch-in of this end's thread.
     pub fn ran(&mut self, at_ns: Nanos) {
         self.runs.push(at_ns);
     }
 
-    /// Makes room for the receive work of processors.
+    /// Reserves memory for the receive work of processors.
     pub fn expect_work(&mut self) {
         self.work.reserve_exact(WORKS);
     }
 
-    /// Notes a piece of receive work; the oldest one goes when the room is used up.
+    /// Records receive work; drops the oldest when the memory is full.
     pub fn worked(&mut self, work: Work) {
         if self.work.len() == self.work.capacity() && self.work.pop_front().is_none() {
             return;
@@ -354,7 +350,7 @@ impl Log {
         self.work.push_back(work);
     }
 
-    /// Puts the device's times in place of the kernel's, where it gave enough of them.
+    /// Replaces the kernel's timestamps by hardware timestamps, if there are enough.
     fn take_over_device(&mut self) -> DeviceUse {
         let Some(error_ns) = self.device_error_ns else {
             return DeviceUse::default();
@@ -370,7 +366,7 @@ impl Log {
             arrivals: enough(|times| times.arrived_ns),
             error_ns,
         };
-        // A trip without its stamp is left out, as one without the kernel's is.
+        // A round trip without its hardware timestamp is left out later.
         for (half, times) in self.halves.iter_mut().zip(&self.devices) {
             if taken.departures {
                 half.driver_ns = times.driver_ns;
@@ -382,7 +378,7 @@ impl Log {
         taken
     }
 
-    /// The trips by number, with wake-ups put where they belong.
+    /// Returns the round trips by number, with wake-ups assigned to them.
     #[must_use]
     pub fn finish(mut self) -> Finished {
         let device = self.take_over_device();
@@ -464,7 +460,9 @@ mod tests {
             half.arrived_ns = 100 * number + 10;
             half.received_ns = 100 * number + 50;
         }
-        // The second trip did not sleep; the third was woken and pushed off once more.
+        // In the second round trip the thread did not sleep; in the third it was woken and
+        // preempted
+        // once.
         for time in [20, 220, 230] {
             log.woken(time);
         }
@@ -506,7 +504,7 @@ mod tests {
             (100, 100, Some(300), (used(true, true), 1_099, 2_099)),
             (0, 100, Some(300), (used(false, true), 10, 2_099)),
             (89, 0, Some(300), (used(false, false), 10, 20)),
-            // Those that lack it are left out.
+            // Round trips without it are left out.
             (90, 0, Some(300), (used(true, false), 0, 20)),
         ] {
             assert_eq!(

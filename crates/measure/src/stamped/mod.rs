@@ -1,7 +1,9 @@
-//! Round trips with a note of every place they pass: the second pass that explains the first.
+//! Timestamps of round trips at every stage: a second pass that explains the first.
 //!
-//! Both ends keep a [`Half`] of each trip. The answering end sends its halves over at the end, and
-//! [`stages`] makes figures of the two. What is kept is bounded: a ring of the latest trips.
+//! Both ends keep a [`Half`] of each round trip. The responding end sends its timestamps at the
+//! end,
+//! and [`stages`] computes the figures from both. Memory is bounded: a ring of the latest round
+//! trips.
 
 pub mod clocks;
 pub mod instruments;
@@ -18,37 +20,37 @@ pub use clocks::Clocks;
 pub use instruments::Instruments;
 pub use log::{COLD_TRIPS, DeviceUse, Finished, GivenUp, Half, Log, Work};
 
-/// Trips, or pieces of work, in one frame: some 300 KiB.
+/// Round trips, or pieces of receive work, per frame: some 300 KiB.
 const PART: usize = 4096;
 
-/// System calls of an end that are kept.
+/// Largest number of system calls kept of an end.
 const CALLS: usize = LATEST_OF_ALL;
 
-/// Notes of an end that are believed.
+/// Largest number of warnings accepted from an end.
 const NOTES: usize = 8;
 
-/// Characters of a note of the other end that are believed.
+/// Largest length of a warning accepted from the other end, in characters.
 const NOTE_CHARACTERS: usize = 256;
 
-/// What one end noted.
+/// Timestamps and events recorded at one end.
 #[derive(Clone, Debug, Default)]
 pub struct Noted {
-    /// Its trips, by number.
+    /// Round trips by number.
     pub halves: Vec<Half>,
-    /// The receive work of its processors.
+    /// Receive work of the processors.
     pub work: Vec<Work>,
-    /// Its latest system calls.
+    /// Latest system calls.
     pub calls: Vec<TimedCall>,
-    /// What it could not note, and why.
+    /// Warnings about data that could not be recorded.
     pub notes: Vec<String>,
-    /// What its device stamped.
+    /// Use of hardware timestamps.
     pub device: DeviceUse,
-    /// The lost question that ended the pass.
+    /// Lost request that ended the pass.
     pub given_up: Option<GivenUp>,
 }
 
 impl Noted {
-    /// What a log holds.
+    /// Takes the contents of a ring.
     #[must_use]
     pub fn of(log: Log) -> Self {
         let Finished {
@@ -68,10 +70,10 @@ impl Noted {
         }
     }
 
-    /// Calls alone.
+    /// Creates a log of calls only.
     #[must_use]
     pub fn of_calls(calls: Vec<TimedCall>) -> Self {
-        // What the other end takes: the latest of all threads.
+        // The other end accepts the latest calls of all threads, up to this number.
         let mut calls = calls;
         calls.sort_by_key(|call| call.from_ns);
         calls.drain(..calls.len().saturating_sub(CALLS));
@@ -81,7 +83,7 @@ impl Noted {
         }
     }
 
-    /// As frames for the other end.
+    /// Splits the log into frames for the other end.
     #[must_use]
     pub fn parts(self, flow: u32) -> Vec<Stamps> {
         let DeviceUse {
@@ -126,7 +128,7 @@ impl Noted {
         parts
     }
 
-    /// Takes a frame of the other end, up to what an honest one can have.
+    /// Adds a frame of the other end, up to the limits of a correct one.
     pub fn take(&mut self, stamps: Stamps) {
         if let Some(device) = stamps.device {
             self.device = DeviceUse {
@@ -165,36 +167,37 @@ impl Noted {
     }
 }
 
-/// What both ends noted.
+/// Timestamps of both ends.
 #[derive(Clone, Debug)]
 pub struct Stamped {
-    /// When the run began, on the asking end's clock.
+    /// Start of the run, on the client's clock.
     pub start_ns: u64,
-    /// The asking end's notes.
+    /// Timestamps of the requesting end.
     pub near: Noted,
-    /// The answering end's notes, on its own clock.
+    /// Timestamps of the responding end, on its own clock.
     pub far: Noted,
 }
 
-/// What stamped trips tell.
+/// Analysis of a pass.
 #[derive(Clone, Debug)]
 pub struct Explained {
-    /// Where the time went.
+    /// Times of the stages.
     pub stages: Vec<Stage>,
-    /// How that was found.
+    /// Facts of the pass: round trips used, errors, warnings.
     pub pass: StagePass,
-    /// What happened when.
+    /// Events in the order of time.
     pub timeline: Timeline,
 }
 
 impl Stamped {
-    /// Puts both ends on one clock and makes figures of them. `clocks` is absent within one host;
-    /// `waited_for_ns` is what the notes were to end with, if anything.
+    /// Converts both ends to one clock and computes the figures. `clocks` is absent within one
+    /// host;
+    /// `waited_for_ns` is the limit above which a round trip ended the pass, if any.
     #[must_use]
     pub fn explain(mut self, clocks: Option<&Clocks>, waited_for_ns: Option<u64>) -> Explained {
         if let Some(clocks) = clocks {
             for half in &mut self.far.halves {
-                // Any of its times will do: an offset changes by far less than a trip takes.
+                // The offset changes by far less than a round trip, so any of its times will do.
                 *half = half.carried(clocks.ahead_ns(half.received_ns));
             }
             for work in &mut self.far.work {

@@ -1,4 +1,4 @@
-//! Stamped trips as a timeline.
+//! Timeline of timestamped round trips.
 
 use linerate_metric::facts::Role;
 use linerate_metric::histogram::Histogram;
@@ -7,8 +7,8 @@ use linerate_metric::timeline::{DriverWork, Fired, Lane, Slice, Timeline, Trigge
 use super::log::{COLD_TRIPS, Half, Work};
 use super::{Noted, Stamped};
 
-/// Everything that both ends noted, on the asking end's clock, from the start of the run on; and
-/// whether something took longer than `waited_for_ns`.
+/// Returns the events of both ends on the client's clock, from the start of the run; and whether
+/// anything took longer than `waited_for_ns`.
 #[must_use]
 pub fn timeline(
     stamped: &Stamped,
@@ -65,8 +65,9 @@ pub fn timeline(
     }
 }
 
-/// The first round trip, or where there are calls the first call, that took longer. What fired is
-/// among what is kept: nothing but a few more is noted after it.
+/// Finds the first round trip, or call where calls were recorded, that took longer. It is among
+/// those
+/// kept, because few are recorded after it.
 fn trigger(stamped: &Stamped, above_ns: u64) -> Trigger {
     let ends = [(Role::Client, &stamped.near), (Role::Server, &stamped.far)];
     let is_calls = ends.iter().any(|(_, noted)| !noted.calls.is_empty());
@@ -74,7 +75,7 @@ fn trigger(stamped: &Stamped, above_ns: u64) -> Trigger {
     let call = ends
         .iter()
         .flat_map(|(role, noted)| noted.calls.iter().map(move |call| (*role, call)))
-        // The counter's limit was rounded.
+        // The limit was rounded to ticks, so equal times count.
         .filter(|(_, call)| call.to_ns.saturating_sub(call.from_ns) >= above_ns)
         .min_by_key(|(_, call)| call.from_ns)
         .map(|(role, call)| Fired {
@@ -90,7 +91,7 @@ fn trigger(stamped: &Stamped, above_ns: u64) -> Trigger {
         .filter(|half| half.number >= COLD_TRIPS && half.handed_ns > 0 && took(half) > above_ns)
         .min_by_key(|half| half.number)
         .map(|half| (half.number, half.handed_ns, took(half)));
-    // A lost answer was waited for longer than that, and no half of a trip says so.
+    // A lost response took longer than the limit, and has no receive timestamp.
     let lost = (stamped.near.given_up).map(|lost| {
         let waited_ns = lost.at_ns.saturating_sub(lost.handed_ns);
         (lost.number, lost.handed_ns, waited_ns)
@@ -118,7 +119,7 @@ fn notes(ends: [&Noted; 2]) -> Vec<String> {
     all.collect()
 }
 
-/// A slice, if both of its ends are known.
+/// Adds a slice, if both its start and its end are known.
 fn slice(
     role: Role,
     lane: Lane,
@@ -142,9 +143,10 @@ fn slice(
     });
 }
 
-/// The calls of the thread. A receive call begins where the thread had nothing else to do: for the
-/// asking end behind its send call, for the answering end when it was switched in, or when the
-/// question arrived, and not before the answer before had left (`busy_until`).
+/// Adds the calls of the thread. At the client a receive call begins after the send call. At the
+/// server it begins at the switch-in, or at the request's arrival, but not before the previous
+/// response
+/// was sent (`busy_until`).
 fn thread(role: Role, half: &Half, busy_until: u64, out: &mut Vec<Slice>) {
     let trip = half.number;
     let lane = Lane::Thread;
@@ -177,7 +179,7 @@ fn thread(role: Role, half: &Half, busy_until: u64, out: &mut Vec<Slice>) {
     }
 }
 
-/// Where the messages were.
+/// Adds the passage of the messages through the kernel.
 fn kernel(role: Role, half: &Half, out: &mut Vec<Slice>) {
     let trip = half.number;
     let lane = Lane::Kernel;
@@ -225,7 +227,7 @@ fn kernel(role: Role, half: &Half, out: &mut Vec<Slice>) {
     }
 }
 
-/// How regularly and how long the processors worked.
+/// Summarises periods and durations of the processors' receive work.
 fn driver_work(role: Role, work: &[Work]) -> Option<DriverWork> {
     let (mut periods, mut durations) = (Histogram::new(), Histogram::new());
     let mut last = std::collections::BTreeMap::new();
@@ -285,7 +287,7 @@ mod tests {
             slot: 0,
             thread: 0,
         };
-        // The answer to the question before that never came.
+        // An earlier request whose response was lost.
         stamped.near.given_up = Some(GivenUp {
             number: COLD_TRIPS,
             handed_ns: 1_500,

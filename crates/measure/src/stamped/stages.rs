@@ -1,8 +1,8 @@
-//! Where the time of round trips went: stamps of both ends in, stages out.
+//! Computes the stages of round trips from the timestamps of both ends.
 //!
-//! A trip passes the places in one order, so the stages between them add up to it; only their
-//! medians need not add up to its median (docs/METHOD.md#stages). Trips that lack a stamp are left
-//! out as a whole: no stage is what remains when the others are taken off.
+//! A round trip passes the points in one order, so its stages add up to it; only their medians need
+//! not add up to its median (docs/method/stages-and-timestamps.md). Round trips with a missing
+//! timestamp are left out completely, so that no stage is computed as a remainder.
 
 use linerate_metric::histogram::Histogram;
 use linerate_metric::record::{Stage, StagePass};
@@ -10,20 +10,20 @@ use linerate_metric::record::{Stage, StagePass};
 use super::Noted;
 use super::log::{DeviceUse, Half};
 
-/// Share of an end's trips that must show when its thread was woken (or ran) before they are told
-/// apart; those that do not are left out then.
+/// Share of an end's round trips that need a wake-up (or switch-in) time before the stage is shown;
+/// round trips without one are then left out.
 const SHARE_THAT_TELLS: f64 = 0.9;
 
-/// How the arrival of a message at a thread can be told apart.
+/// Stages of the arrival of a message at a thread, as far as they can be distinguished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Arrival {
-    /// Our own stack: into its socket's queue, out of it.
+    /// User-space stack: into the socket's queue, out of it.
     Queued,
-    /// Soft interrupt, wake-up, call.
+    /// Softirq, wake-up, call.
     Woken,
-    /// Up to the processor, call.
+    /// Up to the switch-in, call.
     Ran,
-    /// Not at all: the thread did not sleep, or nobody could see it.
+    /// A single stage: the thread did not sleep, or its wake-ups could not be traced.
     Whole,
 }
 
@@ -53,7 +53,7 @@ impl Arrival {
         }
     }
 
-    /// The stage that begins with the arrival.
+    /// Returns the stage that begins with the arrival.
     fn first(self) -> &'static str {
         match self {
             Self::Queued => "stack-in",
@@ -63,8 +63,8 @@ impl Arrival {
         }
     }
 
-    /// The stages of a message on its way out: up to the queueing discipline and the driver, or out of our
-    /// own stack and into the driver.
+    /// Returns the stages of an outgoing message: up to the queueing discipline and the driver, or
+    /// out of the user-space stack and into the driver.
     fn departure(self) -> (&'static str, &'static str) {
         match self {
             Self::Queued => ("stack-out", "driver-out"),
@@ -72,7 +72,7 @@ impl Arrival {
         }
     }
 
-    /// The places between arrival and receipt, with the stage that ends at each.
+    /// Returns the points between arrival and receipt, each with the stage that ends there.
     fn places(self, half: Half) -> Vec<(&'static str, u64)> {
         match self {
             Self::Queued => vec![("stack-in", half.woken_ns), ("receive", half.received_ns)],
@@ -81,7 +81,7 @@ impl Arrival {
                 ("wake-up", half.running_ns),
                 ("receive-call", half.received_ns),
             ],
-            // Up to the processor: the soft interrupt is within.
+            // The softirq is part of the wake-up stage.
             Self::Ran => vec![
                 ("wake-up", half.running_ns),
                 ("receive-call", half.received_ns),
@@ -91,8 +91,9 @@ impl Arrival {
     }
 }
 
-/// Stages, and how they were found; the trips of both ends by number, on one clock that may be off by
-/// `clock_error_ns` between the two.
+/// Computes the stages and the facts of the pass from the round trips of both ends, by number, on
+/// one
+/// clock with an error bound of `clock_error_ns` between the two.
 #[must_use]
 pub fn figures(near: &Noted, far: &Noted, clock_error_ns: Option<u64>) -> (Vec<Stage>, StagePass) {
     let pairs = pairs(&near.halves, &far.halves);
@@ -117,7 +118,7 @@ pub fn figures(near: &Noted, far: &Noted, clock_error_ns: Option<u64>) -> (Vec<S
             if stages.len() == number {
                 stages.push((name, Histogram::new()));
             }
-            // Across hosts the clocks may disagree by more than the path takes.
+            // Across hosts the clock error may exceed the path's delay.
             stages[number].1.record(at.saturating_sub(last));
             last = at;
         }
@@ -143,7 +144,7 @@ pub fn figures(near: &Noted, far: &Noted, clock_error_ns: Option<u64>) -> (Vec<S
     (stages, pass)
 }
 
-/// The halves of each trip that both ends know.
+/// Pairs the entries of each round trip recorded at both ends.
 fn pairs(asked: &[Half], answered: &[Half]) -> Vec<(Half, Half)> {
     let mut answered = answered.iter().peekable();
     let mut pairs = Vec::new();
@@ -156,7 +157,7 @@ fn pairs(asked: &[Half], answered: &[Half]) -> Vec<(Half, Half)> {
     pairs
 }
 
-/// Whether everything that any pass shows is there.
+/// Returns whether an entry has all timestamps that every pass provides.
 fn is_whole(half: &Half) -> bool {
     [
         half.arrived_ns,
@@ -169,7 +170,7 @@ fn is_whole(half: &Half) -> bool {
     .all(|&time| time != 0)
 }
 
-/// Every place of a trip behind its start, with the stage that ends there.
+/// Returns every point of a round trip after its start, with the stage that ends there.
 fn path(near: Arrival, far: Arrival, asked: Half, answered: Half) -> Vec<(String, u64)> {
     let client = |stage: &str| format!("client-{stage}");
     let server = |stage: &str| format!("server-{stage}");
@@ -193,17 +194,17 @@ fn path(near: Arrival, far: Arrival, asked: Half, answered: Half) -> Vec<(String
     path
 }
 
-/// Which stamps are not those of the kernels, and how far clocks may be apart.
+/// Use of hardware timestamps, and the clock error between hosts.
 #[derive(Clone, Copy, Debug)]
 struct Devices {
-    /// Of each end, with the stage that begins with an arrival there.
+    /// Per end, with the stage that begins with an arrival there.
     near: (DeviceUse, &'static str),
     far: (DeviceUse, &'static str),
     clock_error_ns: Option<u64>,
 }
 
 impl Devices {
-    /// The errors of the device's times at the ends of a stage.
+    /// Returns the error bounds of the hardware timestamps at the ends of a stage.
     fn errors(&self, stage: &str) -> Vec<u64> {
         let of = |device: DeviceUse, stamped: bool| stamped.then_some(device.error_ns);
         let ((near, near_first), (far, far_first)) = (self.near, self.far);
@@ -245,7 +246,7 @@ fn stage(name: String, times: &Histogram, devices: &Devices) -> Stage {
 mod tests {
     use super::*;
 
-    /// A trip whose every stage takes the time given, in the order of the path.
+    /// Creates a round trip whose stages take the given times, in the order of the path.
     fn trip(number: u64, stages: [u64; 13]) -> (Half, Half) {
         let mut at = 1_000_000 * (number + 1);
         let start = at;
@@ -419,7 +420,7 @@ mod tests {
         let (mut asked, mut answered) = halves(100);
         asked[3].driver_ns = 0;
         answered[4].arrived_ns = 0;
-        // One thread did not sleep in one trip: its stages are not those of the others.
+        // In one round trip one thread did not sleep, so its stages differ from the others'.
         (answered[5].woken_ns, answered[5].running_ns) = (0, 0);
         answered.remove(10);
         asked.remove(20);
@@ -433,7 +434,7 @@ mod tests {
     #[test]
     fn only_what_crosses_hosts_has_the_clocks_error() {
         let (asked, answered) = halves(10);
-        // The far clock is ahead by more than the path takes: no stage is negative.
+        // The server's clock is ahead by more than the path takes: no stage is negative.
         let answered: Vec<_> = answered.iter().map(|half| half.carried(-1_000)).collect();
         let (stages, _) = figures(&of(&asked), &of(&answered), Some(1_000));
         for stage in &stages {
