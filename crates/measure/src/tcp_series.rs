@@ -3,7 +3,7 @@
 use linerate_host::sys::socket::TcpInfo;
 use linerate_metric::cost::TcpInterval;
 
-/// Sums over connections at one moment. A field that one connection lacks is lacking.
+/// Sums over connections at one moment. A field that one connection lacks is `None`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TcpSums {
     flows: u32,
@@ -63,12 +63,12 @@ impl TcpSums {
         );
     }
 
-    /// Mean of the smoothed round-trip times; `None` without connections.
+    /// Returns the mean of the smoothed round-trip times; `None` without connections.
     fn rtt_ns(&self) -> Option<u64> {
         (self.flows > 0).then(|| self.rtt_us * 1_000 / u64::from(self.flows))
     }
 
-    /// What an interval of `length_ns` that ends now came to; `None` without connections.
+    /// Returns the figures of an interval of `length_ns` that ends now; `None` without connections.
     #[must_use]
     pub fn since(&self, earlier: &Self, length_ns: u64) -> Option<TcpInterval> {
         let rtt_ns = self.rtt_ns()?;
@@ -85,8 +85,7 @@ impl TcpSums {
             cwnd_bytes: self.cwnd_bytes,
             rtt_ns,
             min_rtt_ns: self.min_rtt_us.map(|rtt| rtt * 1_000),
-            // Each is a rate while its flow was delivering: flows take turns, so a sum is nothing that
-            // ever passed.
+            // Mean of the rates: flows deliver at different times, so a sum never passed.
             delivery_rate_bps: self
                 .delivery_rate
                 .map(|rate| rate.saturating_mul(8) / u64::from(self.flows)),
@@ -144,7 +143,7 @@ mod tests {
         assert_eq!(interval.busy, Some(0.25));
         assert_eq!(
             interval.timeouts, None,
-            "what the kernel does not tell is not zero"
+            "a field that the kernel does not report is not zero"
         );
         assert!(TcpSums::default().since(&before, 1).is_none());
     }

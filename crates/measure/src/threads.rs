@@ -1,5 +1,5 @@
-//! The measuring threads as the coordinator sees them: where they run, how long they sleep, what
-//! they cost. It reads files of the kernel about them, so that their loops pay nothing.
+//! Cost of the worker threads as seen by the coordinator: CPUs, waiting times, CPU time. It reads
+//! files of the kernel about them, so that their loops pay nothing.
 
 use std::collections::BTreeSet;
 
@@ -12,13 +12,13 @@ use linerate_metric::record::CountedAt;
 use crate::flow::Part;
 use crate::lane::{LaneHandle, LaneOutcome};
 
-/// All measuring threads of one end.
+/// Costs of all worker threads of one end.
 #[derive(Default)]
 pub struct Threads {
     watched: Vec<Watched>,
-    /// What those that have ended cost.
+    /// Costs of threads that have ended.
     ended: Vec<ThreadCost>,
-    /// Why cycles and instructions are not known.
+    /// Reason why cycles and instructions are missing.
     uncounted: Option<String>,
 }
 
@@ -27,18 +27,18 @@ struct Watched {
     part: Part,
     flows: u32,
     started_ns: Nanos,
-    /// The scheduler's notes at the start; `None` where they are not to be had.
+    /// Scheduler statistics at the start; `None` where they are not available.
     base: Option<Scheduled>,
-    /// The same at the last interval's end, and when that was.
+    /// Scheduler statistics at the end of the last interval, with the time.
     last: Option<(Scheduled, Nanos)>,
-    /// At the thread's end.
+    /// Scheduler statistics at the end of the thread.
     last_of_all: Option<(Scheduled, Nanos)>,
     cpus: BTreeSet<u32>,
 }
 
 impl Threads {
-    /// Looks at all threads before they start. Beyond the first [`THREADS_LISTED`] none is looked
-    /// at while it runs: what nobody lists need not be read.
+    /// Samples the threads before their start. Threads beyond [`THREADS_LISTED`] are not sampled
+    /// while they run, because records do not list them.
     #[must_use]
     pub fn new(lanes: &[LaneHandle], start_ns: Nanos) -> Self {
         let watched = lanes.iter().enumerate().map(|(place, lane)| {
@@ -61,7 +61,8 @@ impl Threads {
         }
     }
 
-    /// How the threads of a direction spent the interval that ends now; `None` when nobody can tell.
+    /// Returns the thread times of a direction in the interval that ends now; `None` when they are
+    /// unknown.
     pub fn interval(
         &mut self,
         lanes: &[LaneHandle],
@@ -105,7 +106,7 @@ impl Threads {
         })
     }
 
-    /// Takes in what a thread came to, by its place among the lanes.
+    /// Records the results of a thread, by its index among the workers.
     pub fn ended(&mut self, place: usize, outcome: &LaneOutcome) {
         let Some(watched) = self.watched.get_mut(place) else {
             return;
@@ -147,13 +148,13 @@ impl Threads {
         });
     }
 
-    /// What those that have ended cost.
+    /// Returns the costs of threads that have ended.
     #[must_use]
     pub fn costs(&self) -> &[ThreadCost] {
         &self.ended
     }
 
-    /// Why cycles and instructions are not known.
+    /// Returns the reason why cycles and instructions are missing.
     #[must_use]
     pub fn uncounted(&self) -> Option<&str> {
         self.uncounted.as_deref()

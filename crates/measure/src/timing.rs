@@ -1,4 +1,4 @@
-//! Figures of departures and arrivals: how well a rate was kept, and how evenly.
+//! Figures of departures and arrivals: accuracy of the rate, and its evenness.
 
 use std::collections::BTreeMap;
 
@@ -11,17 +11,17 @@ use linerate_metric::units::{format_bit_rate, format_exact_bytes, format_nanos, 
 
 use crate::flow::{FlowOutcome, Timing};
 
-/// By how much a rate may be missed before it is doubtful.
+/// Relative rate error from which the run is doubtful.
 const RATE_SHARE: f64 = 0.01;
 
-/// A burst that is more than this share of what a rate allows in the run hides how well it was kept: the first one leaves
-/// at once, so that of two there is one too many.
+/// Part of the run that one burst may take at the rate: the first burst leaves at once, so with two
+/// bursts in a run the rate error would be a full burst.
 const COARSE: f64 = 0.5;
 
 type Read = fn(&Timing) -> Option<&Histogram>;
 type Figure = fn(&mut Summary) -> &mut Option<Quantiles>;
 
-/// The distributions that flows keep: name in records, where a flow has it, which figure it gives.
+/// Distributions of flows: name in records, source in a flow, and figure in the summary.
 const DISTRIBUTIONS: &[(&str, Read, Figure)] = &[
     (
         "lateness_ns",
@@ -38,19 +38,19 @@ const DISTRIBUTIONS: &[(&str, Read, Figure)] = &[
         |t| t.gaps.as_ref(),
         |s| &mut s.arrival_gap_ns,
     ),
-    // Of other programs' flows alone, whose ends say that their clocks agree.
+    // Only from other tools, when their ends state that the clocks are synchronised.
     (ONE_WAY_DELAY, |_| None, |s| &mut s.one_way_delay_ns),
 ];
 
-/// The distribution of one-way delays.
+/// Name of the distribution of one-way delays.
 pub const ONE_WAY_DELAY: &str = "one_way_delay_ns";
 
-/// `lateness_ns.send`.
+/// Returns the key of a distribution in records, such as `lateness_ns.send`.
 pub fn name(distribution: &str, direction: Direction) -> String {
     format!("{distribution}.{direction}")
 }
 
-/// What the flows of one end kept, added up by direction.
+/// Returns the sum of the flows' distributions by direction.
 #[must_use]
 pub fn histograms(flows: &[FlowOutcome]) -> BTreeMap<String, HistogramData> {
     let mut sums: BTreeMap<String, Histogram> = BTreeMap::new();
@@ -68,7 +68,8 @@ pub fn histograms(flows: &[FlowOutcome]) -> BTreeMap<String, HistogramData> {
         .collect()
 }
 
-/// Offered over asked, less one; `None` where the run is too short to tell.
+/// Returns the offered load over the intended load, minus 1; `None` where the run is too short for
+/// it.
 #[must_use]
 pub fn rate_error(
     plan: &Plan,
@@ -81,23 +82,23 @@ pub fn rate_error(
     is_told.then_some(offered_bps? / asked - 1.0)
 }
 
-/// Whether a rate is too low for its bursts to show in a run of this duration whether it was kept.
+/// Returns whether one burst is too long, in relation to the run, to measure the rate.
 fn is_coarse(plan: &Plan, duration_ns: Option<u64>) -> bool {
-    // The kernel holds a stream back by the byte.
+    // The kernel paces a stream by bytes, not by bursts.
     let by_bursts = (plan.protocol, plan.pace.by) != (Protocol::Tcp, Pacing::Socket);
     let seconds = duration_ns.map(|ns| ns as f64 / 1e9);
     let takes = burst_seconds(plan);
     by_bursts && matches!((takes, seconds), (Some(takes), Some(s)) if takes > COARSE * s)
 }
 
-/// How long one burst takes at the rate that was asked for.
+/// Returns the time of one burst at the requested rate, in seconds.
 fn burst_seconds(plan: &Plan) -> Option<f64> {
     let rate = plan.rate_bps.filter(|&rate| rate > 0)? as f64;
     Some(plan.pace.burst_bytes(plan.payload_bytes) as f64 * 8.0 / rate)
 }
 
-/// The rate at which payload left. A stream that the kernel paces waits in its buffer first: what the
-/// calls handed over is more, and what arrived is what left.
+/// Returns the rate at which payload left. For a stream with kernel pacing, the rate of the calls
+/// is too high, because payload waits in the socket buffer; the received rate is right.
 fn left_bps(plan: &Plan, summary: &Summary) -> Option<f64> {
     match (plan.protocol, plan.pace.by) {
         (Protocol::Tcp, Pacing::Socket) => summary.goodput_bps,
@@ -105,7 +106,7 @@ fn left_bps(plan: &Plan, summary: &Summary) -> Option<f64> {
     }
 }
 
-/// Adds what both ends' distributions tell to each direction.
+/// Adds the distributions of both ends to each direction.
 pub fn complete(plan: &Plan, directions: &mut [DirectionFigures], outcomes: &[Outcome]) {
     for figures in directions {
         let left = left_bps(plan, &figures.summary);
@@ -119,7 +120,7 @@ pub fn complete(plan: &Plan, directions: &mut [DirectionFigures], outcomes: &[Ou
     }
 }
 
-/// Says so when a rate was missed, and who missed it.
+/// Warns when a rate was missed, with the responsible side.
 #[must_use]
 pub fn missed(plan: &Plan, directions: &[DirectionFigures]) -> Vec<Doubt> {
     let Some(rate) = plan.rate_bps else {
@@ -133,7 +134,7 @@ pub fn missed(plan: &Plan, directions: &[DirectionFigures]) -> Vec<Doubt> {
     doubts
 }
 
-/// That one burst is more than the rate allows in half of the run.
+/// Warns that one burst takes more than half of the run.
 fn coarse(plan: &Plan, rate: u64, seconds: f64) -> Option<Doubt> {
     let (what, smaller) = match (plan.pace.has_bursts(plan.payload_bytes), plan.protocol) {
         (true, _) => ("burst", "shorter bursts (-b RATE/BURST)"),
@@ -143,7 +144,7 @@ fn coarse(plan: &Plan, rate: u64, seconds: f64) -> Option<Doubt> {
     Some(Doubt::new(
         "rate-too-coarse",
         format!(
-            "one {what} of {} takes {} at {}, and the run lasted {}: it cannot tell whether that rate was kept; use {smaller} or a longer run (-t)",
+            "one {what} of {} takes {} at {}, and the run lasted {}: too short to measure that rate; use {smaller} or a longer run (-t)",
             format_exact_bytes(plan.pace.burst_bytes(plan.payload_bytes)),
             format_nanos(burst_seconds(plan)? * 1e9),
             format_bit_rate(rate as f64),
@@ -159,7 +160,7 @@ fn missed_in(plan: &Plan, rate: u64, figures: &DirectionFigures) -> Option<Doubt
         return coarse(plan, rate, seconds);
     }
     let asked = rate as f64 * f64::from(plan.streams);
-    // What is between two bursts may fall out of a run.
+    // The gap between two bursts may lie outside the run.
     let grain = plan.pace.burst_bytes(plan.payload_bytes) as f64 * 8.0 * f64::from(plan.streams);
     let refused: u64 = (figures.streams.iter())
         .filter_map(|stream| stream.sender.as_ref()?.send_refused)
@@ -172,7 +173,7 @@ fn missed_in(plan: &Plan, rate: u64, figures: &DirectionFigures) -> Option<Doubt
         return None;
     }
     let said = format!(
-        "{} was asked for and {} {} {}",
+        "{} requested, and {} {} {}",
         format_bit_rate(asked),
         format_bit_rate(offered),
         match (plan.protocol, plan.pace.by) {
@@ -195,7 +196,7 @@ fn missed_in(plan: &Plan, rate: u64, figures: &DirectionFigures) -> Option<Doubt
         ),
         (Pacing::User, Protocol::Tcp) => (
             "rate-missed",
-            format!("{said} ({by} off): TCP took no more, or the sender was late"),
+            format!("{said} ({by} off): TCP accepted no more, or the sender was late"),
         ),
         (Pacing::User, Protocol::Udp) => (
             "tool-limit",
@@ -242,7 +243,7 @@ mod tests {
         assert!(doubts(8_000_000.0, 0, |_| {}).is_empty());
         assert!(doubts(7_930_000.0, 0, |_| {}).is_empty(), "within 1 %");
         assert_eq!(doubts(7_000_000.0, 0, |_| {}), ["tool-limit"]);
-        // A full socket is the network's word, and counted as loss.
+        // A full socket buffer is caused by the network, and counted as loss.
         assert!(doubts(4_000_000.0, 500, |_| {}).is_empty());
         assert_eq!(
             doubts(7_000_000.0, 0, |plan| plan.protocol = Protocol::Tcp),
@@ -252,7 +253,7 @@ mod tests {
             doubts(90_000_000.0, 0, |plan| plan.pace.by = Pacing::Socket),
             ["rate-missed"]
         );
-        // A stream's buffer took all at once, and what the kernel let out of it was at the rate.
+        // The socket buffer took all at once; the kernel sent it at the rate.
         let paced = |plan: &mut Plan| {
             (plan.protocol, plan.pace.by) = (Protocol::Tcp, Pacing::Socket);
         };
@@ -260,7 +261,7 @@ mod tests {
         // One burst of two more or less.
         let bursts = |plan: &mut Plan| plan.pace.burst = Some("500".parse().unwrap());
         assert!(doubts(4_000_000.0, 0, bursts).is_empty());
-        // One more than that is all that the rate has in the second.
+        // One burst larger than that is all that the rate allows in 1 s.
         let all = |plan: &mut Plan| plan.pace.burst = Some("1000".parse().unwrap());
         assert_eq!(doubts(8_000_000.0, 0, all), ["rate-too-coarse"]);
         assert!(doubts(4_000_000.0, 0, |plan| plan.rate_bps = None).is_empty());
@@ -305,13 +306,13 @@ mod tests {
         assert!(doubt.why.starts_with(says), "{}", doubt.why);
         let does = "use smaller ones (-l) or a longer run (-t)";
         assert!(doubt.why.ends_with(does), "{}", doubt.why);
-        // What makes a burst long is how many there are in it.
+        // The number of payloads makes the burst long.
         let mut bursts = plan.clone();
         (bursts.payload_bytes, bursts.pace.burst) = (1_000, Some("60".parse().unwrap()));
         let doubts = missed(&bursts, &[figures(1)]);
         let does = "use shorter bursts (-b RATE/BURST) or a longer run (-t)";
         assert!(doubts[0].why.ends_with(does), "{doubts:?}");
-        // In twice the time there are two of them at the least.
+        // In twice the time there are at least two bursts.
         let mut of = [figures(1049)];
         complete(&plan, &mut of, &[]);
         assert!(of[0].summary.rate_error.is_some());
