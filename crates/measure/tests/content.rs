@@ -1,5 +1,5 @@
-//! What payload holds, and the ways around copying it: both ends in this process, over loopback, with
-//! a proxy between them that changes one byte.
+//! Payload content and copy modes: both ends in this process, over loopback, with a proxy between
+//! them that changes one byte.
 
 mod common;
 
@@ -64,11 +64,11 @@ fn what_arrives_as_it_was_sent_is_found_right() {
     assert!(record.verification.is_empty());
 }
 
-/// The first bytes of a flow's opening, before its token.
+/// First bytes of a flow's opening, before its token.
 const OPENING: &[u8] = b"\x01lr\xC0\xFFdat";
 const OPENING_BYTES: usize = 24;
 
-/// Passes a stream on; in a flow's payload the byte at `flip` is changed.
+/// Forwards a stream; in a flow's payload, the byte at `flip` is changed.
 fn pass(mut from: TcpStream, mut to: TcpStream, flip: usize) {
     let mut room = vec![0; 64 << 10];
     let mut passed = 0;
@@ -93,8 +93,8 @@ fn pass(mut from: TcpStream, mut to: TcpStream, flip: usize) {
     let _ = to.shutdown(std::net::Shutdown::Write);
 }
 
-/// A proxy in front of a server, for TCP and UDP on one port, that changes one byte of each flow from
-/// the client: of a stream the one at `flip`, of datagram number 5 the one at `flip`.
+/// Proxy in front of a server, for TCP and UDP on one port. It changes one byte of each flow from
+/// the client: byte `flip` of a stream, or of datagram number 5.
 fn proxy(server: u16, flip: usize) -> u16 {
     let (tcp, udp) = loop {
         let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -189,7 +189,7 @@ fn one_changed_byte_of_a_datagram_is_found_where_it_is() {
         assert_eq!((mismatch.offset, mismatch.datagram), (want, Some(5)));
         assert_eq!(record.summary.mismatched, Some(1));
     }
-    // In the header's time: nothing behind it fits any more.
+    // In the time of the header: the content after it does not match.
     let mut plan = plan(proxy(far.port, 12), Protocol::Udp);
     plan.verify = true;
     plan.payload_bytes = 1_000;

@@ -1,5 +1,5 @@
-//! Stock programs of other kinds as clients of our server, over loopback: both sides' numbers are
-//! held against each other.
+//! Reference clients of other tools against our server, over loopback: the figures of both sides
+//! are compared.
 
 mod common;
 #[path = "foreign/iperf2.rs"]
@@ -21,7 +21,7 @@ use linerate_metric::plan::{Direction, Kind};
 use linerate_metric::record::Record;
 use serde_json::Value;
 
-/// Whether a stock program is here; says so when it is not.
+/// Returns whether a reference program is installed; prints a note if not.
 fn stock(program: &str, version: &str) -> bool {
     let there = Command::new(program).arg(version).output().is_ok();
     if !there {
@@ -30,13 +30,13 @@ fn stock(program: &str, version: &str) -> bool {
     there
 }
 
-/// One at a time: their rates are compared, and a busy machine is noise enough.
+/// Serialises the tests: rates are compared, and a busy machine adds noise.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Two hosts of a lab, where there may be one.
+/// Starts a lab with two hosts, if the privileges allow it.
 fn lab() -> Option<Lab> {
     match Lab::up(&Topology::hops(0)) {
         Ok(lab) => Some(lab),
@@ -56,7 +56,7 @@ fn run(program: &str, words: &str) -> String {
     text + &String::from_utf8_lossy(&stderr)
 }
 
-/// Within 2 % of each other.
+/// Returns whether two values differ by less than 2 %.
 fn is_near(ours: f64, theirs: f64) -> bool {
     (ours - theirs).abs() / theirs.max(1.0) < 0.02
 }
@@ -65,8 +65,8 @@ fn near(ours: f64, theirs: f64, what: &str) {
     assert!(is_near(ours, theirs), "{what}: {ours} here, {theirs} there");
 }
 
-/// The same of two rates: on a busy machine one of the two ends may hear of the end late, so that
-/// more than one test may be needed.
+/// Compares two rates in up to five runs: on a busy machine one end may notice the end of a test
+/// late.
 fn near_in_time(what: &str, mut test: impl FnMut() -> (f64, f64)) {
     let mut seen = Vec::new();
     for _ in 0..5 {
@@ -95,7 +95,7 @@ fn iperf3(host: &Host, options: &str) -> (Value, Record) {
     (report, host.record())
 }
 
-/// What a client of iperf2 says as rows of fields, and our record.
+/// Returns the CSV rows of an iperf2 client, and our record.
 fn iperf2(host: &Host, options: &str) -> (Vec<Vec<String>>, Record) {
     let text = run(
         "iperf",
@@ -109,7 +109,7 @@ fn iperf2(host: &Host, options: &str) -> (Vec<Vec<String>>, Record) {
     (rows, host.record())
 }
 
-/// Field of a row: 7 is bytes, 8 is bits a second.
+/// Returns a field of a row: 7 is bytes, 8 is bits per second.
 fn field(row: &[String], at: usize) -> f64 {
     row[at]
         .trim()
@@ -117,7 +117,8 @@ fn field(row: &[String], at: usize) -> f64 {
         .unwrap_or_else(|e| panic!("{e}: {row:?}"))
 }
 
-/// Whoever begins as a test and comes to none is told of; the same again is nothing new for a minute.
+/// A connection on which no test starts is logged; another one of the same client is not, for a
+/// minute.
 #[test]
 fn who_comes_to_no_test_is_told_of() {
     use std::io::{Read, Write};
@@ -134,7 +135,11 @@ fn who_comes_to_no_test_is_told_of() {
     let (own, iperf2, nuttcp) = (host.port, host.also[0], host.also[1]);
     for (port, words, told) in [
         (own, &cookie[..], "closed the connection while sending the"),
-        (own, b"HELO nuttcp v6.1.2\nno parameters\n", "make no sense"),
+        (
+            own,
+            b"HELO nuttcp v6.1.2\nno parameters\n",
+            "parameters are invalid",
+        ),
         (own, b"HELO nuttcp\n", "speaks nuttcp without its version"),
         (iperf2, cookie, "speaks iperf3 to port"),
         (nuttcp, cookie, "speaks iperf3 to port"),
@@ -147,8 +152,8 @@ fn who_comes_to_no_test_is_told_of() {
     }
     say(own, cookie);
     assert!(host.refused("closed the connection").is_none());
-    // A dialect that takes no datagrams by itself has its port all the same: a question of
-    // sockperf is told.
+    // A protocol without datagrams of its own still owns the port over UDP: a request of sockperf
+    // is logged.
     let question = [0, 0, 0, 0, 0, 0, 0, 1, 0, 3, 0, 0, 0, 14];
     let from = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     from.send_to(&question, ("127.0.0.1", nuttcp)).unwrap();
@@ -171,7 +176,7 @@ fn a_nuttcp_client_that_cannot_have_its_data_port_is_told_of() {
     if !stock("nuttcp", "-V") {
         return;
     }
-    // As port 5001 does, this one belongs to the server: the client cannot listen there.
+    // Like port 5001, this one belongs to the server: the client cannot listen there.
     let (_alone, host) = (alone(), Host::with_ports(&["discard"]));
     let data = host.also[0];
     let words = format!("-P {} -p {data} -r -T 1 127.0.0.1", host.port);
@@ -228,7 +233,7 @@ fn nuttcp_both_ways_over_both() {
             parsed(&text, "megabytes") * 1_048_576.0,
             options,
         );
-        // What its datagrams do not tell is not known.
+        // Without numbers in its datagrams, losses are not known.
         assert_eq!(got.lost.is_some(), options.contains("-i"), "{text}");
     }
     near_in_time("-u -r", || {
@@ -237,7 +242,7 @@ fn nuttcp_both_ways_over_both() {
     });
 }
 
-/// A client that has its results closes, and may leave something unread: that resets the connection.
+/// A client that has its results closes, possibly with unread bytes: that resets the connection.
 #[test]
 fn a_nuttcp_client_may_leave_with_its_results() {
     use linerate_dialect::nuttcp::{Client, ClientEvent, Test, Way};
@@ -263,7 +268,7 @@ fn a_nuttcp_client_may_leave_with_its_results() {
     let mut data = TcpStream::connect(("127.0.0.1", data_port)).unwrap();
     data.write_all(&[b'n'; 100_000]).unwrap();
     drop(data);
-    // The first of it, and no more.
+    // The first bytes, and no more.
     control.read_exact(&mut room[..4]).unwrap();
     drop(control);
     let record = host.record();
@@ -271,7 +276,7 @@ fn a_nuttcp_client_may_leave_with_its_results() {
     assert_eq!(record.summary.bytes_received, Some(100_000));
 }
 
-/// A port that was free a moment ago, of those that nuttcp takes.
+/// Returns a port that was free a moment ago, in the range that nuttcp accepts.
 fn free_port() -> u16 {
     loop {
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -300,7 +305,7 @@ fn tests_are_ended_and_paced_by_the_servers_limits() {
         assert!(covered < 1_900_000_000, "no second is given: {covered}");
         assert!(record.summary.bytes_received.unwrap() > 1_000);
 
-        // A client that ends in the same time is not cut, and gets the rate that there is.
+        // A client that ends within the limit is not stopped, and gets the limit's rate.
         let (_, record) = iperf3(&host, "-t 1 -R -P 2");
         assert!(!record.interrupted, "{:?}", record.validity);
         assert!(doubted(&record, "held-to-max-rate"));
@@ -323,13 +328,13 @@ fn tests_are_ended_and_paced_by_the_servers_limits() {
             assert!(parsed(&text, "real_seconds") < 3.0, "{options}: {text}");
             assert!(doubted(&record, "cut-short") && !record.interrupted);
             let rate = way(&record, Direction::Receive).offered_bps.unwrap();
-            // Its UDP has a marker on the way before the first payload.
+            // Over UDP a marker is sent before the first payload.
             assert!(rate < 20.1e6, "{options}: {rate}");
         }
     }
 }
 
-/// Two hosts: every tool finds its usual port, and is answered from the address that it knows.
+/// Two hosts: every tool finds its default port, and gets replies from the address that it used.
 #[test]
 fn between_two_hosts_without_an_option() {
     let Some(lab) = lab() else {
@@ -391,6 +396,6 @@ fn between_two_hosts_without_an_option() {
         assert!(from.contains(&address), "{served:?}");
         assert!(served.agent.starts_with(program), "{words}: {served:?}");
     }
-    // Whoever opened a test opened no second one by what came late.
+    // Late datagrams of a test open no second one.
     assert_eq!(host.failures(), 0);
 }

@@ -1,4 +1,5 @@
-//! Peers that are silent, slow, confused, killed or stopped, while a measurement runs beside them.
+//! Peers that are silent, slow, confused, killed or stopped, during a measurement of another
+//! client.
 
 mod common;
 
@@ -17,11 +18,11 @@ use linerate_measure::{Client, Family, MeasureError, PeerOptions};
 use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
 use linerate_metric::record::Record;
 
-/// What so many connections may add to this process, theirs and ours: its bound is 64 MiB of lobby and
-/// 128 tests of strangers.
+/// Memory that so many connections may add to this process, at both ends: the bound is 64 MiB of
+/// pending connections and 128 tests of unvalidated clients.
 const MEMORY_BYTES: u64 = 256 << 20;
 
-/// One at a time: memory is the process's.
+/// Serialises the tests: memory is the process's.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -33,7 +34,7 @@ fn resident() -> u64 {
     pages * 4096
 }
 
-/// A measurement at a rate, beside which something happens.
+/// Measurement at a fixed rate, during which something else happens.
 struct Beside(JoinHandle<Record>);
 
 impl Beside {
@@ -55,17 +56,17 @@ impl Beside {
         }))
     }
 
-    /// Its result is what it would have been alone.
+    /// Checks that its result is undisturbed.
     fn check(self) {
         let record = self.0.join().unwrap();
         let rate = record.summary.goodput_bps.unwrap();
-        // A busy machine may make it a little late; what disturbs it would halve it.
+        // A busy machine may make it a little late; a disturbance would halve it.
         assert!((40e6..60e6).contains(&rate), "{rate}");
         assert!(!record.interrupted);
     }
 }
 
-/// Connections that keep talking, or not, until they are let go.
+/// Opens many connections.
 fn crowd(port: u16, count: usize) -> Vec<TcpStream> {
     let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let mut all = Vec::new();
@@ -82,7 +83,7 @@ fn crowd(port: u16, count: usize) -> Vec<TcpStream> {
     all
 }
 
-/// As many as this process may have at both ends.
+/// Returns the number of connections that this process may have at both ends.
 fn many() -> usize {
     let text = std::fs::read_to_string("/proc/self/limits").unwrap();
     let line = text
@@ -95,18 +96,18 @@ fn many() -> usize {
         .unwrap()
         .parse()
         .unwrap_or(1 << 20);
-    // Both ends are here, and the server keeps half of what there is for tests.
+    // Both ends are in this process, and the server keeps half of the descriptors for tests.
     10_000.min(hard / 4)
 }
 
-/// An ordinary client is served, now.
+/// Checks that an ordinary client is served now.
 fn serves(host: &Host) {
     let mut stream = TcpStream::connect(("127.0.0.1", host.port)).unwrap();
     // The header of iperf2's client, and some payload.
     stream.write_all(&iperf2_header()).unwrap();
     stream.write_all(&[b'1'; 100_000]).unwrap();
-    // The server says that it heard the header: an answer left unread would make of this end a reset, which
-    // takes along what the server has not read.
+    // The server acknowledges the header: unread bytes would make the close a reset, and discard
+    // what the server has not read.
     stream.shutdown(Shutdown::Write).unwrap();
     stream.read_to_end(&mut Vec::new()).unwrap();
     loop {
@@ -149,7 +150,7 @@ fn ten_thousand_who_say_nothing() {
     );
 }
 
-/// What those have together who take their time: to say what they are, and then what they want.
+/// Total time of slow clients: for the first bytes of a protocol, and then for a request.
 const SLOW_PATIENCE: Duration = Duration::from_secs(20 + 40);
 
 #[test]
@@ -158,7 +159,7 @@ fn those_who_say_a_byte_a_second() {
     let host = Host::with_ports(&["iperf3", "nuttcp"]);
     let before = resident();
     let beside = Beside::start(host.port, 4);
-    // The beginning of a dialect that never comes; where a port is given to one, nothing like it.
+    // The first bytes of a protocol that never arrives; on a dedicated port, bytes of none.
     let mut slow: Vec<_> = crowd(host.port, many().min(1_000))
         .into_iter()
         .map(|stream| (stream, &b"HEL"[..]))
@@ -177,7 +178,7 @@ fn those_who_say_a_byte_a_second() {
     for second in 0.. {
         slow.retain_mut(|(stream, words)| {
             let word = &words[second % words.len()..][..1];
-            // Nothing is said to them: what can be read is the end.
+            // The server sends them nothing: only the end can be read.
             let open = |result: std::io::Result<usize>| match result {
                 Ok(bytes) => bytes > 0,
                 Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
@@ -214,7 +215,7 @@ fn those_who_begin_a_dialect_do_not_keep_the_server_from_ending() {
     let began = Instant::now();
     drop(host);
     let took = began.elapsed();
-    // Well before the patience with any of them is over.
+    // Well below the timeouts.
     assert!(took < Duration::from_secs(8), "{took:?}");
     drop(alone);
 }
@@ -223,7 +224,7 @@ fn those_who_begin_a_dialect_do_not_keep_the_server_from_ending() {
 fn a_port_that_takes_nothing_does_not_keep_the_server_from_ending() {
     let alone = alone();
     let host = Host::start();
-    // A queue of connections that is full: the kernel answers no more of them.
+    // A full accept queue: the kernel answers no more connections.
     let full = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     full.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())
         .unwrap();
@@ -250,7 +251,7 @@ fn a_port_that_takes_nothing_does_not_keep_the_server_from_ending() {
     let began = Instant::now();
     drop(host);
     let took = began.elapsed();
-    // Its patience with the connection is 5 s.
+    // Its connection timeout is 5 s.
     assert!(took < Duration::from_millis(4_300), "{took:?}");
     drop((alone, full, waiting));
 }
@@ -260,7 +261,7 @@ fn ctrl_c_is_heard_while_an_iperf3_server_says_nothing() {
     let _alone = alone();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    // It asks for flows, and never answers where they come.
+    // The server requests flows, and never replies to their hellos.
     let mute = UdpSocket::bind(("127.0.0.1", port)).unwrap();
     let server = std::thread::spawn(move || {
         let (mut control, _) = listener.accept().unwrap();
@@ -290,11 +291,11 @@ fn ctrl_c_is_heard_while_an_iperf3_server_says_nothing() {
         std::thread::sleep(Duration::from_millis(500));
         flag.store(true, Relaxed);
     });
-    // Who waits for the server until the end is told of its silence.
+    // Without the check for a stop, the error would be the server's silence.
     let error = client.run(&stop, &mut |_| {}).unwrap_err();
     assert!(matches!(error, MeasureError::Interrupted), "{error}");
     finger.join().unwrap();
-    // It says that it goes.
+    // The client announces that it stops.
     assert_eq!(server.join().unwrap(), [12]);
     drop(mute);
 }
@@ -373,7 +374,8 @@ fn a_client_that_is_killed_in_each_dialect() {
         ("iperf3", format!("-c 127.0.0.1 -p {port} -t 600 -b 20M")),
         ("iperf3", format!("-c 127.0.0.1 -p {port} -t 600 -b 20M -R")),
         ("iperf3", format!("-c 127.0.0.1 -p {port} -t 600 -u -b 2M")),
-        // Where the server sends, nothing but its own refusals and the control connection tells the end.
+        // Where the server sends over UDP, only ICMP errors and the control connection show the
+        // end.
         (
             "iperf3",
             format!("-c 127.0.0.1 -p {port} -t 600 -u -b 2M -R"),
@@ -413,7 +415,7 @@ fn a_client_that_is_killed_in_each_dialect() {
             "iperf",
             format!("-c 127.0.0.1 -p {port} -t 600 --full-duplex -b 20M"),
         ),
-        // sockperf writes its room for all samples before it begins: gigabytes for ten minutes.
+        // sockperf allocates the samples of all messages at its start: gigabytes for ten minutes.
         (
             "sockperf",
             format!("ping-pong -i 127.0.0.1 -p {port} -t 60 --tcp"),
@@ -476,7 +478,7 @@ fn a_client_that_is_stopped_for_a_while_goes_on() {
             "nuttcp",
             format!("-P {port} -p 35312 -u -n 10m -l 8k -R 40m 127.0.0.1"),
         ),
-        // Its time goes on meanwhile.
+        // Its time goes on in the meantime.
         (
             "sockperf",
             format!("ping-pong -i 127.0.0.1 -p {port} -t 13 --mps=1000"),
@@ -497,7 +499,7 @@ fn a_client_that_is_stopped_for_a_while_goes_on() {
         assert!(child.wait().unwrap().success(), "{program} {words}");
     }
     beside.check();
-    // One record each: what goes on is no other test.
+    // One record each: a resumed client is no new test.
     for _ in 0..=children.len() {
         let record = host.record();
         assert!(!record.interrupted, "{:?}", record.validity);
@@ -507,8 +509,8 @@ fn a_client_that_is_stopped_for_a_while_goes_on() {
         let moved = record.summary.bytes_received.or(record.summary.bytes_sent);
         match record.plan.protocol {
             Protocol::Tcp => assert!(moved.unwrap() >= 10 << 20, "{:?}", record.plan),
-            // A client may send all that it missed at once, more than any socket has room for; but it was
-            // heard before and after.
+            // A client may send all missed datagrams at once, more than any socket buffer holds;
+            // but datagrams arrived before and after.
             Protocol::Udp => {
                 let lasted = record.summary.duration_ns.unwrap();
                 assert!(lasted > 10_000_000_000, "{lasted} {:?}", record.plan);
@@ -520,7 +522,7 @@ fn a_client_that_is_stopped_for_a_while_goes_on() {
 #[test]
 fn who_falls_silent_in_both_directions_is_sent_nothing_more() {
     let (_alone, host) = (alone(), Host::start());
-    // A connection proves where it is.
+    // A connection validates the address.
     serves(&host);
     let client = UdpSocket::bind("127.0.0.1:0").unwrap();
     client.connect(("127.0.0.1", host.port)).unwrap();
@@ -536,7 +538,7 @@ fn who_falls_silent_in_both_directions_is_sent_nothing_more() {
         .write(&mut asks[HEADER_BYTES..], HEADER_BYTES)
         .unwrap();
     client.send(&asks).unwrap();
-    // It goes on to have the port: no refusal tells that it is gone.
+    // The client keeps the port open: no ICMP error shows that it is gone.
     let began = Instant::now();
     client
         .set_read_timeout(Some(Duration::from_secs(2)))
@@ -572,11 +574,11 @@ fn who_stops_listening_holds_up_nobody() {
     let mut asks = TcpStream::connect(("127.0.0.1", host.also[0])).unwrap();
     asks.set_write_timeout(Some(Duration::from_secs(2)))
         .unwrap();
-    // Far more than it takes without giving anything back.
+    // Far more than the server accepts while its replies are unread.
     let mut sent = 0;
     while let Ok(bytes) = asks.write(&[7; 65_536]) {
         sent += bytes;
-        assert!(sent < 64 << 20, "echo takes what nobody reads");
+        assert!(sent < 64 << 20, "echo accepts bytes without limit");
     }
     let _listens_not = TcpStream::connect(("127.0.0.1", host.also[1])).unwrap();
     beside.check();
@@ -597,7 +599,7 @@ fn limits_are_kept_and_told() {
         only: Some(vec!["iperf2".to_owned(), "plain".to_owned()]),
         ..PeerOptions::default()
     });
-    // It would go on for ever.
+    // Without the limit it would go on for ever.
     let mut endless = TcpStream::connect(("127.0.0.1", host.port)).unwrap();
     endless.write_all(&iperf2_header()).unwrap();
     let stop = Arc::new(AtomicBool::new(false));
@@ -613,12 +615,14 @@ fn limits_are_kept_and_told() {
         std::thread::sleep(Duration::from_millis(10));
     }
     let mut second = TcpStream::connect(("127.0.0.1", host.port)).unwrap();
-    let _ = second.write_all(b"any payload at all, of nobody whom we know");
-    let refused = host.refused("it runs a test already").expect("it is told");
+    let _ = second.write_all(b"any payload at all, of an unidentified client");
+    let refused = host
+        .refused("it already runs a test")
+        .expect("it is logged");
     let client = second.local_addr().unwrap().to_string();
     assert!(refused.situation.contains(&client), "{refused:?}");
     assert!(refused.next_step.contains("--max-tests"), "{refused:?}");
-    // Our own client is told so, and the server's user too.
+    // Our own client receives the rejection, and the server logs it, too.
     let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "127.0.0.1");
     plan.port = host.port;
     let client = Client {
@@ -628,7 +632,9 @@ fn limits_are_kept_and_told() {
         key: None,
     };
     assert!(client.run(&AtomicBool::new(false), &mut |_| {}).is_err());
-    let refused = host.refused("it runs a test already").expect("it is told");
+    let refused = host
+        .refused("it already runs a test")
+        .expect("it is logged");
     assert_eq!(refused.object, "a test (linerate)");
     assert!(refused.next_step.contains("--max-tests"), "{refused:?}");
     let record = host.record();
@@ -646,12 +652,12 @@ fn limits_are_kept_and_told() {
 
     let mut stranger = TcpStream::connect(("127.0.0.1", host.port)).unwrap();
     stranger.write_all(b"HELO nuttcp v6.1.2\n").unwrap();
-    let refused = host.refused("speaks nuttcp").expect("it is told");
+    let refused = host.refused("speaks nuttcp").expect("it is logged");
     assert!(refused.next_step.contains("--allow-dialect nuttcp"));
     assert_eq!(
         stranger.read(&mut [0; 8]).unwrap_or(0),
         0,
-        "nothing is said"
+        "nothing is sent"
     );
 }
 
@@ -679,11 +685,11 @@ fn our_own_clients_are_held_to_the_servers_limits() {
     for (change, told) in [
         (
             (|plan| plan.duration_ns = Some(2_000_000_000)) as fn(&mut Plan),
-            "it ends tests after 1",
+            "the server ends tests after 1",
         ),
         (
             |plan| plan.directions = vec![Direction::Receive],
-            "it sends no more than 20.0 Mb/s",
+            "the server sends no more than 20.0 Mb/s",
         ),
     ] {
         let problem = ask(change).expect_err(told).problem();
@@ -695,7 +701,7 @@ fn our_own_clients_are_held_to_the_servers_limits() {
     })
     .unwrap();
     assert!(failure.is_none() && !record.interrupted, "{failure:?}");
-    // An amount has no time: it is ended, at both ends.
+    // An amount has no time limit: the server ends it, at both ends.
     let (record, _) = ask(|plan| {
         (plan.duration_ns, plan.amount_bytes) = (None, Some(1 << 40));
         plan.rate_bps = Some(50_000_000);
@@ -731,17 +737,17 @@ fn what_is_no_test_is_told_and_not_kept() {
     }
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.send_to(&[0x80; 48], to).unwrap();
-    // Markers of a nuttcp test that is over.
+    // Markers of an earlier nuttcp test.
     for marker in [b"BOD0", b"EOD0", b"EOD1", b"EOD4"] {
         let other = UdpSocket::bind("127.0.0.1:0").unwrap();
         other.send_to(marker, to).unwrap();
     }
     let problem = host.refused("one datagram of 48 B").or_else(|| {
-        // It is told after a second of silence.
+        // It is logged after a second of silence.
         host.refused("one datagram of 48 B")
     });
     assert!(problem.is_some());
-    // What comes next is the first record.
+    // The next connection makes the first record.
     let mut stream = TcpStream::connect(to).unwrap();
     stream.write_all(&[b'x'; 50_000]).unwrap();
     drop(stream);
@@ -754,14 +760,14 @@ fn what_is_no_test_is_told_and_not_kept() {
 #[test]
 fn who_would_answer_the_answer_gets_none() {
     let (_alone, host) = (alone(), Host::with_ports(&["echo", "chargen"]));
-    // The other service of the same server, as a forged sender would name it.
+    // The other service of the same server, as a forged sender would use it.
     let Ok(own) = UdpSocket::bind(("127.0.0.1", 13)) else {
         println!("skipped: ports below 1024 need a privilege");
         return;
     };
     own.set_read_timeout(Some(Duration::from_millis(500)))
         .unwrap();
-    // The smallest question of sockperf, which its door tells from its bytes.
+    // The smallest request of sockperf, which the port recognises by its bytes.
     let sockperf: &[u8] = b"\0\0\0\0\0\0\0\x01\0\x03\0\0\0\x0e";
     for (question, port) in [
         (&b"hello"[..], host.also[0]),
@@ -770,6 +776,9 @@ fn who_would_answer_the_answer_gets_none() {
     ] {
         own.send_to(question, ("127.0.0.1", port)).unwrap();
         assert!(own.recv(&mut [0; 16]).is_err(), "{port}");
-        assert!(host.refused("would answer the answer").is_some(), "{port}");
+        assert!(
+            host.refused("would reply to every reply").is_some(),
+            "{port}"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! The generator over ports in memory, and through the kernel's bridge.
+//! Generator over ports in memory, and through the kernel's bridge.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn ran(send: &str, arrival: Arrival, settings: &Settings) -> Ran {
     run(&mut ports, settings, &AtomicBool::new(false), &mut |_| {}).unwrap()
 }
 
-/// Every frame of every flow comes back once, in its order, whatever the threads.
+/// Every frame of every flow returns once, in order, for any number of threads.
 #[test]
 fn a_loop_gives_every_frame_back() {
     for threads in [1, 2] {
@@ -50,7 +50,7 @@ fn a_loop_gives_every_frame_back() {
             assert_eq!((flow.sent, flow.received, flow.lost), (2000, 2000, 0));
         }
         assert!(ran.facts.intended_fps.is_none() && ran.facts.tagged && ran.trouble.is_none());
-        // 834 rounds of the mix less two thirds of one: within a frame of its mean.
+        // 834 rounds of the mix minus two thirds of one: within a frame of its mean.
         let mean = figures.send.bytes as f64 / 10_000.0 + 4.0;
         assert!(
             (mean - ran.facts.frame_bytes).abs() < 1.0,
@@ -60,14 +60,14 @@ fn a_loop_gives_every_frame_back() {
     }
 }
 
-/// A thread that a fault of ours ends ends the run at once, and the record says so.
+/// A thread that panics ends the run at once, and the record reports it.
 #[test]
 fn a_thread_that_dies_ends_the_run() {
     for threads in [1, 2] {
         let url: PortUrl = "ring:0".parse().unwrap();
         let memory = Memory::new(memory_plan(std::slice::from_ref(&url))).unwrap();
         let mut port = open(&url, &memory).unwrap().remove(0);
-        // A frame that nobody may look at: it reaches beyond its slot.
+        // An invalid frame: it reaches beyond its slot.
         let (mut pool, mut burst) = (memory.pool(), Burst::new());
         let mut frame = pool.allocate().unwrap();
         frame.set_len(u16::MAX);
@@ -88,7 +88,7 @@ fn a_thread_that_dies_ends_the_run() {
             "{:?}",
             ran.trouble
         );
-        // Whatever had left by then left over some time.
+        // The frames sent until then took some time.
         let figures = &ran.figures;
         assert!(
             figures.sent == 0 || figures.duration_ns > 1_000,
@@ -99,8 +99,8 @@ fn a_thread_that_dies_ends_the_run() {
     }
 }
 
-/// A process at the other end that goes away is told, and neither the generator nor a stall is blamed for what
-/// found no room then.
+/// A lost process at the other end is reported, and its drops are attributed neither to the
+/// generator nor to a stall.
 #[test]
 fn a_far_process_that_goes_away_is_told() {
     let name = format!("shm:generate-left-{}", std::process::id());
@@ -115,7 +115,7 @@ fn a_far_process_that_goes_away_is_told() {
         drain: Duration::from_millis(10),
         ..Settings::default()
     };
-    // It sends back what comes, and goes once some has.
+    // Returns received frames, and ends after some.
     let gone = std::thread::spawn(move || {
         let (mut pool, mut burst, mut came) = (memory.pool(), Burst::new(), 0);
         let until = Instant::now() + Duration::from_secs(60);
@@ -137,7 +137,7 @@ fn a_far_process_that_goes_away_is_told() {
     }
 }
 
-/// No more leaves than was asked for, and what was not is told.
+/// Never sends more than requested, and reports what was not sent.
 #[test]
 fn a_rate_is_kept_from_above() {
     let settings = Settings {
@@ -184,7 +184,7 @@ fn what_arrives_nowhere_is_lost() {
         (ran.figures.lost, ran.figures.loss_fraction),
         (Some(1000), Some(1.0))
     );
-    // Frames of somebody else are none of ours.
+    // Frames of other senders are not counted.
     let noise: PortUrl = "null:size=60".parse().unwrap();
     let ran = self::ran("null:", Arrival::At(noise), &settings);
     assert_eq!(ran.figures.received, Some(0));
@@ -199,7 +199,7 @@ fn a_stop_ends_it() {
     let stop = AtomicBool::new(true);
     let ran = run(&mut ports, &Settings::default(), &stop, &mut |_| {}).unwrap();
     assert!(ran.interrupted);
-    // Ports may be used again.
+    // Ports are reusable.
     let settings = Settings {
         frames: Some(10),
         ..Settings::default()
@@ -216,7 +216,7 @@ fn what_cannot_be_sent_is_refused() {
                 load: Load::Line(0.5),
                 ..Settings::default()
             },
-            "the rate of the line is not known",
+            "the line rate is unknown",
         ),
         (
             Settings {
@@ -257,7 +257,7 @@ fn read(file: &Path, recorded: bool) -> What {
     What::Capture(Capture::read(file, recorded).unwrap().into())
 }
 
-/// A file that is replayed is not emptied by a port that is asked to write it.
+/// A replayed file is not truncated by a port that writes to it.
 #[test]
 fn a_capture_is_not_written_while_it_is_sent() {
     let folder = tempfile::tempdir().unwrap();
@@ -280,7 +280,7 @@ fn a_capture_is_not_written_while_it_is_sent() {
     assert_ne!(std::fs::read(&file).unwrap(), before);
 }
 
-/// A capture at speed, and at its recorded times: 40 ms are not over in less.
+/// A capture at full speed, and at its recorded times: 40 ms take at least 40 ms.
 #[test]
 fn a_capture_is_replayed() {
     let folder = tempfile::tempdir().unwrap();
@@ -303,7 +303,7 @@ fn a_capture_is_replayed() {
     );
     let settings = Settings {
         what: read(&file, true),
-        // As the command line has it where nobody names a rate: recorded times are not held against it.
+        // As the command line does without a rate: recorded times are not checked against one.
         load: Load::Frames(1000.0),
         frames: Some(5),
         ..settings
@@ -314,7 +314,7 @@ fn a_capture_is_replayed() {
     assert_eq!(ran.lateness.unwrap().count(), 5);
 }
 
-/// Two hosts and a kernel bridge between them: what leaves one arrives at the other.
+/// Two hosts and a kernel bridge between them: frames of one arrive at the other.
 #[test]
 fn through_a_bridge() {
     if !privileged() {
@@ -325,7 +325,7 @@ fn through_a_bridge() {
                 [[links]]\nbetween = ['s1', 'b']\n";
     let lab = Lab::up(&Topology::from_toml(file).unwrap()).unwrap();
     let url: PortUrl = "packet:eth0".parse().unwrap();
-    // What a port needs depends on its interface.
+    // The requirements of a port depend on its interface.
     let both = [url.clone(), url.clone()];
     let mut wanted = lab.host("a").unwrap().run(|| memory_plan(&both)).unwrap();
     wanted.frames += 2048;
@@ -360,7 +360,7 @@ fn through_a_bridge() {
     assert!(figures.one_way_delay_ns.unwrap().min > 0);
 }
 
-/// Records of a classic capture: how many bytes of a frame were captured, and how many it had.
+/// Records of a classic capture: captured and original length of a frame.
 fn cut_capture(file: &Path, records: &[(u32, u32)]) {
     let mut bytes = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0];
     bytes.extend([0; 8]);
@@ -372,7 +372,7 @@ fn cut_capture(file: &Path, records: &[(u32, u32)]) {
     std::fs::write(file, bytes).unwrap();
 }
 
-/// Headers that claim bytes which are not there would be sent as if they were whole.
+/// Headers that claim missing bytes would be sent as complete frames.
 #[test]
 fn a_capture_of_cut_frames_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -383,7 +383,7 @@ fn a_capture_of_cut_frames_is_refused() {
     assert!(
         problem
             .situation
-            .contains("of its 3 frames 2 were captured in part"),
+            .contains("2 of its 3 frames are truncated"),
         "{problem:?}"
     );
     assert!(problem.next_step.contains("-s 0"), "{problem:?}");
@@ -391,7 +391,7 @@ fn a_capture_of_cut_frames_is_refused() {
     assert_eq!(Capture::read(&file, false).unwrap().len(), 2);
 }
 
-/// A frame of all the bytes that there can be, with its check sequence, is told for what it is.
+/// A frame of the maximum size, including its check sequence, is rejected with this reason.
 #[test]
 fn the_longest_captured_frame_is_refused_with_its_length() {
     let folder = tempfile::tempdir().unwrap();
@@ -408,7 +408,7 @@ fn the_longest_captured_frame_is_refused_with_its_length() {
     assert!(situation.contains("65539 bytes"), "{situation}");
 }
 
-/// What others send that is no whole frame says nothing of how fast this program is.
+/// Incomplete frames of other senders are no measure of this program's speed.
 #[test]
 fn frames_that_do_not_fit_are_no_limit_of_the_generator() {
     let folder = tempfile::tempdir().unwrap();
@@ -431,10 +431,10 @@ fn frames_that_do_not_fit_are_no_limit_of_the_generator() {
     let of = |name: &str| doubts.iter().find(|doubt| doubt.doubt == name);
     assert!(of("tool-limit").is_none(), "{doubts:?}");
     let told = &of("unfit-frames").expect("they are told").why;
-    assert!(told.starts_with("2 frames that came to pcap"), "{told}");
+    assert!(told.starts_with("2 frames that arrived at pcap"), "{told}");
 }
 
-/// Ends of cables in memory, opened by a device's side and by the generator's.
+/// Ends of in-memory cables, opened by the device and by the generator.
 struct Cables {
     memory: Memory,
     near: Vec<Vec<AnyPort>>,
@@ -455,7 +455,7 @@ fn cables(names: &[&str]) -> Cables {
     Cables { memory, near, far }
 }
 
-/// Frames that leave by one queue of a port and come back on another.
+/// Forwards frames from one queue of a port to another.
 #[test]
 fn a_port_of_two_queues_receives_on_both() {
     let Cables {
@@ -473,7 +473,7 @@ fn a_port_of_two_queues_receives_on_both() {
                     std::thread::yield_now();
                     continue;
                 }
-                // Each burst by another queue.
+                // Each burst leaves by another queue.
                 queue = 1 - queue;
                 far[0][queue].transmit.transmit(&mut pool, &mut burst);
                 pool.free_all(&mut burst);
@@ -498,7 +498,8 @@ fn a_port_of_two_queues_receives_on_both() {
     assert_eq!(figures.receive.as_ref().unwrap().frames, 1000);
 }
 
-/// A switch forgets where a port is while trials last (RFC 2544 section 23 has it told before each).
+/// A switch forgets a port during the trials (RFC 2544 section 23 requires learning frames before
+/// each).
 #[test]
 fn switches_learn_before_each_trial() {
     let Cables {
@@ -557,7 +558,7 @@ fn switches_learn_before_each_trial() {
             &AtomicBool::new(false),
             &mut |_| told += 1,
         );
-        // What is under way is looked at.
+        // Frames in flight are counted.
         std::thread::sleep(Duration::from_millis(20));
         over.store(true, Relaxed);
         assert!(measured.unwrap().failure.is_none());

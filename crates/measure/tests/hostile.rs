@@ -1,4 +1,4 @@
-//! Clients and servers that do not play by the rules, over loopback.
+//! Clients and servers that violate the protocol, over loopback.
 
 #[path = "hostile/grants.rs"]
 mod grants;
@@ -28,7 +28,7 @@ use linerate_metric::plan::{
 };
 use linerate_metric::record::Record;
 
-/// Nothing that a test waits for takes longer, on a machine that is many times slower and busier than this.
+/// Upper bound of every wait, for a machine that is many times slower and busier than this one.
 const LONG: Duration = Duration::from_secs(90);
 
 struct Far {
@@ -43,12 +43,12 @@ impl Far {
         Self::start_with(once, |_| {})
     }
 
-    /// `also` sees every event before it is kept.
+    /// Starts a server; `also` receives every event before it is stored.
     fn start_with(once: bool, also: impl Fn(&Event) + Send + Sync + 'static) -> Self {
         Self::serve(Ipv4Addr::LOCALHOST, once, Vec::new(), also)
     }
 
-    /// One that listens on an address of this host, and grants something.
+    /// Starts a server on an address of this host, with grants.
     fn granting(address: Ipv4Addr, grants: Vec<Grant>) -> Self {
         Self::serve(address, false, grants, |_| {})
     }
@@ -124,7 +124,7 @@ fn run(plan: Plan) -> Result<Record, MeasureError> {
     run_for(plan, Duration::ZERO)
 }
 
-/// One end of a control connection, led by hand.
+/// End of a control connection, driven step by step.
 struct Hand {
     stream: TcpStream,
     codec: Connection,
@@ -164,7 +164,7 @@ impl Hand {
         self.flush();
     }
 
-    /// The next frame that is no sign of life; `None` when the connection was closed.
+    /// Returns the next frame that is no heartbeat; `None` when the connection was closed.
     fn hear(&mut self) -> Result<Option<Frame>, ControlError> {
         loop {
             match self.codec.next_frame() {
@@ -191,7 +191,7 @@ impl Hand {
         self.hear().unwrap().expect("a frame")
     }
 
-    /// As far as the answer to a proposal.
+    /// Runs the handshake up to the reply to a proposal.
     fn propose(port: u16, plan: Plan) -> (Self, Frame) {
         Self::propose_to(Ipv4Addr::LOCALHOST, port, plan)
     }
@@ -219,7 +219,7 @@ impl Hand {
         }
     }
 
-    /// A server that was proposed to, and an answer, still to be given, that grants one flow.
+    /// Returns a server with a pending proposal, and the reply that grants one flow.
     fn proposed(listener: &TcpListener) -> (Self, Accept) {
         let mut hand = Self::server(listener, Hello::new("hand"));
         assert!(matches!(hand.next(), Frame::Hello(_)));
@@ -259,8 +259,7 @@ fn is_answered(udp: &UdpSocket, port: u16, token: Token) -> bool {
     }
 }
 
-/// Two hosts and a link, of which neither end says that they are one machine's; `None` without the
-/// privilege.
+/// Two hosts and a link, with different boot ids; `None` without the privilege.
 fn lab(test: &str) -> Option<Lab> {
     match Lab::up(&Topology::hops(0)) {
         Ok(lab) => Some(lab),
@@ -370,12 +369,12 @@ fn guests_who_say_little_do_not_keep_the_server_from_ending() {
     let began = Instant::now();
     far.end().unwrap();
     assert!(
-        // Well before the patience with any of them is over.
+        // Well before any timeout.
         began.elapsed() < Duration::from_secs(8),
         "{:?}",
         began.elapsed()
     );
-    // Those who could understand it were told.
+    // Clients that use the protocol got a rejection.
     for hand in [&mut alive, &mut unattached] {
         match hand.hear() {
             Ok(Some(Frame::Refuse(refuse))) => assert!(refuse.may_pass),
@@ -419,7 +418,7 @@ fn later() -> Hello {
 #[test]
 fn a_client_of_another_version_is_told() {
     let far = Far::start(false);
-    // Several times: an answer that is cut off by a hard close is lost only sometimes.
+    // Several times: a reply is lost to a hard close only sometimes.
     for _ in 0..20 {
         let mut hand = Hand::client(far.port, later());
         match hand.hear() {
@@ -430,7 +429,7 @@ fn a_client_of_another_version_is_told() {
     far.end().unwrap();
 }
 
-/// A server that is led by hand, in a thread.
+/// Server that is driven step by step, in a thread.
 fn by_hand<R: Send + 'static>(
     lead: impl FnOnce(&TcpListener) -> R + Send + 'static,
 ) -> (u16, JoinHandle<R>) {
@@ -515,12 +514,12 @@ fn memory_has_a_budget() {
     plan.directions = vec![Direction::Receive];
     plan.payload_bytes = 64 << 20;
     plan.streams = 100;
-    // A thread, and a buffer, for each.
+    // A thread and a buffer for each.
     plan.wait = Some(Ends::both(Wait::Block));
     let error = run(plan).unwrap_err();
     assert_eq!(error.exit_code(), exit::USAGE, "{error}");
     assert!(
-        error.to_string().contains("all tests together have"),
+        error.to_string().contains("all tests together may use"),
         "{error}"
     );
     far.end().unwrap();
@@ -562,19 +561,19 @@ fn datagrams_without_a_copy_have_a_budget_too() {
     match Hand::propose(far.port, plan).1 {
         Frame::Refuse(refuse) => {
             let why = refuse.problem.situation;
-            assert!(why.contains("all tests together have"), "{why}");
+            assert!(why.contains("all tests together may use"), "{why}");
         }
         other => panic!("{other:?}"),
     }
     far.end().unwrap();
 }
 
-/// Threads of this process that burn.
+/// Returns the number of CPU load threads of this process.
 fn burning() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let names =
         tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
-    names.filter(|name| name.trim() == "burn").count()
+    names.filter(|name| name.trim() == "cpu-load").count()
 }
 
 #[test]
@@ -598,7 +597,7 @@ fn processors_are_kept_busy_from_the_start_on() {
         assert!(began.elapsed() < LONG);
         std::thread::yield_now();
     }
-    // Beside it there is less to be had, and never more than there are processors.
+    // With another test there are fewer left, and never more than CPUs.
     let processors = std::thread::available_parallelism().unwrap().get() as u32;
     for (threads, code) in [(processors, exit::PEER), (processors + 1, exit::USAGE)] {
         plan.round_trip.burn.far = threads;
@@ -640,7 +639,7 @@ fn questions_are_answered_before_a_proposal() {
     far.end().unwrap();
 }
 
-/// What a client had set: it says when it was set back.
+/// Setting of a client that records its restore.
 struct Noted(Sender<Instant>);
 
 impl Held for Noted {
@@ -678,7 +677,7 @@ fn settings_go_back_when_their_client_is_silent() {
         Frame::SettingsAnswer(answer) => assert_eq!(answer.granted["net.core.rmem_max"], "1"),
         other => panic!("{other:?}"),
     }
-    // One that is stopped for ten seconds keeps them.
+    // A client that is stopped for ten seconds keeps its settings.
     let went = went_back.recv_timeout(Duration::from_secs(40)).unwrap();
     let took = went.duration_since(silent).as_secs();
     assert!((19..25).contains(&took), "{took}");
@@ -711,7 +710,7 @@ fn a_server_does_not_decide_what_the_client_does() {
             "{name}: {error}"
         );
         assert!(
-            error.to_string().contains("made no sense"),
+            error.to_string().contains("unexpected message"),
             "{name}: {error}"
         );
         server.join().unwrap();
@@ -792,7 +791,7 @@ fn a_bug_in_one_session_costs_that_one() {
     });
     let error = run(far.plan(Kind::Latency, Protocol::Tcp)).unwrap_err();
     assert!(matches!(error, MeasureError::PeerRefused { .. }), "{error}");
-    // The one test of `-1` is still to be had, and the server ends after it.
+    // The single test of `-1` is still available, and the server ends after it.
     assert!(run_for(far.plan(Kind::Latency, Protocol::Tcp), LONG).is_ok());
     far.thread.join().unwrap().unwrap();
 }
@@ -800,7 +799,7 @@ fn a_bug_in_one_session_costs_that_one() {
 #[test]
 fn a_select_beyond_its_set_is_refused_by_name() {
     let far = Far::start(false);
-    // Enough descriptors that no free one fits a fd_set.
+    // So many descriptors that no free one fits an fd_set.
     let held: Result<Vec<_>, _> = (0..1_100)
         .map(|_| std::fs::File::open("/dev/null"))
         .collect();
@@ -893,7 +892,7 @@ fn silent_guests_do_not_use_up_the_descriptors() {
     let took = began.elapsed();
     drop(silent);
     assert_eq!(record.unwrap().summary.round_trips, Some(50));
-    // Well before the patience with the silent ones is over.
+    // Well before the timeout of the silent ones.
     assert!(took < Duration::from_secs(9), "{took:?}");
     assert!(child.wait().unwrap().success());
 }

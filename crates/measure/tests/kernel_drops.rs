@@ -1,4 +1,4 @@
-//! What the kernel dropped before a run, or before counters were cleared, is no drop of what follows.
+//! Kernel drops before a run, or before counters are cleared, do not count in what follows.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -11,12 +11,13 @@ use linerate_metric::forward::Idle;
 use linerate_metric::stack::StackPlan;
 use linerate_port::{AnyPort, Burst, Memory, Pool, PortUrl, Receive, Transmit, memory_plan, open};
 
-/// More frames than [`SMALL`] has room for.
+/// More frames than the ring of [`SMALL`] holds.
 const FLOOD: u64 = 1000;
-/// A port whose ring is soon full while nobody polls it.
+/// Port whose ring is soon full when it is not polled.
 const SMALL: &str = "packet:eth0,v=2,rxd=32";
 
-/// Two hosts with a link: one sends, the other receives all of it at a port with room, beside whatever is tested.
+/// Two hosts with a link: one sends, the other receives all frames on a large port, next to the
+/// tested one.
 struct Link {
     lab: Lab,
     traffic: Traffic,
@@ -62,7 +63,7 @@ impl Link {
 }
 
 impl Traffic {
-    /// Sends more than the small ring holds, and waits until the receiving host's kernel has dealt with all of it.
+    /// Sends more than the small ring holds, and waits until the receiving kernel has processed it.
     fn flood(&mut self) {
         let (mut sent, mut came) = (0, 0);
         let (mut out, mut back) = (Burst::new(), Burst::new());
@@ -74,7 +75,7 @@ impl Traffic {
                     frame.set_len(60);
                     let bytes = self.pool.memory().bytes_mut(frame);
                     bytes[..6].fill(0xff);
-                    // A type for experiments (IEEE 802).
+                    // An EtherType for experiments (IEEE 802).
                     bytes[6..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 0x88, 0xb5]);
                 }
             }
@@ -88,7 +89,7 @@ impl Traffic {
             assert!(Instant::now() < until, "{came} of {FLOOD} frames arrived");
         }
         self.pool.free_all(&mut out);
-        // A frame is given to one port after the other.
+        // The kernel delivers a frame to one port after the other.
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -115,7 +116,7 @@ fn a_run_of_the_forwarder_begins_without_drops() {
     let ever = forwarder.totals()[0].receive.all_dropped();
     assert!(ever > 0 && figures.flushed > 0, "{ever}: {figures:?}");
 
-    // While it waits for the next: cleared is cleared.
+    // While the port waits for the next run: cleared counters stay cleared.
     link.flood();
     forwarder.clear(None);
     forwarder.refresh();
@@ -124,7 +125,7 @@ fn a_run_of_the_forwarder_begins_without_drops() {
     let more = forwarder.totals()[0].receive.all_dropped();
     assert!(more > ever, "{more} after {ever}");
 
-    // While it runs. A thread may be kept from its processor for longer than is waited for it, but not each time.
+    // While it runs. A thread may be delayed for longer than the wait, but not each time.
     forwarder.start(&sink(), quiet).unwrap();
     let is_clean = |_| {
         link.flood();
@@ -154,11 +155,11 @@ fn a_run_of_the_generator_begins_without_drops() {
     let ran = generate::run(&mut ports, &settings, &stop, &mut |_| {}).unwrap();
     let receive = ran.figures.receive.unwrap();
     assert_eq!(receive.dropped, 0, "{receive:?}");
-    // Those that the ring had room for are nobody's.
+    // Frames that fit into the ring.
     assert!(ran.figures.foreign > 0, "{receive:?}");
 }
 
-/// What only the kernel counts was asked for twice a second, whenever somebody looked.
+/// Regression: kernel counters were read only twice a second, at the time of a display update.
 #[test]
 fn an_interval_of_our_stack_has_its_own_drops_and_no_others() {
     let Some(Link { lab, mut traffic }) = Link::up() else {
@@ -169,7 +170,8 @@ fn an_interval_of_our_stack_has_its_own_drops_and_no_others() {
             device: SMALL.to_owned(),
             addresses: vec!["10.9.0.2/24".to_owned()],
             profile: "default".to_owned(),
-            // Between two looks the ring is full; each look is late enough to be one at the counters, too.
+            // Between two updates the ring is full; each update is late enough to read the
+            // counters, too.
             configuration: [("poll.interval".to_owned(), "600ms".to_owned())].into(),
             ..StackPlan::default()
         },
@@ -181,7 +183,7 @@ fn an_interval_of_our_stack_has_its_own_drops_and_no_others() {
     let stop = AtomicBool::new(false);
     let mut dropped = Vec::new();
     let mut tell = |told: Told<'_>| match told {
-        // Before the first look: of no interval.
+        // Before the first update: in no interval.
         Told::Ready(_) => traffic.flood(),
         Told::Interval(interval) => {
             let of_link = interval.counters.get("link");

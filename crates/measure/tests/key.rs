@@ -1,4 +1,4 @@
-//! Two ends with a key, with different ones, and with a key at one end only.
+//! Two ends with the same key, with different ones, and with a key at one end only.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -16,17 +16,17 @@ fn key(secret: &str) -> Option<Key> {
     Some(Key::new(secret.as_bytes()).unwrap())
 }
 
-/// Runs something beside a server with this key; gives its port.
+/// Runs a closure next to a server with this key; passes its port.
 fn beside<T>(key: Option<Key>, run: impl FnOnce(u16) -> T) -> T {
     beside_with(key, None, run)
 }
 
-/// The same with a server that speaks these dialects of others, whatever its key.
+/// Runs it next to a server that serves these protocols of other tools, independent of its key.
 fn beside_with<T>(key: Option<Key>, dialects: Option<&[&str]>, run: impl FnOnce(u16) -> T) -> T {
     told_beside(key, dialects, run).0
 }
 
-/// The same with what the server told of refusals.
+/// Runs it and returns the rejections that the server reported.
 fn told_beside<T>(
     key: Option<Key>,
     dialects: Option<&[&str]>,
@@ -46,7 +46,7 @@ fn told_beside<T>(
     let port = server.port();
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
-    /// Ends the server when the test fails, too.
+    // Ends the server when the test fails, too.
     struct Stopped(Arc<AtomicBool>);
     impl Drop for Stopped {
         fn drop(&mut self) {
@@ -112,7 +112,7 @@ fn whoever_lacks_the_key_gets_nothing_and_learns_why() {
         (
             key("the key of the server"),
             None,
-            "speaks only to those",
+            "accepts only clients that have its key",
             "the client has no key",
         ),
         (
@@ -132,7 +132,7 @@ fn whoever_lacks_the_key_gets_nothing_and_learns_why() {
         let (error, refused) = told_beside(theirs, None, |port| {
             ask(port, Kind::Throughput, Protocol::Tcp, ours).unwrap_err()
         });
-        // The server's user learns it too, and what to do.
+        // The server's user gets the reason too, and the next step.
         let [refused] = &refused[..] else {
             panic!("{refused:?}");
         };
@@ -147,7 +147,7 @@ fn whoever_lacks_the_key_gets_nothing_and_learns_why() {
     }
 }
 
-/// Other dialects cannot prove anything: none is spoken beside a key, but for those that are named.
+/// Other protocols cannot prove a key: with a key, only those that are named are served.
 #[test]
 fn keys_keep_other_dialects_out() {
     let hello = b"HELO nuttcp v6.1.2\n";
@@ -167,7 +167,7 @@ fn keys_keep_other_dialects_out() {
     assert!(beside(None, ask) > 0);
 }
 
-/// Whoever records a client and plays it again comes as far as the server's own draw.
+/// A replayed recording of a client gets no further than the server's own nonce.
 #[test]
 fn a_recorded_client_is_not_served_twice() {
     let secret = "recorded by somebody";
@@ -176,7 +176,7 @@ fn a_recorded_client_is_not_served_twice() {
         let between = recorder.local_addr().unwrap().port();
         let recorded = std::thread::scope(|scope| {
             let client = scope.spawn(|| {
-                // The recorder passes the greetings on and then goes away.
+                // The recorder forwards the hellos and then disconnects.
                 ask(between, Kind::Throughput, Protocol::Tcp, key(secret)).unwrap_err()
             });
             let (mut near, _) = recorder.accept().unwrap();
@@ -200,9 +200,9 @@ fn a_recorded_client_is_not_served_twice() {
             .unwrap();
         again.write_all(&recorded).unwrap();
         let mut answer = Vec::new();
-        // The server ends it; a connection with unread bytes may end by a reset.
+        // The server ends it; a connection with unread bytes may end with a reset.
         let _ = again.read_to_end(&mut answer);
-        // Opening, length and second message: nothing of a greeting behind them.
+        // Opening, length and second message, without a hello after them.
         assert_eq!(answer.len(), 9 + 2 + 48);
     });
 }

@@ -1,4 +1,4 @@
-//! Loads that are spread over time, over loopback: what is asked for is kept, or it is said.
+//! Paced loads over loopback: the intended rate is kept, or the record has a warning.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn bursts_leave_together_and_keep_the_rate() {
             Some(Burst::Payloads(1)),
             Some(Burst::Payloads(16)),
             Some(Burst::Bytes(64_000)),
-            // More than one call takes.
+            // More than one call accepts.
             Some(Burst::Payloads(150)),
         ] {
             let mut plan = plan(&far, Protocol::Udp);
@@ -39,7 +39,7 @@ fn bursts_leave_together_and_keep_the_rate() {
             let lateness = summary.lateness_ns.expect(&context);
             let bursts = summary.packets_sent.unwrap().div_ceil(each);
             assert!(lateness.count.abs_diff(bursts) <= 1, "{context}");
-            // On a busy machine less may leave, and then the run says so; never more.
+            // On a busy machine less may leave, and then the run has a warning; never more.
             assert!(summary.rate_error.unwrap() < 0.2, "{context}");
             assert!(summary.arrival_gap_ns.is_some(), "{context}");
             assert!(summary.delay_variation_ns.is_some(), "{context}");
@@ -102,7 +102,7 @@ fn what_a_sender_cannot_offer_is_the_tools_limit() {
     let far = Far::start();
     let mut plan = plan(&far, Protocol::Udp);
     plan.payload_bytes = 100;
-    // A terabit per second of small datagrams: nobody does that.
+    // A terabit per second of small datagrams is not reachable.
     plan.rate_bps = Some(1_000_000_000_000);
     let record = run(plan);
     assert!(

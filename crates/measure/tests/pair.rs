@@ -1,4 +1,4 @@
-//! Both ends in this process, over loopback: every way a run can go.
+//! Both ends in this process, over loopback: every kind of run.
 
 #[path = "pair/ends.rs"]
 mod ends;
@@ -88,7 +88,7 @@ fn run(plan: Plan) -> Record {
     record
 }
 
-/// `None`, with a word about it, where the kernel does not let this user have what is asked for.
+/// Returns `None`, with a message, where the kernel does not permit this user the requested option.
 fn run_if_possible(plan: Plan) -> Option<Record> {
     let stop = AtomicBool::new(false);
     match client(plan).run(&stop, &mut |_| {}) {
@@ -111,7 +111,7 @@ fn buffers_are_forced_only_where_that_is_granted() {
     plan.window_bytes = Some(100 << 20);
     let stop = AtomicBool::new(false);
     match client(plan).run(&stop, &mut |_| {}) {
-        // Only where the system's limit allows as much to everybody.
+        // Only where the system's limit permits as much to every user.
         Ok((record, _)) => assert!(!record.plan.forced_buffers.far),
         Err(error) => {
             assert_eq!(error.exit_code(), exit::MISSING, "{error}");
@@ -131,7 +131,7 @@ fn buffers_are_forced_only_where_that_is_granted() {
         let receiver = stream.receiver.as_ref().unwrap().receive_buffer_bytes;
         assert!(sender >= Some(100 << 20) && receiver >= Some(100 << 20));
     }
-    // More than the server has for all its tests together.
+    // More than the server has for all its tests.
     let mut plan = far.plan(Kind::Throughput, Protocol::Tcp);
     plan.window_bytes = Some(900 << 20);
     let error = client(plan).run(&stop, &mut |_| {}).unwrap_err();
@@ -205,7 +205,7 @@ fn calls_are_timed_at_both_ends() {
             assert!(ready.or(waited).is_some(), "{context}");
         }
     }
-    // Nobody asked: nothing is there.
+    // Not requested: absent.
     let record = run(far.plan(Kind::Throughput, Protocol::Tcp));
     assert!(record.calls.is_empty() && record.call_clocks.is_empty());
     far.end().unwrap();
@@ -286,7 +286,7 @@ fn idle_states_are_held_only_where_they_may_be() {
     plan.round_trips = Some(100);
     plan.hold_latency = true;
     let stop = AtomicBool::new(false);
-    // Both ends share this machine, so this end's hold is enough and the server is not asked.
+    // Both ends share this machine, so this end's hold is enough and needs no grant.
     match client(plan).run(&stop, &mut |_| {}) {
         Ok((record, _)) => assert!(record.plan.hold_latency),
         Err(error) => {
@@ -313,7 +313,7 @@ fn sockets_get_what_was_asked_for() {
         stream.sender.as_ref().unwrap(),
         stream.receiver.as_ref().unwrap(),
     );
-    // The kernel doubles what is asked for, for its own overhead (socket(7)).
+    // The kernel doubles the request for its own overhead (socket(7)).
     assert_eq!(sender.send_buffer_bytes, Some(100_000));
     assert_eq!(receiver.receive_buffer_bytes, Some(120_000));
     let mss = sender.tcp.as_ref().unwrap().mss_bytes;

@@ -1,4 +1,4 @@
-//! Many flows on few threads, and what a run tells of its threads: both ends in this process.
+//! Many flows on few threads, and the thread figures of a run: both ends in this process.
 
 mod common;
 
@@ -20,7 +20,7 @@ fn plan(far: &Far, protocol: Protocol, streams: u32) -> Plan {
     plan
 }
 
-/// What the two ends counted of each flow is the same.
+/// Both ends counted the same for each flow.
 fn check_flows(record: &Record, streams: usize) {
     for way in &record.directions {
         assert_eq!(way.streams.len(), streams);
@@ -96,7 +96,7 @@ fn a_run_tells_of_each_stream_and_each_thread() {
             }
         }
         for cost in &record.summary.cpu {
-            // Three threads each way.
+            // Three threads in each direction.
             assert_eq!(cost.threads.len(), 6);
             assert!(cost.ns_per_byte.is_some_and(|ns| ns > 0.0));
             assert_eq!(cost.ns_per_packet.is_some(), protocol == Protocol::Udp);
@@ -122,7 +122,7 @@ fn of_very_many_streams_the_series_holds_the_total() {
 
 #[test]
 fn figures_of_thousands_of_streams_take_several_frames() {
-    // Both ends of 2,100 flows, and what else this process has open.
+    // Both ends of 2,100 flows, and the other descriptors of this process.
     linerate_host::sys::descriptors::raise_limit();
     if linerate_host::sys::descriptors::limit().is_some_and(|limit| limit < 10_000) {
         println!("needs an open-file limit of 10,000");
@@ -165,7 +165,10 @@ fn sleeping_calls_do_not_go_with_fewer_threads() {
     plan.wait = Some(Ends::both(Wait::Block));
     let error = try_run(plan).unwrap_err();
     assert_eq!(error.exit_code(), exit::MISSING, "{error}");
-    assert!(error.problem().situation.contains("serves one"), "{error}");
+    assert!(
+        error.problem().situation.contains("serves only one"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -183,7 +186,7 @@ fn sockets_of_threads_with_their_own_tables_are_given_back() {
             run(plan);
         }
     }
-    // Tests beside this one open files too, and sessions end a moment after their clients.
+    // Concurrent tests open files too, and sessions end a moment after their clients.
     let until = Instant::now() + Duration::from_secs(10);
     while open() > before + 4 && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(20));

@@ -1,4 +1,4 @@
-//! Stamped round trips over loopback: every stage is there, and they add up.
+//! Timestamped round trips over loopback: every stage exists, and they add up.
 
 mod common;
 
@@ -8,7 +8,7 @@ use linerate_metric::facts::Role;
 use linerate_metric::plan::{Ends, Kind, Plan, Protocol, Stamping, Wait};
 use linerate_metric::record::Record;
 
-/// Stamped round trips against a server of this process.
+/// Runs timestamped round trips against a server of this process.
 fn run(change: impl Fn(&mut Plan)) -> Record {
     run_any(Kind::Latency, Protocol::Udp, |plan| {
         plan.duration_ns = None;
@@ -20,8 +20,8 @@ fn run(change: impl Fn(&mut Plan)) -> Record {
 }
 
 fn run_any(kind: Kind, protocol: Protocol, change: impl Fn(&mut Plan)) -> Record {
-    // The kernel begins to stamp arrivals when it comes to it, once the first socket has asked: a busy one
-    // may come to it after the run.
+    // The kernel enables receive timestamps with a delay after the first socket requests them; a
+    // busy one may do so after the run.
     let runs = (0..5).map(|_| {
         let far = Far::start();
         let mut plan = far.plan(kind, protocol);
@@ -43,18 +43,19 @@ fn run_any(kind: Kind, protocol: Protocol, change: impl Fn(&mut Plan)) -> Record
     last.expect("there was a run")
 }
 
-/// What holds whatever the machine does meanwhile.
+/// Checks invariants that do not depend on the load of the machine.
 fn check(record: &Record) -> Vec<String> {
     let pass = record.stage_pass.as_ref().unwrap();
     let notes = &pass.notes;
     assert_eq!(record.summary.round_trips, Some(2_000));
     assert_eq!(record.summary.mismatched, Some(0));
-    // Stamping of arrivals begins some milliseconds after the first socket asks for it.
+    // Receive timestamps start some milliseconds after the first socket requests them.
     assert!(pass.round_trips > 500, "{pass:?}");
     assert_eq!(pass.round_trips + pass.left_out, 2_000, "{pass:?}");
     let means: f64 = record.stages.iter().map(|stage| stage.mean_ns).sum();
     let trip = pass.rtt_ns.unwrap().mean;
-    // Each trip is the sum of its own stages; only a stamp before its call would break that.
+    // Each round trip is the sum of its own stages; only a timestamp before its call would break
+    // that.
     assert!(
         (means - trip).abs() <= 0.01 * trip,
         "{means} {trip} {notes:?}"
@@ -151,7 +152,7 @@ fn wake_ups_are_told_apart_where_the_kernel_lets_us() {
         println!("skipped: {}", pass.notes.join("; "));
         return;
     }
-    // A thread may find its message there already on a busy machine: then nothing woke it.
+    // On a busy machine the message may be there before the call: then no wake-up exists.
     println!("{stages:?}");
     let timeline = record.timeline.unwrap();
     assert!(timeline.slices.iter().any(|slice| slice.name == "wake-up"));
@@ -180,7 +181,7 @@ fn calls_of_streams_make_a_timeline() {
         assert!(own.len() > 10, "{role:?} {}", own.len());
         assert!(own.iter().all(|s| s.end_ns >= s.start_ns), "{role:?}");
         assert!(own.iter().any(|s| s.name.starts_with(name)), "{:?}", own[0]);
-        // One thread does one call at a time.
+        // One thread makes one call at a time.
         for thread in 0..2 {
             let calls: Vec<_> = own.iter().filter(|s| s.thread == Some(thread)).collect();
             assert!(
@@ -202,7 +203,7 @@ fn a_timeline_of_calls_ends_with_the_one_that_was_waited_for() {
         plan.duration_ns = Some(200_000_000);
         plan.calls = true;
         plan.trace = true;
-        // Any call is longer.
+        // Every call is longer.
         plan.trace_on_ns = Some(1);
     });
     let timeline = record.timeline.unwrap();

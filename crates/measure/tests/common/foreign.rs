@@ -1,4 +1,4 @@
-//! A server in this process that programs of other kinds are run against.
+//! Server in this process for clients of other tools.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -10,13 +10,13 @@ use linerate_measure::{Also, MeasureError, PeerOptions, Server, ServerOptions};
 use linerate_metric::event::{Event, Problem, What};
 use linerate_metric::record::{Interval, Record};
 
-/// How long a record may take to come.
+/// Longest wait for a record.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A server that ends with the value.
+/// Server that is stopped on drop.
 pub struct Host {
     pub port: u16,
-    /// Ports that were asked for beside it.
+    /// Additional ports.
     pub also: Vec<u16>,
     stop: Arc<AtomicBool>,
     events: Arc<Mutex<Vec<Event>>>,
@@ -28,9 +28,9 @@ impl Host {
         Self::with(PeerOptions::default())
     }
 
-    /// One that has a port for each of these dialects alone.
+    /// Starts a server with a port for each of these protocols alone.
     pub fn with_ports(dialects: &[&str]) -> Self {
-        // Others may take a port that was free a moment ago.
+        // Another process may take a port that was free a moment ago.
         for _ in 0..20 {
             let also = dialects.iter().map(|dialect| {
                 let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -60,7 +60,7 @@ impl Host {
         })
     }
 
-    /// One with these options, in the namespace of the calling thread.
+    /// Starts a server with these options, in the namespace of the calling thread.
     pub fn of(options: &ServerOptions) -> Result<Self, MeasureError> {
         let server = Server::bind(options)?;
         let (port, also) = (server.port(), server.also());
@@ -78,7 +78,7 @@ impl Host {
         })
     }
 
-    /// Takes out the first event that is wanted, within a time.
+    /// Removes and returns the first event that matches, within a time.
     fn take<T>(&self, patience: Duration, want: impl Fn(&What) -> Option<T>) -> Option<T> {
         let until = Instant::now() + patience;
         loop {
@@ -100,7 +100,7 @@ impl Host {
         }
     }
 
-    /// The next record; it reads as it was written.
+    /// Returns the next record, after a round trip through JSON.
     pub fn record(&self) -> Record {
         let record = self.take(PATIENCE, |what| match what {
             What::Finished { record } => Some(record.clone()),
@@ -111,7 +111,7 @@ impl Host {
         record
     }
 
-    /// The next interval.
+    /// Returns the next interval.
     pub fn interval(&self) -> Option<Interval> {
         self.take(PATIENCE, |what| match what {
             What::Interval { interval } => Some(*interval.clone()),
@@ -119,7 +119,7 @@ impl Host {
         })
     }
 
-    /// What happened, without what it was that was done.
+    /// Returns the names of the events so far.
     fn told(&self) -> Vec<String> {
         let events = self.events.lock().unwrap();
         let told = events.iter().filter_map(|event| match &event.what {
@@ -132,7 +132,7 @@ impl Host {
         told.collect()
     }
 
-    /// A refusal that says so, if there was one.
+    /// Returns the first rejection whose text contains `text`.
     pub fn refused(&self, text: &str) -> Option<Problem> {
         self.take(Duration::from_secs(1), |what| match what {
             What::Refused { problem } if problem.situation.contains(text) => Some(problem.clone()),
@@ -140,14 +140,14 @@ impl Host {
         })
     }
 
-    /// How many tests have begun so far.
+    /// Returns the number of tests that have started.
     pub fn begun(&self) -> usize {
         let events = self.events.lock().unwrap();
         let began = |event: &&Event| matches!(event.what, What::Started { .. });
         events.iter().filter(began).count()
     }
 
-    /// How many tests came to nothing so far.
+    /// Returns the number of tests that have failed.
     pub fn failures(&self) -> usize {
         let events = self.events.lock().unwrap();
         let failed = |event: &&Event| matches!(event.what, What::Failed { .. });

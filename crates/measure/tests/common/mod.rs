@@ -1,4 +1,4 @@
-//! A server in this process, and runs against it.
+//! Server in this process, and runs against it.
 #![allow(dead_code, reason = "each test binary uses some of it")]
 
 pub mod foreign;
@@ -13,7 +13,7 @@ use linerate_measure::{Client, Family, MeasureError, Server, ServerOptions};
 use linerate_metric::plan::{Kind, Plan, Protocol};
 use linerate_metric::record::Record;
 
-/// A server that ends with the value, and in order.
+/// Server that is stopped and joined on drop.
 pub struct Far {
     pub port: u16,
     stop: Arc<AtomicBool>,
@@ -43,7 +43,7 @@ impl Far {
         }
     }
 
-    /// A plan with the defaults, against this server.
+    /// Returns a plan with the defaults, against this server.
     pub fn plan(&self, kind: Kind, protocol: Protocol) -> Plan {
         let mut plan = Plan::new(kind, protocol, "127.0.0.1");
         plan.port = self.port;
@@ -61,7 +61,7 @@ impl Drop for Far {
     }
 }
 
-/// Runs to the end; an error is what keeps a run from its start.
+/// Runs a plan to its end; the error is the reason why it did not start.
 pub fn try_run(plan: Plan) -> Result<Record, MeasureError> {
     let client = Client {
         plan,
@@ -80,7 +80,7 @@ pub fn run(plan: Plan) -> Record {
     try_run(plan).unwrap()
 }
 
-/// What speaks against a record, by id.
+/// Returns the ids of a record's warnings.
 pub fn doubts(record: &Record) -> Vec<&str> {
     (record.validity.iter())
         .map(|doubt| doubt.doubt.as_str())

@@ -1,4 +1,4 @@
-//! What iperf2 measures against our server, and what only its protocol has.
+//! iperf2 against our server, and features of its protocol.
 
 use linerate_dialect::iperf2::{Amount, Dual, Settings, TcpClient, Way};
 use socket2::{Domain, Socket, Type};
@@ -36,7 +36,7 @@ fn iperf2_over_tcp() {
             });
         }
     }
-    // -C has no header: an old client.
+    // -C has no header: a legacy client.
     let (rows, record) = iperf2(&host, "-t 2 -R -b 100M");
     let got = field(rows.last().unwrap(), 7);
     assert_eq!(
@@ -66,8 +66,8 @@ fn iperf2_over_tcp() {
         "{text}"
     );
 
-    // One way after the other: the first is over when its client has sent all, and each has intervals of
-    // its own time only.
+    // The two directions in sequence: the first is over when its client has sent everything, and
+    // each has intervals of its own time only.
     let text = run(
         "iperf",
         &format!(
@@ -107,13 +107,13 @@ fn iperf2_over_tcp() {
     );
     let record = host.record();
     assert_eq!(record.kind, Kind::Latency, "{text}");
-    // Ten a second, unless the machine is busy; they come at once, and the test goes on.
+    // Ten per second, unless the machine is busy; they are answered at once, and the test goes on.
     assert!(record.summary.round_trips.unwrap() >= 5, "{text}");
     let rate = record.summary.round_trips_per_second.unwrap();
     assert!((2.0..50.0).contains(&rate), "{rate}: {text}");
 }
 
-/// Under load its listener may start behind its own payload.
+/// Under load the client's listener may start after its own payload.
 #[test]
 fn a_client_that_listens_late_is_connected_to_all_the_same() {
     use std::io::Write;
@@ -146,8 +146,8 @@ fn a_client_that_listens_late_is_connected_to_all_the_same() {
     }
 }
 
-/// Who sends is not over with the last that found room: a pause, or a client that reads nothing, is part of
-/// the time that was asked for.
+/// A sending server does not end with the last accepted write: a pause, or a client that reads
+/// nothing, is part of the requested time.
 #[test]
 fn what_is_sent_takes_the_time_that_was_asked_for() {
     use std::io::{Read, Write};
@@ -206,7 +206,7 @@ fn iperf2_over_udp() {
         let text = run("iperf", &format!("-c 127.0.0.1 -p {} {options}", host.port));
         let record = host.record();
         let got = way(&record, Direction::Send);
-        // What we reported, its end's datagram included: `  3/ 1787 (0.2%)`.
+        // Our report, including the datagram of the end marker: `  3/ 1787 (0.2%)`.
         let report = text.split_once("Server Report:").map(|(_, report)| report);
         let report = report.unwrap_or_else(|| panic!("{options}: no report in {text}"));
         let line = report.lines().rfind(|line| line.contains("sec")).unwrap();
@@ -229,13 +229,13 @@ fn iperf2_over_udp() {
     assert!(report.contains("Latency"), "{text}");
     assert!(!report.contains("-/-/-/-"), "{text}");
 
-    // An address that proved nothing is sent nothing but answers.
+    // An unvalidated address is sent only replies.
     let text = run(
         "iperf",
         &format!("-c 127.0.0.1 -p {} -u -t 1 -R -b 2M", host.port),
     );
     if host.refused("its address may be forged").is_none() {
-        // It did, by a connection less than a minute ago.
+        // It was validated, by a connection less than a minute ago.
         let record = host.record();
         assert!(
             way(&record, Direction::Receive).packets_sent.unwrap() > 50,
@@ -255,11 +255,8 @@ fn iperf2_over_udp_backwards_for_those_who_are_known() {
         &format!("-c 127.0.0.1 -p {} -u -t 1 -R -b 2M", host.port),
     );
     let refused = host.refused("its address may be forged").unwrap();
-    assert!(
-        refused.situation.contains("to be sent a flow"),
-        "{refused:?}"
-    );
-    // A connection proves where it is.
+    assert!(refused.situation.contains("requests a flow"), "{refused:?}");
+    // A connection validates the address.
     let (_, _) = iperf2(&host, "-n 1000");
     let (rows, record) = iperf2(&host, "-u -t 2 -R -b 10M");
     let sent = way(&record, Direction::Receive);
@@ -271,7 +268,7 @@ fn iperf2_over_udp_backwards_for_those_who_are_known() {
             10_485_760.0,
         )
     });
-    // It counts what says the end, too.
+    // The client counts end markers, too.
     let ends = 3.0 * 1470.0;
     assert!(field(rows.last().unwrap(), 7) <= sent.bytes_sent.unwrap() as f64 + ends);
 }
@@ -293,7 +290,7 @@ fn iperf2_over_udp_backwards_for_an_address_that_is_named() {
     run("iperf", &words(&host));
     let record = host.record();
     assert!(way(&record, Direction::Receive).packets_sent.unwrap() > 100);
-    // Of a network that is allowed the line says what would allow it.
+    // For an allowed network, the message names the option that would allow it.
     let host = allowing("127.0.0.0/8");
     run("iperf", &words(&host));
     let refused = host.refused("its address may be forged").unwrap();

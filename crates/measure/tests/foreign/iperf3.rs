@@ -1,4 +1,4 @@
-//! What iperf3 measures against our server.
+//! iperf3 against our server.
 
 use super::*;
 
@@ -70,7 +70,8 @@ fn iperf3_over_tcp() {
     );
     let theirs = figure(&report, "sum_sent_bidir_reverse", "bytes");
     assert_eq!(back.bytes_sent, Some(theirs as u64));
-    // The last block is 105 ms before the end; what the exchange of results takes is no time of the test.
+    // The last block is 105 ms before the end; the exchange of results is not part of the test's
+    // time.
     near_in_time("--bidir", || {
         let (report, record) = iperf3(&host, "--bidir -t 2 -b 10M");
         let ends = record.intervals.iter().map(|it| it.end_ns).max();
@@ -89,7 +90,7 @@ fn the_largest_segment_of_an_iperf3_client_binds_both_ends() {
     let (_, record) = iperf3(&host, "-R -n 1M -M 600 -C reno");
     let sent = &record.directions[0].streams[0];
     let state = sent.sender.as_ref().and_then(|socket| socket.tcp.clone());
-    // Time stamps take 12 of its bytes.
+    // TCP timestamps take 12 of its bytes.
     let mss = state.unwrap().mss_bytes;
     assert!((500..=600).contains(&mss), "{mss}");
     assert_eq!(record.plan.congestion_control.as_deref(), Some("reno"));
@@ -107,7 +108,7 @@ fn iperf3_over_udp() {
     ] {
         let (report, record) = iperf3(&host, options);
         let got = way(&record, Direction::Send);
-        // A loaded machine drops: what is lost is told alike.
+        // A loaded machine drops datagrams: both ends report the same loss.
         let lost = figure(&report, "sum", "lost_packets") as u64;
         let sent = figure(&report, "sum", "packets") as u64;
         assert_eq!(
@@ -122,7 +123,7 @@ fn iperf3_over_udp() {
     let sent = way(&record, Direction::Receive);
     let theirs = figure(&report, "sum", "packets") as u64;
     assert!(sent.packets_sent.unwrap() >= theirs, "-u -R");
-    // What is on its way when the client ends the test is not lost.
+    // Datagrams in flight when the client ends the test are not lost.
     let lost = figure(&report, "sum", "lost_packets") as u64;
     assert_eq!(sent.lost, Some(lost), "-u -R");
     near_in_time("-u -R", || {
@@ -135,7 +136,7 @@ fn iperf3_over_udp() {
     assert!(way(&record, Direction::Receive).packets_sent.unwrap() > 300);
 }
 
-/// Its payload comes on connections and flows of their own, to the same port.
+/// Payload arrives on separate connections and flows, at the same port.
 #[test]
 fn iperf3_on_a_port_that_was_given_to_it() {
     if !stock("iperf3", "--version") {

@@ -1,4 +1,4 @@
-//! Sockperf, ttcp, and the small services: echo, discard and chargen.
+//! sockperf, ttcp, and the small services: echo, discard and chargen.
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn sockperf_in_all_its_ways() {
         let (_, rest) = rest.split_once("SentMessages=").unwrap();
         let sent: u64 = rest.split(';').next().unwrap().parse().unwrap();
         assert!(!record.interrupted, "its end is no failure: {text}");
-        // The last question's answer may come when the client looks no more.
+        // The response to the last request may arrive after the client has stopped reading.
         assert!(answered.abs_diff(sent) <= 2, "{answered} of {sent}: {text}");
 
         let words = format!(
@@ -62,7 +62,7 @@ fn the_tools_that_say_nothing_of_themselves() {
     let record = host.record();
     assert_eq!(record.summary.bytes_received, Some(8192 * 256));
     assert_eq!(record.plan.dialect.as_deref(), Some("ttcp"));
-    // Its characters tell it. Without them nothing does.
+    // Its pattern identifies it. Without that, the payload is plain.
     let mut stream = TcpStream::connect(("127.0.0.1", host.port)).unwrap();
     stream.write_all(&[b' '; 100_000]).unwrap();
     drop(stream);
@@ -106,7 +106,7 @@ fn the_tools_that_say_nothing_of_themselves() {
     echo.shutdown(Shutdown::Write).unwrap();
     assert_eq!((&back, echo.read(&mut [0; 1]).unwrap()), (b"hello", 0));
     let record = host.record();
-    // Bytes are known; how many questions they were is not.
+    // The bytes are known, the number of requests is not.
     assert_eq!(record.summary.bytes_received, Some(5));
     assert_eq!(
         (record.kind, record.summary.round_trips),
@@ -141,7 +141,7 @@ fn the_tools_that_say_nothing_of_themselves() {
     }
 
     let mut discard = TcpStream::connect(("127.0.0.1", host.also[1])).unwrap();
-    // Bytes of another dialect mean nothing there.
+    // Bytes of another protocol have no meaning there.
     discard.write_all(b"HELO nuttcp v6.1.2\n").unwrap();
     drop(discard);
     assert_eq!(host.record().plan.dialect.as_deref(), Some("discard"));
@@ -154,12 +154,12 @@ fn the_tools_that_say_nothing_of_themselves() {
     assert_eq!(host.record().plan.dialect.as_deref(), Some("chargen"));
 }
 
-/// A program that asks once whether anybody answers measures a moment later.
+/// A client may send one probe for a responder, and measure a moment later.
 #[test]
 fn a_first_question_long_before_the_others_opens_no_time() {
     use std::net::UdpSocket;
     let (_alone, host) = (alone(), Host::with_ports(&["echo"]));
-    // A busy machine may take the time between two looks at a clock: the next program has another chance.
+    // A busy machine may interrupt between two clock reads: the next run has another chance.
     near_in_time("time", || {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.connect(("127.0.0.1", host.also[0])).unwrap();
@@ -179,7 +179,7 @@ fn a_first_question_long_before_the_others_opens_no_time() {
         let trips: Option<u64> = record.intervals.iter().map(|it| it.packets).sum();
         assert_eq!(trips, record.summary.round_trips);
         let ends = record.intervals.iter().map(|it| it.end_ns).max().unwrap();
-        // Lines that end elsewhere than the whole are not right either.
+        // Intervals that end elsewhere than the total are wrong, too.
         match ends.abs_diff(covered) < 10_000_000 {
             true => (covered as f64, took),
             false => (ends as f64 + took, took),
@@ -187,7 +187,7 @@ fn a_first_question_long_before_the_others_opens_no_time() {
     });
 }
 
-/// Questions that are not answered are no round trips, in no line.
+/// Requests without a response are no round trips, in any interval.
 #[test]
 fn questions_from_afar_are_no_round_trips() {
     use std::net::UdpSocket;

@@ -1,9 +1,9 @@
-//! What a server does for far clients only where that is granted.
+//! Privileges that a server gives remote clients only with a grant.
 
 use super::*;
 
-/// What the server that listens at an address says that it did not note, when a client on the same
-/// host, or from somewhere else, asks it for stamps.
+/// Returns the warnings of a server about timestamps that it did not grant, for a client on the
+/// same host or elsewhere.
 fn notes_for(far: &Far, address: Ipv4Addr) -> Vec<String> {
     let mut plan = udp_plan(far.port);
     plan.stamps = Stamping::Driver;
@@ -42,7 +42,7 @@ fn the_machine_is_watched_for_far_clients_only_when_that_is_granted() {
         return;
     };
     let (client, server) = (lab.host("client").unwrap(), lab.host("server").unwrap());
-    // The hand says this machine's boot id, as an honest client here would: it is not asked.
+    // The client sends this machine's boot id, as a real client here would: it has no effect.
     for (grants, from, want) in [
         (vec![], client, true),
         (vec![Grant::Trace], client, false),
@@ -80,7 +80,7 @@ fn one_test_at_a_time_watches_the_machine() {
     far.end().unwrap();
 }
 
-/// What a server with these grants answers a client that asks for a group there.
+/// Returns the reply of a server with these grants to a client that requests a group.
 fn answer_to_group(grants: &[Grant], server: Ipv4Addr, group: &str, far: &Far) -> Option<String> {
     let mut plan = udp_plan(far.port);
     plan.round_trip.group = Some(group.parse().unwrap());
@@ -118,7 +118,7 @@ fn groups_are_joined_for_far_clients_only_when_that_is_granted() {
         (client, group, vec![Grant::Multicast], None),
         // Past the grant; the group is of the wrong family.
         (client, other, vec![Grant::Multicast], Some("ip maddress")),
-        // One of this host's own addresses.
+        // An address of this host.
         (server, other, vec![], Some("ip maddress")),
     ] {
         let address = server.address();

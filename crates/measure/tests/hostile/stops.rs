@@ -1,8 +1,8 @@
-//! Clients that are told to stop while a server plays for time.
+//! Clients that are stopped while a server delays them.
 
 use super::*;
 
-/// What a client came to that is told to stop after a while, and how long that took.
+/// Returns the result of a client that is stopped after a while, and its duration.
 fn stopped(plan: Plan, retry: Duration) -> (MeasureError, Duration) {
     let client = Client {
         plan,
@@ -26,14 +26,14 @@ fn stopped(plan: Plan, retry: Duration) -> (MeasureError, Duration) {
 #[test]
 fn a_stop_is_heard_in_every_state() {
     let hour = Duration::from_secs(3_600);
-    // Nobody there yet.
+    // No server yet.
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
     let nobody = free.local_addr().unwrap().port();
     drop(free);
-    // Somebody who says nothing.
+    // A server that sends nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let mute = silent.local_addr().unwrap().port();
-    // Somebody who grants a flow and never answers its opening.
+    // A server that grants a flow and never confirms its opening.
     let (deaf, server) = by_hand(|listener| {
         let (mut hand, accept) = Hand::proposed(listener);
         let _udp = UdpSocket::bind(listener.local_addr().unwrap());
@@ -51,7 +51,7 @@ fn a_stop_is_heard_in_every_state() {
             "{name}: {error}"
         );
         assert_eq!(error.exit_code(), exit::INTERRUPTED);
-        // Without an ear for it, each would end in 5 s or more.
+        // Without a check of the stop flag, each would end after 5 s or more.
         assert!(took < Duration::from_secs(4), "{name}: {took:?}");
     }
     server.join().unwrap();
@@ -59,7 +59,7 @@ fn a_stop_is_heard_in_every_state() {
 
 #[test]
 fn a_client_that_waits_for_lanes_is_heard() {
-    // Opening takes up to five seconds: meanwhile the client has to say that it is there.
+    // Opening takes up to five seconds: meanwhile the client must send heartbeats.
     let (port, server) = by_hand(|listener| {
         let (mut hand, accept) = Hand::proposed(listener);
         let udp = UdpSocket::bind(listener.local_addr().unwrap()).unwrap();

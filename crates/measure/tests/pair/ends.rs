@@ -1,4 +1,4 @@
-//! Runs that are stopped, servers that end, and what is said where no server is.
+//! Runs that are stopped, servers that end, and the errors where no server is.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn an_interrupted_run_keeps_what_it_has() {
                     started.store(true, Relaxed);
                 }
             });
-            // However it ended, nobody waits for it any more.
+            // However it ended, no thread waits for it.
             started.store(true, Relaxed);
             ran
         });

@@ -1,4 +1,4 @@
-//! Questions and answers: all ways to ask, and what is counted of them.
+//! Requests and responses: every mode, and its counts.
 
 use linerate_metric::round_trip::Attachment;
 
@@ -60,7 +60,7 @@ fn slow_answers_are_listed_with_their_causes() {
         plan.duration_ns = None;
         plan.round_trips = Some(3_000);
         plan.streams = 2;
-        // Every answer is above it.
+        // Every response is above it.
         plan.round_trip.limit_ns = Some(1);
         let record = run(plan);
         assert_eq!(record.summary.slow, Some(3_000));
@@ -72,7 +72,7 @@ fn slow_answers_are_listed_with_their_causes() {
         }
         assert_eq!(record.summary.mismatched, Some(0));
     }
-    // Without a limit nothing is said of it, and without a comparison nothing of that.
+    // Without a limit or a comparison, their figures are absent.
     let mut plan = far.plan(Kind::Latency, Protocol::Udp);
     plan.round_trip.verify = false;
     let record = run(plan);
@@ -118,7 +118,7 @@ fn a_socket_for_each_question_and_its_steps() {
 
 #[test]
 fn hundreds_of_sleeping_threads_come_to_their_end() {
-    // 300 threads on the processors of a busy machine: the far end may get to its results after our patience.
+    // 300 threads on the CPUs of a busy machine: the server's results may arrive after our timeout.
     let ran = (0..4).find_map(|_| {
         let far = Far::start(true);
         let mut plan = far.plan(Kind::Latency, Protocol::Tcp);
@@ -185,7 +185,7 @@ fn a_schedule_is_kept_whatever_the_answers_do() {
             let summary = &record.summary;
             let context = format!("{protocol} {wait:?} {bytes}: {summary:?}");
             let asked = summary.round_trips.unwrap() + summary.lost.unwrap();
-            // 1,000 a second on each of two flows, for as long as the run was to be, to the question.
+            // Exactly 1,000 requests a second on each of two flows, for the planned duration.
             let due = plan_ns * 2_000 / 1_000_000_000;
             assert_eq!(asked + summary.unsent.unwrap(), due, "{context}");
             assert_eq!(summary.mismatched, Some(0), "{context}");
@@ -193,7 +193,7 @@ fn a_schedule_is_kept_whatever_the_answers_do() {
             assert!(intended.count >= actual.count, "{context}");
             assert!(intended.mean >= actual.mean, "{context}");
         }
-        // As many as may be open, without a schedule.
+        // As many as may be outstanding, without a schedule.
         let mut plan = far.plan(Kind::Latency, protocol);
         plan.duration_ns = None;
         plan.round_trips = Some(500);

@@ -1,4 +1,4 @@
-//! Payload as fast as it goes or as was asked for: all ways to move it, and both ends count the same.
+//! Payload at full speed or at a rate: every copy mode, with the same counts at both ends.
 
 use linerate_metric::plan::{Direction, UdpOffload};
 
@@ -119,7 +119,7 @@ fn udp_accounts_for_every_datagram() {
         );
         assert_eq!(sent, received + summary.lost.unwrap(), "{summary:?}");
         assert_eq!(summary.bytes_received.unwrap(), received * 1000);
-        // 40 Mb/s for 0.3 s are 1500 datagrams; a busy machine may take away some of that time.
+        // 40 Mb/s for 0.3 s are 1500 datagrams; a busy machine may lose some of that time.
         assert!((500..=1_600).contains(&sent), "{sent}");
         assert!(summary.ipdv_ns.is_some());
         let placed: u64 = record.losses.iter().map(|loss| loss.packets).sum();
@@ -138,7 +138,7 @@ fn udp_in_bursts_counts_datagrams() {
         (false, true, "epoll"),
         (false, false, "poll"),
     ] {
-        // Small ones meet the kernel's limit of datagrams in one send, not that of its bytes.
+        // Small ones reach the kernel's limit of datagrams in one send, not that of its bytes.
         for bytes in [1, 16, 64, 100, 1472] {
             let mut plan = far.plan(Kind::Throughput, Protocol::Udp);
             plan.duration_ns = Some(150_000_000);
@@ -245,7 +245,7 @@ fn the_default_datagram_fills_a_packet() {
     let mut plan = far.plan(Kind::Throughput, Protocol::Udp);
     plan.rate_bps = Some(10_000_000);
     let record = run(plan);
-    // Loopback's MTU is larger than a datagram can be.
+    // Loopback's MTU is larger than any datagram.
     assert_eq!(record.plan.payload_bytes, 65_507);
     far.end().unwrap();
 }
@@ -285,7 +285,7 @@ fn omitted_time_is_not_counted() {
         .map(|interval| interval.bytes)
         .sum();
     let received = record.summary.bytes_received.unwrap();
-    // The base is read a moment after the interval ends.
+    // The baseline is read a moment after the interval ends.
     assert!(
         counted.abs_diff(received) <= received / 5,
         "{counted} {received}"
