@@ -1,9 +1,9 @@
-//! The call recorder: how long each call on a stack took that a thread made, and what it found. Calls on the
-//! kernel's are system calls.
+//! Call recorder: duration and result of each call that a thread makes on its stack. Calls on
+//! kernel sockets are system calls.
 //!
-//! It is a type parameter of the kernel's transport, and what our own stack is lent with: [`Silent`] leaves nothing of it in the loop. A
-//! stamp is one reading of the cheapest counter there is; where calls follow each other directly, the
-//! end of one is the start of the next.
+//! The recorder is a type parameter of the transports, so that [`Silent`] costs nothing in the
+//! loop. A timestamp is one reading of the cheapest counter. Where calls follow each other
+//! directly, the end of one is the start of the next.
 
 use std::io;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use linerate_metric::histogram::Histogram;
 
 use crate::flow::Timeline;
 
-/// A system call, by the kernel's name for it, or a call on our own stack, by its.
+/// A system call by its kernel name, or a call on the user-space stack by the name of its method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     /// `send`.
@@ -43,31 +43,31 @@ pub enum Call {
     Splice,
     /// `io_uring_enter` for a send.
     UringSend,
-    /// `io_uring_enter` that waits for what was received.
+    /// `io_uring_enter` that waits for received data.
     UringWait,
-    /// Our own stack works: it takes a burst in, runs its timers, and what was sent leaves.
+    /// The user-space stack is polled: it receives a burst, runs timers and transmits.
     Turn,
-    /// What was sent leaves at once.
+    /// The user-space stack transmits at once.
     Flush,
-    /// The time until the next look at the port, where that is slept through.
+    /// Sleep until the next poll of the port.
     Sleep,
-    /// A datagram is handed over to our own stack.
+    /// Send of one datagram on the user-space stack.
     UdpSend,
-    /// Several are.
+    /// Send of several datagrams on the user-space stack.
     UdpSendBurst,
-    /// A datagram is fetched from it.
+    /// Receive of one datagram from the user-space stack.
     UdpReceive,
-    /// All that are there are.
+    /// Receive of all waiting datagrams from the user-space stack.
     UdpReceiveBurst,
-    /// A datagram goes back in the frame that it came in, or by way of a copy.
+    /// Echo of a datagram on the user-space stack, in its frame or through a copy.
     UdpEcho,
-    /// Payload of a stream is handed over to it.
+    /// Send of stream payload on the user-space stack.
     TcpSend,
-    /// Payload of a stream is fetched.
+    /// Receive of stream payload from the user-space stack.
     TcpReceive,
 }
 
-/// Every call with its name, and whether it sends.
+/// Calls in the order of [`Call`], each with its name in records and true if it sends.
 const CALLS: [(Call, &str, bool); 23] = [
     (Call::SendTo, "sendto", true),
     (Call::SendMsg, "sendmsg", true),
@@ -82,7 +82,7 @@ const CALLS: [(Call, &str, bool); 23] = [
     (Call::Splice, "splice", true),
     (Call::UringSend, "io_uring_enter", true),
     (Call::UringWait, "io_uring_enter", false),
-    (Call::Turn, "turn", false),
+    (Call::Turn, "stack_poll", false),
     (Call::Flush, "flush", true),
     (Call::Sleep, "sleep", false),
     (Call::UdpSend, "udp_send", true),
@@ -94,42 +94,43 @@ const CALLS: [(Call, &str, bool); 23] = [
     (Call::TcpReceive, "tcp_receive", false),
 ];
 
-/// What a call found.
+/// Result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// What it wanted: data, or room for all that it had to send.
+    /// Data was available, or there was space for the complete payload.
     Ready,
-    /// Not yet: it slept. Of a send: not enough room, whether it slept or not.
+    /// The call blocked. For a send: too little space, blocking or not.
     Waited,
-    /// Nothing, and it came back at once.
+    /// No data or space was available, and the call returned at once.
     Empty,
 }
 
-/// Ways to be found; see [`Found`].
+/// Number of [`Found`] variants.
 const FOUND: usize = 3;
 
-/// Takes note of calls.
+/// Records calls.
 pub trait Recorder: Sized {
-    /// Whether anything is noted at all.
+    /// False if nothing is recorded at all.
     const ON: bool;
 
-    /// A recorder with room for these calls; others find theirs when they come.
+    /// Creates a recorder with memory for these calls; memory for others is allocated at their
+    /// first use.
     fn new(calls: &[Call]) -> Self;
 
-    /// Payload may move from here on; before, nothing counts.
+    /// Starts the run; earlier calls are not counted.
     fn start(&mut self, timeline: &Timeline);
 
-    /// A call begins now.
+    /// Marks the start of a call.
     fn begin(&mut self);
 
-    /// The call that began last, or the one right behind it, has ended.
+    /// Marks the end of the call that was started last, or of the one that followed it directly.
     fn end(&mut self, call: Call, found: Found);
 
-    /// What was noted.
+    /// Returns the recorded times.
     fn tally(&self) -> Option<CallTally>;
 }
 
-/// Notes nothing.
+/// Recorder that records nothing.
 pub struct Silent;
 
 impl Recorder for Silent {
@@ -152,7 +153,7 @@ impl Recorder for Silent {
     }
 }
 
-/// Notes every call.
+/// Recorder of the duration of every call.
 pub struct Stopwatch {
     source: Source,
     last: u64,
@@ -181,11 +182,11 @@ impl Recorder for Stopwatch {
         watch.buckets.fill_with(|| None);
         for &call in calls {
             for found in 0..FOUND {
-                // Zeroed by the kernel page by page as they are used: what is not costs nothing.
+                // The kernel zeroes pages at their first use: unused buckets cost no memory.
                 watch.buckets[call as usize * FOUND + found] = Some(Box::default());
             }
         }
-        // Nothing is noted before the start.
+        // Nothing is counted before the start.
         watch.count_from = u64::MAX;
         watch
     }
@@ -217,7 +218,7 @@ impl Recorder for Stopwatch {
 
     fn tally(&self) -> Option<CallTally> {
         let known = ticks::hz(self.source);
-        // The run's own length is the better ruler, unless it was very short.
+        // The run itself is a longer, more exact calibration, unless it was very short.
         let measured = self.anchor.hz_until(&Anchor::now(self.source));
         let hz = measured
             .filter(|hz| (hz / known - 1.0).abs() < 0.01)
@@ -240,33 +241,33 @@ impl Recorder for Stopwatch {
     }
 }
 
-/// Notes every call, and keeps the latest with their times.
+/// Recorder of every duration that also keeps the latest calls with their times.
 pub struct Tracer {
     watch: Stopwatch,
     latest: Vec<Kept>,
     next: usize,
-    /// A longer call ends the trace soon.
+    /// Duration in ticks above which the trace ends soon.
     ends_above: u64,
-    /// Calls that are still kept.
+    /// Number of calls still to be kept.
     left: u64,
 }
 
-/// Calls that a thread keeps: 200 KiB.
+/// Number of latest calls kept by a thread: 200 KiB.
 const LATEST: usize = 1 << 13;
 
-/// The latest calls of all threads of an end that are kept.
+/// Number of latest calls kept of all threads of one end.
 pub const LATEST_OF_ALL: usize = 1 << 16;
 
-/// Memory of a thread's latest calls: as it keeps them, and as it hands them over.
+/// Memory of one thread's latest calls, while recorded and when exported.
 pub const TRACE_BYTES: u64 = LATEST as u64 * (size_of::<Kept>() + size_of::<TimedCall>()) as u64;
 
 /// Memory of the latest calls of all threads.
 pub const TRACES_BYTES: u64 = 2 * LATEST_OF_ALL as u64 * size_of::<TimedCall>() as u64;
 
-/// Where a call began and ended on the counter, and which it was.
+/// Start and end of a call in ticks, and its slot.
 type Kept = (u64, u64, u16);
 
-/// Calls that are still kept after the one that was waited for.
+/// Number of calls kept after the slow one that ends the trace.
 const AFTERMATH: u64 = 64;
 
 impl Recorder for Tracer {
@@ -299,7 +300,7 @@ impl Recorder for Tracer {
         let from = self.watch.last;
         self.watch.end(call, found);
         let to = self.watch.last;
-        // A spinning thread looks millions of times: what it found is what there is to see.
+        // A spinning thread makes millions of empty calls; they would fill the trace.
         if found == Found::Empty || self.left == 0 || to < self.watch.count_from {
             return;
         }
@@ -330,22 +331,20 @@ impl Recorder for Tracer {
     }
 }
 
-/// A call with its times on the clock.
+/// A call with its start and end times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimedCall {
-    /// When it began.
     pub from_ns: Nanos,
-    /// When it had ended.
     pub to_ns: Nanos,
-    /// Which it was, and what it found.
+    /// Call and result, as an index.
     pub slot: u16,
-    /// Which thread of its end made it.
+    /// Number of the thread within its end.
     pub thread: u32,
 }
 
 impl TimedCall {
-    /// The call's name, with what it found where that was not what it wanted; `None` for a call
-    /// that this version does not know.
+    /// Returns the call's name, with its result unless that is "ready"; `None` for a call unknown
+    /// to this version.
     #[must_use]
     pub fn name(&self) -> Option<String> {
         let slot = usize::from(self.slot);
@@ -363,15 +362,15 @@ fn slot(call: Call, found: Found) -> u16 {
     (call as usize * FOUND + found as usize) as u16
 }
 
-/// The first call of a kind that nobody expected.
+/// Records the first call of a kind without allocated memory.
 #[cold]
 fn first(place: &mut Option<Box<Buckets>>, took: u64) {
     place.get_or_insert_default().add(took);
 }
 
 impl Stopwatch {
-    /// What one reading of the counter costs, and what recording a call does, in nanoseconds: the
-    /// least of several rounds, because a disturbed one says nothing about either.
+    /// Measures the cost of one counter reading and of one recorded call, in nanoseconds. The
+    /// minimum of several rounds, because interruptions only add time.
     fn cost(&mut self) -> (f64, f64) {
         const ROUNDS: usize = 16;
         const CALLS_A_ROUND: u32 = 256;
@@ -396,21 +395,22 @@ impl Stopwatch {
     }
 }
 
-/// Durations in steps of the counter. Each power of two has 2^11 buckets, so that a bucket's middle
-/// is within 0.025 % of what fell into it.
+/// Histogram of durations in ticks. Each power of two has 2^11 buckets, so that a bucket's middle
+/// is within 0.025 % of every value in it.
 ///
-/// Behind the buckets of one piece of memory stand the sum (of 2^64 steps, some two hundred years), the
-/// shortest, and by how much the longest is longer: one comparison tells whether a call is either.
+/// Behind the buckets, in one allocation, are the sum (2^64 ticks last some two hundred years), the
+/// minimum, and the difference of maximum and minimum. One comparison then detects a new extreme.
 struct Buckets(Box<[u64; BUCKETS + 3]>);
 
 const SUM: usize = BUCKETS;
 const MIN: usize = BUCKETS + 1;
 const SPAN: usize = BUCKETS + 2;
 
-/// Binary digits that are kept.
+/// Binary digits of precision.
 const DIGITS: u32 = 11;
 
-/// Longer durations, 26 s at 2.6 GHz, count in the last bucket; their sum and maximum are exact.
+/// Longer durations, above 26 s at 2.6 GHz, count in the last bucket; their sum and maximum are
+/// exact.
 const LONGEST: u64 = (1 << 36) - 1;
 
 const BUCKETS: usize = index(LONGEST) + 1;
@@ -422,7 +422,7 @@ const fn index(ticks: u64) -> usize {
     ((shift as usize) << DIGITS) + (ticks >> shift) as usize
 }
 
-/// The first value of a bucket, and how many follow it there.
+/// Returns the first value of a bucket and the number of values in it.
 fn values(index: usize) -> (u64, u64) {
     let shift = (index >> DIGITS).saturating_sub(1);
     let first = (index - (shift << DIGITS)) as u64;
@@ -431,7 +431,7 @@ fn values(index: usize) -> (u64, u64) {
 
 impl Default for Buckets {
     fn default() -> Self {
-        // Not on the stack, and zeroed by the kernel page by page as they are used.
+        // On the heap; the kernel zeroes pages at their first use.
         let memory: Box<[u64; BUCKETS + 3]> = vec![0; BUCKETS + 3]
             .try_into()
             .expect("a vector of that length");
@@ -449,18 +449,18 @@ impl Buckets {
         }
     }
 
-    /// A call that is shorter or longer than all before it.
+    /// Records a new minimum or maximum.
     #[cold]
     fn widen(&mut self, ticks: u64) {
         let (min, span) = (self.0[MIN], self.0[SPAN]);
         let longest = min + span;
-        // The first one: nothing takes no time at all.
+        // The first value: no call takes zero ticks.
         let shortest = if longest == 0 { ticks } else { min.min(ticks) };
         self.0[MIN] = shortest;
         self.0[SPAN] = longest.max(ticks) - shortest;
     }
 
-    /// The same in nanoseconds; `None` when there is none.
+    /// Converts to nanoseconds; `None` when empty.
     fn times(&self, ns_per_tick: f64) -> Option<Histogram> {
         let counts = &self.0[..BUCKETS];
         if counts.iter().all(|&count| count == 0) {
@@ -485,28 +485,28 @@ impl Buckets {
     }
 }
 
-/// What threads have noted, as times.
+/// Call times of one or several threads.
 #[derive(Debug)]
 pub struct CallTally {
-    /// By slot: call and finding.
+    /// Histograms by slot (call and result).
     times: Vec<(usize, Histogram)>,
     source: Source,
     hz: f64,
     read_ns: f64,
     record_ns: f64,
     threads: u32,
-    /// The latest calls of all threads, where they are kept.
+    /// Latest calls of all threads, if kept.
     latest: Vec<TimedCall>,
 }
 
 impl CallTally {
-    /// Hands over the latest calls.
+    /// Takes the latest calls out.
     pub fn take_latest(&mut self) -> Vec<TimedCall> {
         self.forget_old();
         std::mem::take(&mut self.latest)
     }
 
-    /// Keeps the latest calls of all threads.
+    /// Drops all but the latest calls of all threads.
     fn forget_old(&mut self) {
         let old = self.latest.len().saturating_sub(LATEST_OF_ALL);
         if old > 0 {
@@ -516,7 +516,7 @@ impl CallTally {
         }
     }
 
-    /// Adds what another thread of the same end has noted.
+    /// Adds the times of another thread of the same end.
     pub fn add(&mut self, other: Self) {
         for (slot, more) in other.times {
             match self.times.iter_mut().find(|(own, _)| *own == slot) {
@@ -530,17 +530,17 @@ impl CallTally {
                 thread: call.thread + own,
                 ..call
             }));
-        // Not each time: what is looked through for the old ones is as much as what is kept.
+        // Not at each call: selecting the old ones costs as much as the copy of the rest.
         if self.latest.len() > 2 * LATEST_OF_ALL - LATEST {
             self.forget_old();
         }
         self.threads += other.threads;
-        // The dearer of both: nothing is made to look cheaper than it was.
+        // The larger overhead of both, so that it is never understated.
         self.read_ns = self.read_ns.max(other.read_ns);
         self.record_ns = self.record_ns.max(other.record_ns);
     }
 
-    /// As the record has it.
+    /// Converts to the figures of the record.
     #[must_use]
     pub fn figures(&self, role: Role) -> (Calls, CallClock) {
         let mut calls = Calls::new();
@@ -568,7 +568,7 @@ impl CallTally {
     }
 }
 
-/// Adds what a thread has noted to what others have.
+/// Adds the times of a thread to those of others.
 pub fn add_tally(all: &mut Option<CallTally>, more: Option<CallTally>) {
     match (all, more) {
         (Some(all), Some(more)) => all.add(more),
@@ -577,9 +577,9 @@ pub fn add_tally(all: &mut Option<CallTally>, more: Option<CallTally>) {
     }
 }
 
-/// Looks whether something is ready with a call that may sleep. Recorded, it looks first without
-/// sleeping, which is the only way to tell what was there from what was waited for; the duration is
-/// that of both looks.
+/// Checks readiness with a call that may block. When recorded, it is called without blocking first:
+/// only that distinguishes data that was available from data that was waited for. The recorded
+/// duration includes both calls.
 #[inline]
 pub fn watched<R: Recorder>(
     calls: &mut R,
@@ -674,7 +674,7 @@ mod tests {
                 })
                 .collect(),
         };
-        // The last thread to end is not the one with the latest calls.
+        // The last thread to be added is not the one with the latest calls.
         let mut all = tally(1_000_000);
         for thread in 0..100 {
             all.add(tally(thread * LATEST as u64));

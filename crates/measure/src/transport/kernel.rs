@@ -1,4 +1,4 @@
-//! The kernel's own stack behind its sockets.
+//! Transport over kernel sockets.
 
 mod buffer;
 mod call;
@@ -49,62 +49,62 @@ use super::{
 };
 use crate::flow::Timeline;
 
-/// Longest time a flow may take to open: two retransmitted SYNs (1 s + 2 s) and some.
+/// Longest time in which a flow may open: two retransmitted SYNs (1 s + 2 s) and a reserve.
 pub(super) const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Below this a departure is waited for awake: a sleep ends up to 70 us late on a halting core.
+/// Time before a departure during which the thread spins: a sleep ends up to 70 us late on a core
+/// that halts.
 pub const AWAKE_NS: Nanos = 150_000;
 
-/// Kernel sockets of one thread, whose calls `R` takes note of.
+/// Kernel sockets of one thread; `R` records their calls.
 pub struct Kernel<W, R = Silent> {
     sockets: Vec<Option<Entry>>,
-    /// Slots of closed sockets, and how many are open.
+    /// Slots of closed sockets.
     free: Vec<usize>,
     open: usize,
     outgoing: Buffer,
     incoming: Buffer,
     waiting: W,
     calls: R,
-    /// Where one call moves many datagrams: their lists, and the room of each.
+    /// For `sendmmsg` and `recvmmsg`: the message lists and the receive bytes of each datagram.
     batch: Option<(Messages, usize)>,
     copies: Copies,
-    /// What `sendfile` sends, for all flows.
+    /// Source of `sendfile`, shared by all flows.
     file: Option<Arc<File>>,
-    /// The payload of a datagram, or of a call.
+    /// Payload bytes of a datagram, or of a stream's call.
     payload_bytes: usize,
-    /// Before the start, openings are sent and received as ever.
+    /// True from the start of the run. Before it, flow openings are sent and received with copies.
     started: bool,
-    /// Carries stamps over to our clock, once they were asked for.
+    /// Converts timestamps to our clock, once they are enabled.
     bridge: Option<Bridge>,
-    /// The device's clock, where it stamps too.
+    /// Clock of the interface, if it makes hardware timestamps.
     device: Option<Device>,
     attempts: Attempts,
 }
 
-/// A socket and what its calls need to know.
+/// A socket and the state that its calls need.
 struct Entry {
-    /// Shared with whoever looks on: the coordinator closes it, in the table of open files where it
-    /// was opened.
+    /// Shared with observers: the coordinator closes it, in the file table in which it was opened.
     socket: Arc<Socket>,
     patience: Duration,
     /// Datagrams that one send call may hold; 1 without UDP GSO.
     datagrams: usize,
-    /// The size that the kernel is to cut at, until it has been told: the opening of a flow is
-    /// larger than a small datagram and must leave whole.
+    /// UDP GSO size to be set before the first burst. The opening of a flow is larger than a small
+    /// datagram and must not be split.
     to_segment: Option<u16>,
-    /// Whether a receive call may give several datagrams.
+    /// True if a receive call may return several datagrams (UDP GRO).
     coalesces: bool,
-    /// How its payload leaves, where it is not copied.
+    /// Send path without a copy, if any.
     way: Option<Way>,
-    /// Whether a full socket is to be told at once, however calls wait.
+    /// True if a send on a full socket returns at once, however other calls wait.
     paced: bool,
-    /// How the kernel is told when a datagram is to leave.
+    /// Departure times for the kernel (SO_TXTIME).
     departures: Option<DepartureTimes>,
-    /// Whom it exchanges datagrams with.
+    /// Peer of its datagrams.
     peer: Peer,
-    /// Sends that were told that nobody has the far port.
+    /// Sends that failed because the remote port is closed (ECONNREFUSED).
     refusals: Arc<AtomicU32>,
-    /// Sends for which the kernel had no route, host or link.
+    /// Sends that failed because a route, host or link was unreachable.
     unroutable: u32,
 }
 
@@ -126,7 +126,7 @@ impl Entry {
     }
 }
 
-/// Names a socket of a [`Kernel`].
+/// Handle of a socket of a [`Kernel`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Index(pub usize);
 
@@ -171,7 +171,7 @@ impl<W: Waiting, R: Recorder> Adapter for Kernel<W, R> {
     }
 
     fn descriptors(&self) -> Option<Vec<RawFd>> {
-        // Ways past the copy have pipes and files of their own.
+        // Send paths without a copy use pipes and other files.
         let sockets_alone = W::SOCKETS_ALONE && self.copies.send == SendCopy::Copied;
         let sockets = self.sockets.iter().flatten();
         sockets_alone.then(|| sockets.map(|entry| entry.socket.as_raw_fd()).collect())
@@ -236,7 +236,7 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
         }))
     }
 
-    /// How the payload of a new socket leaves, where it is not copied.
+    /// Prepares the send path of a new socket; `None` where payload is copied.
     fn way(&self, socket: &Socket, options: &FlowOptions) -> io::Result<Option<Way>> {
         let way = match (self.copies.send, &self.file) {
             (SendCopy::ZeroCopy, _) if options.zero_copy => {
@@ -251,7 +251,7 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
             (SendCopy::Splice, _) => Way::Pipe(Pipe::new(self.payload_bytes)?),
             _ => return Ok(None),
         };
-        // These calls have no flag by which they do not wait.
+        // `sendfile` and `splice` have no flag for a non-blocking call.
         socket.set_nonblocking(true)?;
         Ok(Some(way))
     }
@@ -262,14 +262,14 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
     }
 }
 
-/// Why a socket is there.
+/// Panic message of a lookup by a stale handle.
 const OPEN: &str = "a workload does not use a socket that it closed";
 
-/// Datagrams that a GSO send may hold: Linux 6.9 on, before, and where a device cannot finish
-/// their checksums.
+/// Limits of datagrams in one GSO send: Linux 6.9 and later, earlier, and for devices without
+/// checksum offload.
 pub const SEGMENT_LIMITS: [usize; 3] = [128, 64, 1];
 
-/// Largest payload of one UDP send call, cut or not.
+/// Largest payload of one UDP send call, with or without GSO.
 pub const UDP_CALL_BYTES: usize = LARGEST_DATAGRAM_BYTES as usize;
 
 impl<W: Waiting, R: Recorder> Transport for Kernel<W, R> {
@@ -388,10 +388,10 @@ impl<W: Waiting, R: Recorder> Transport for Kernel<W, R> {
     fn udp_echo(
         &mut self,
         socket: Index,
-        room: &mut [u8],
+        buffer: &mut [u8],
         is_question: impl FnOnce(&[u8]) -> bool,
     ) -> task::Poll<io::Result<Echoed>> {
-        let bytes = match self.udp_receive(socket, |payload, _| payload.len().min(room.len())) {
+        let bytes = match self.udp_receive(socket, |payload, _| payload.len().min(buffer.len())) {
             task::Poll::Ready(Ok(bytes)) => bytes,
             task::Poll::Ready(Err(error)) => return task::Poll::Ready(Err(error)),
             task::Poll::Pending => return task::Poll::Pending,
@@ -402,7 +402,7 @@ impl<W: Waiting, R: Recorder> Transport for Kernel<W, R> {
         match self.send_from(socket, bytes, Lies::Incoming) {
             task::Poll::Ready(sent) => task::Poll::Ready(sent.map(Echoed::Sent)),
             task::Poll::Pending => {
-                room[..bytes].copy_from_slice(self.incoming.front(bytes));
+                buffer[..bytes].copy_from_slice(self.incoming.front(bytes));
                 task::Poll::Ready(Ok(Echoed::Full(bytes)))
             }
         }
@@ -526,10 +526,10 @@ impl<W: Waiting, R: Recorder> Transport for Kernel<W, R> {
         take: impl FnOnce(&[u8]) -> T,
     ) -> task::Poll<io::Result<T>> {
         if self.copies.receive == ReceiveCopy::Discarded && self.started {
-            let received = self.receive(socket, Call::RecvFrom, room, |socket, room, flags| {
-                socket::receive(socket, room, flags.and(Flags::TRUNCATE))
+            let received = self.receive(socket, Call::RecvFrom, room, |socket, buffer, flags| {
+                socket::receive(socket, buffer, flags.and(Flags::TRUNCATE))
             });
-            // What is in the buffer never came: only its length says something.
+            // MSG_TRUNC discards the payload: only the length is valid.
             return received.map_ok(|bytes| take(self.incoming.front(bytes)));
         }
         let received = self.receive(socket, Call::RecvFrom, room, socket::receive);
@@ -615,7 +615,7 @@ impl<W: Waiting, R: Recorder> Transport for Kernel<W, R> {
     }
 
     fn note_arrivals(&self, socket: Index) {
-        // Whatever it says, it is asked for from now on.
+        // The first query enables timestamps; its result does not matter.
         let _ = stamp::last_arrival(&self.entry(socket).socket);
     }
 
@@ -624,7 +624,7 @@ impl<W: Waiting, R: Recorder> Transport for Kernel<W, R> {
         if let Some(arrived) = stamp::last_arrival(socket) {
             return Some(clock::real().saturating_sub(arrived));
         }
-        // A tick of the slowest kernels: what it counts is late by that much at most.
+        // A jiffy of the slowest kernels (100 Hz) bounds the rounding error.
         const TICK_MS: u64 = 10;
         let info = socket::tcp_info(socket).ok()?;
         let certain = u64::from(info.since_arrival_ms).checked_sub(TICK_MS)?;

@@ -1,7 +1,8 @@
-//! What a workload runs on: the seam between what is measured and the stack that moves it.
+//! Transports: the seam between workloads and the network stack that moves their payload.
 //!
-//! A transport is owned by one thread; there is no lock in its path. How it waits is its own
-//! property, chosen when the run starts, and a workload is compiled once for each.
+//! A transport is owned by one thread; there is no lock in its path. Its way of waiting (block,
+//! spin, `poll`, `select`, `epoll`) is chosen when the run starts. Workloads are compiled once for
+//! every combination.
 
 pub mod calls;
 mod kernel;
@@ -33,119 +34,116 @@ pub use stack::{OnStack, Recorded, system as stack_error, why_closed, why_openin
 pub use uring::{Uring, pool_bytes};
 pub(crate) use way::zero_copy_bytes;
 
-/// What came with received payload. `None`: not asked for, or this transport cannot tell.
+/// Metadata of received payload. A field is `None` when it was not requested or the transport
+/// does not support it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meta {
-    /// When the stack took the packet in, on the transport's own clock.
+    /// Time at which the stack received the packet, on the transport's clock.
     pub stamp_ns: Option<u64>,
-    /// When the device did, by its own clock and carried over to the transport's.
+    /// Hardware receive timestamp, converted to the transport's clock.
     pub device_ns: Option<u64>,
-    /// When a stack that is not the kernel's had put it into its socket's queue.
+    /// Time at which the user-space stack appended it to the socket's receive queue.
     pub queued_ns: Option<u64>,
-    /// Datagrams that the receive queue has refused since the socket was opened.
+    /// Datagrams dropped because the receive queue was full, since the socket was opened.
     pub queue_drops: Option<u32>,
-    /// Payload bytes of each datagram, where several came as one.
+    /// Payload bytes of each datagram, when several were received as one (UDP GRO).
     pub segment_bytes: Option<u16>,
-    /// Type of service or traffic class.
+    /// Type of service (IPv4) or traffic class (IPv6).
     pub tos: Option<u8>,
 }
 
-/// A packet on its way out passed a place.
+/// Transmit timestamp: a packet passed one point on its way out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Departure {
-    /// Which one: datagrams are numbered from 0 by send call, a stream by the last byte of each
-    /// (modulo 2^32).
+    /// Datagrams: number of the send call, from 0. Streams: number of the call's last byte. Both
+    /// modulo 2^32, as with SO_TIMESTAMPING.
     pub id: u32,
-    /// Where it was.
     pub place: Place,
-    /// When, on the transport's own clock.
+    /// Time on the transport's clock.
     pub at_ns: Nanos,
-    /// Whether the device told, by its own clock; otherwise the stack did.
+    /// True for a hardware timestamp, false for one of the stack.
     pub by_device: bool,
 }
 
-/// What differs between transports, as data.
+/// Differences between transports, as data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Whether a call may sleep until its one socket can go on; a workload with several sockets
-    /// on one thread needs a transport that does not.
+    /// True if a call may block until its one socket is ready. A workload with several sockets on
+    /// one thread needs a transport without this.
     pub sleeps_in_calls: bool,
-    /// Whether the stamp of a packet that left ends a wait for payload, so that it has to be taken
-    /// before the next one.
+    /// True if a transmit timestamp ends a wait for payload, so that it must be read before the
+    /// next wait.
     pub stamps_end_waits: bool,
-    /// Whether it tells of changes at enrolled sockets ([`Transport::enrol_changes`]).
+    /// True if sockets can be registered edge-triggered ([`Transport::enrol_changes`]).
     pub tells_changes: bool,
 }
 
-/// How a flow is to be opened.
+/// Options of a flow to be opened.
 #[derive(Clone, Debug)]
 pub struct FlowOptions {
-    /// Transport protocol.
     pub protocol: Protocol,
-    /// Local address and port; port 0 lets the stack choose.
+    /// Local address and port; with port 0 the stack chooses one.
     pub local: Option<SocketAddr>,
-    /// Interface that the flow is bound to.
+    /// Interface to bind to (SO_BINDTODEVICE).
     pub interface: Option<String>,
-    /// What is asked of the socket.
+    /// Socket options to set.
     pub socket: SocketPlan,
-    /// Congestion control to ask for.
+    /// Congestion control to set (TCP_CONGESTION).
     pub congestion_control: Option<String>,
-    /// Payload bytes of the datagrams that one call's payload is cut into (UDP GSO).
+    /// Payload bytes of each datagram that one send call is split into (UDP GSO).
     pub segment_bytes: Option<u16>,
-    /// Datagrams of one size may be handed over together (UDP GRO).
+    /// True to receive several datagrams of one size per call (UDP GRO).
     pub coalesce: bool,
-    /// Datagrams that one call sends or receives at most, each on its own way.
+    /// Largest number of datagrams per call (`sendmmsg`, `recvmmsg`).
     pub batch: Option<u32>,
-    /// Payload leaves without a copy: by MSG_ZEROCOPY, or written into our own stack's buffers.
+    /// Sends without a copy: MSG_ZEROCOPY, or written directly into the user-space stack's buffers.
     pub zero_copy: bool,
-    /// Payload of a stream is not copied for who receives it: on our own stack, which shows it where it lies. The
-    /// kernel's sockets are told by [`Setup::copies`].
+    /// Hands received stream payload to the workload in the user-space stack's buffers, without a
+    /// copy. Kernel sockets use [`Setup::copies`] instead.
     pub discard: bool,
-    /// UDP: each datagram has its own time, so that a full socket is told at once and not slept over in
-    /// the call.
+    /// UDP: datagrams have individual departure times. A send on a full socket then returns at once
+    /// instead of blocking.
     pub paced: bool,
-    /// The rate that the kernel is to keep, in bytes per second as it counts them.
+    /// Rate limit enforced by the kernel (SO_MAX_PACING_RATE), in bytes per second.
     pub max_rate: Option<u64>,
-    /// The clock of the times at which datagrams are to leave.
+    /// Clock of the departure times passed to the kernel (SO_TXTIME).
     pub departure_clock: Option<DepartureClock>,
-    /// Buffers are as large as asked for, whatever the system's limit (SO_SNDBUFFORCE).
+    /// Ignores the system's buffer limits (SO_SNDBUFFORCE, SO_RCVBUFFORCE).
     pub force_buffers: bool,
-    /// How long a call that would sleep looks into the interface's queue first (SO_BUSY_POLL).
+    /// Time for which a blocking call polls the interface's queue first (SO_BUSY_POLL).
     pub busy_poll: Option<Duration>,
-    /// Longest time that a sleeping call may last: how soon a stop is noticed, or how late an
-    /// answer may come.
+    /// Longest time for which a call may block. It bounds the delay until a stop is noticed, and
+    /// the time for which a late response is awaited.
     pub patience: Duration,
-    /// Whom the socket exchanges payload with.
     pub correspondent: Correspondent,
-    /// Networks that datagrams to a group may cross.
+    /// Hop limit of multicast datagrams.
     pub group_hops: u8,
 }
 
-/// Whom a socket exchanges payload with.
+/// Addressing of a socket's payload (see socket(7) on connected and unconnected sockets).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Correspondent {
-    /// The one it is connected to.
+    /// Connected to one peer.
     #[default]
     Connected,
-    /// The one that is named with each datagram.
+    /// Unconnected: a destination is given with each datagram.
     Unconnected,
-    /// All of a multicast group, of whom the far end answers.
+    /// Sends to a multicast group and receives the responses of the remote end.
     Group(IpAddr),
-    /// Whoever asks from this address, by datagram or by a connection of its own.
+    /// Accepts datagrams or connections from any port of this address and replies to the sender.
     Asker(IpAddr),
 }
 
-/// Calls on sockets.
+/// Number of calls on sockets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attempts {
-    /// All of them.
     pub calls: u64,
-    /// Those that could move nothing.
+    /// Calls that moved nothing.
     pub empty: u64,
 }
 
 impl Attempts {
-    /// Those since an earlier count.
+    /// Returns the calls made since an earlier snapshot.
     #[must_use]
     pub fn since(self, earlier: &Self) -> Self {
         Self {
@@ -155,97 +153,97 @@ impl Attempts {
     }
 }
 
-/// What a thread's transport is made with.
+/// Parameters of a worker thread's transport.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
-    /// How it waits.
     pub wait: Wait,
-    /// The largest payload of a send call.
+    /// Largest payload of one send call, in bytes.
     pub send_bytes: usize,
-    /// The largest payload of a receive call.
+    /// Largest payload of one receive call, in bytes.
     pub receive_bytes: usize,
-    /// Datagrams that one call moves at most, each on its own way through the kernel.
+    /// Largest number of datagrams per call (`sendmmsg`, `recvmmsg`).
     pub batch: Option<usize>,
-    /// Whether payload is copied, as far as this part of the run goes.
+    /// Copy modes of sending and receiving, as far as they concern this thread.
     pub copies: Copies,
 }
 
-/// What a measuring thread needs of its transport besides what workloads do: the kernel's ways.
+/// Operations that worker threads need from a transport beyond those of workloads.
 pub trait Adapter: Transport + Sized {
-    /// A transport without sockets.
+    /// Creates a transport without sockets.
     ///
     /// # Errors
-    /// When the process has no file descriptor left, or the kernel refuses what it is made of.
+    /// When the process is out of file descriptors, or the kernel rejects a resource.
     fn new(setup: &Setup) -> io::Result<Self>;
 
-    /// Takes over a connected socket that somebody else opened or accepted.
+    /// Adopts a connected kernel socket that was opened or accepted elsewhere.
     ///
     /// # Errors
-    /// When one of the options is refused.
+    /// When the kernel rejects one of the options.
     fn adopt(&mut self, fd: OwnedFd, options: &FlowOptions) -> io::Result<Self::Socket>;
 
-    /// Takes over a socket of our own stack that somebody else opened or accepted there.
+    /// Adopts a socket of the user-space stack that was opened or accepted elsewhere.
     ///
     /// # Errors
-    /// `Unsupported` where there is no such stack.
+    /// `Unsupported` for transports on kernel sockets.
     fn take(&mut self, _: linerate_stack::SocketId, _: &FlowOptions) -> io::Result<Self::Socket> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// A handle for a thread that looks on, where one can: while it lives the socket stays open.
+    /// Returns a handle for observation by another thread; the socket stays open as long as the
+    /// handle lives. `None` where the transport has no such handle.
     fn watch(&self, socket: Self::Socket) -> Option<Watch>;
 
-    /// Does what the stack needs while its thread waits for something else; false where it needs
-    /// nothing, and the thread may sleep.
+    /// Runs the stack while its thread waits for something else. Returns false when the stack needs
+    /// no polling, so that the thread may sleep.
     fn tend(&mut self) -> bool {
         false
     }
 
-    /// What our own stack counted since the start.
+    /// Returns the counters of the user-space stack since the start of the run.
     fn stack_facts(&mut self) -> Option<Box<StackFacts>> {
         None
     }
 
-    /// The files that this transport uses, where they are its sockets alone; `None` where the
-    /// thread must not have a table of open files of its own.
+    /// Returns the open files of this transport when they are its sockets alone. `None` when the
+    /// thread must not get a file table of its own.
     fn descriptors(&self) -> Option<Vec<RawFd>>;
 
-    /// Opens connections side by side, so that a thousand of them take a round trip and not a
-    /// thousand; returns once all stand, in the order in which they were asked for.
+    /// Opens connections in parallel and returns once all are established, in the order of the
+    /// targets.
     ///
     /// # Errors
-    /// What the first that fails says; `Interrupted` when `called_off` says so meanwhile.
+    /// The error of the first connection that fails; `Interrupted` when `called_off` returns true.
     fn connect_many(
         &mut self,
         wanted: &[(SocketAddr, &FlowOptions)],
         called_off: &dyn Fn() -> bool,
     ) -> io::Result<Vec<Self::Socket>>;
 
-    /// Lets a blocking receive call sleep until something comes: somebody wakes the thread.
+    /// Removes the time limit of blocking receive calls; the thread is woken from outside.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error of `setsockopt`.
     fn sleep_without_limit(&mut self, socket: Self::Socket) -> io::Result<()>;
 
-    /// Payload may move now: calls are taken note of, if anybody wants that.
+    /// Starts the run: calls are recorded from here on, if call timing is enabled.
     fn start(&mut self, timeline: &Timeline);
 
-    /// What was noted of calls.
+    /// Returns the recorded call times.
     fn tally(&self) -> Option<CallTally>;
 }
 
-/// What became of a datagram that was to go back.
+/// Outcome of an echo call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Echoed {
-    /// So many bytes of it left.
+    /// Number of bytes sent back.
     Sent(usize),
-    /// So many bytes of it wait in the caller's room: the socket had none.
+    /// Number of bytes left in the caller's buffer because the socket was full.
     Full(usize),
-    /// It was no question.
+    /// The datagram was not a request.
     Ignored,
 }
 
-/// Receives one datagram and sends it back by way of the caller's room.
+/// Receives one datagram into the caller's buffer and sends it back from there.
 fn echo_through<T: Transport + ?Sized>(
     transport: &mut T,
     socket: T::Socket,
@@ -274,76 +272,76 @@ fn echo_through<T: Transport + ?Sized>(
 
 /// A network stack as workloads use it.
 ///
-/// Payload goes through closures over the transport's own buffer: a stack that owns its frames
-/// needs no copy, and the kernel's adapter copies from a buffer of its own. [`Poll::Pending`] means
-/// that nothing could be done now: turn, idle, try again.
+/// Payload goes through closures over the transport's own buffer. A user-space stack therefore
+/// needs no extra copy; the kernel transports copy from a buffer of theirs. [`Poll::Pending`]
+/// means that nothing could be done now: poll, idle, try again.
 pub trait Transport {
-    /// Names a socket of this transport.
+    /// Handle of a socket of this transport.
     type Socket: Copy;
 
-    /// Lets the stack work: read its clock once, take a burst in, run its timers, flush.
+    /// Runs the stack: reads the clock once, receives a burst, runs timers, transmits.
     fn turn(&mut self);
 
-    /// The time now; a polled stack gives the time of the last turn.
+    /// Returns the current time; a polled stack returns the time of its last poll.
     fn now(&self) -> Nanos;
 
-    /// The time now, read for this call: for what happens within a turn.
+    /// Reads the clock now; for events between two polls.
     fn clock() -> Nanos;
 
-    /// Has what was just sent leave, where it would wait for the next turn otherwise: for whoever looks for its answer
-    /// next.
+    /// Transmits what was just sent instead of waiting for the next poll. Called before waiting for
+    /// the response.
     #[inline]
     fn flush(&mut self) {}
 
-    /// Passes time: until `until` when a workload waits for a departure, otherwise as this
-    /// transport waits for its sockets.
+    /// Waits for sockets as configured, or until `until` when the workload waits for a departure
+    /// time.
     fn idle(&mut self, until: Option<Nanos>);
 
-    /// Opens a flow to `remote`; returns once it stands.
+    /// Opens a flow to `remote`; returns once it is established.
     ///
     /// # Errors
-    /// What the stack says; `PermissionDenied` when an option is not allowed.
+    /// The error of the stack; `PermissionDenied` when an option is not permitted.
     fn connect(&mut self, remote: SocketAddr, options: &FlowOptions) -> io::Result<Self::Socket>;
 
-    /// Opens a socket that is neither bound nor connected, for flows that do so for each question.
+    /// Opens a socket that is neither bound nor connected, for flows that do so for each request.
     ///
     /// # Errors
-    /// What the stack says; `Unsupported` where sockets do not come and go while payload moves.
+    /// The error of the stack; `Unsupported` where sockets cannot be opened during the run.
     fn open(&mut self, _remote: SocketAddr, _: &FlowOptions) -> io::Result<Self::Socket> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Gives an open socket its local address.
+    /// Binds an open socket to a local address.
     ///
     /// # Errors
-    /// What the stack says.
+    /// The error of the stack.
     fn bind(&mut self, _: Self::Socket, _local: SocketAddr) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Connects an open socket, or goes on connecting it.
+    /// Starts to connect an open socket, or continues to.
     fn begin_connect(&mut self, _: Self::Socket, _remote: SocketAddr) -> Poll<io::Result<()>> {
         Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
     }
 
-    /// Takes the next connection of a listening socket.
+    /// Accepts the next connection of a listening socket.
     fn accept(&mut self, _: Self::Socket, _: &FlowOptions) -> Poll<io::Result<Self::Socket>> {
         Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
     }
 
-    /// Closes a socket; its name may be given to another one.
+    /// Closes a socket. Its handle may be reused.
     fn close(&mut self, _: Self::Socket) {}
 
-    /// From now on an unconnected socket takes datagrams only of who sent the last one.
+    /// Limits an unconnected socket to the sender of the last datagram.
     fn recognise(&mut self, _: Self::Socket) {}
 
-    /// How long a receive call on a socket may wait for something at most; zero: not at all. A call
-    /// that sleeps by itself keeps its own limit.
+    /// Sets the longest time for which receive calls on a socket wait; zero disables waiting. Calls
+    /// that block in the kernel keep the limit of their socket.
     fn be_patient(&mut self, _: Self::Socket, _: Duration) {}
 
     /// Sends one datagram of `bytes`, written by `fill` into a buffer of that length.
     ///
-    /// What the buffer holds before is undefined.
+    /// The buffer's initial content is undefined.
     fn udp_send(
         &mut self,
         socket: Self::Socket,
@@ -351,8 +349,8 @@ pub trait Transport {
         fill: impl FnOnce(&mut [u8]),
     ) -> Poll<io::Result<usize>>;
 
-    /// Sends one datagram that the stack is to hold back until `at_ns`, where it can; otherwise it
-    /// leaves at once.
+    /// Sends one datagram that the stack holds back until `at_ns` where it supports that; otherwise
+    /// it is sent at once.
     fn udp_send_at(
         &mut self,
         socket: Self::Socket,
@@ -363,18 +361,18 @@ pub trait Transport {
         self.udp_send(socket, bytes, fill)
     }
 
-    /// Receives one datagram and shows it to `take`.
+    /// Receives one datagram and passes it to `take`.
     fn udp_receive<R>(
         &mut self,
         socket: Self::Socket,
         take: impl FnOnce(&[u8], Meta) -> R,
     ) -> Poll<io::Result<R>>;
 
-    /// Receives one datagram and sends it back, as much of it as `room` holds, if `is_question` says
-    /// so. What there is no room to send stays in `room`.
+    /// Receives one datagram and sends it back, up to the size of `room`, if `is_question` accepts
+    /// it. When the socket is full, the datagram stays in `room`.
     ///
-    /// A transport that can sends it from where it was received: the two copies through `room` are a
-    /// part of the round trip that a program without them does not have.
+    /// A transport that can, sends it from the buffer in which it was received. The two copies
+    /// through `room` would otherwise add to the round-trip time.
     fn udp_echo(
         &mut self,
         socket: Self::Socket,
@@ -384,11 +382,11 @@ pub trait Transport {
         echo_through(self, socket, room, is_question)
     }
 
-    /// How many datagrams of `bytes` one [`Self::udp_send_burst`] takes at most.
+    /// Returns the largest number of datagrams of `bytes` for one [`Self::udp_send_burst`].
     fn burst(&self, socket: Self::Socket, bytes: usize) -> usize;
 
-    /// Sends up to `count` datagrams of `bytes` each in one call, the nth written by `fill(n, ..)`;
-    /// returns how many were taken.
+    /// Sends up to `count` datagrams of `bytes` each in one call, the nth written by `fill(n, ..)`.
+    /// Returns the number accepted.
     fn udp_send_burst(
         &mut self,
         socket: Self::Socket,
@@ -397,16 +395,17 @@ pub trait Transport {
         fill: impl FnMut(usize, &mut [u8]),
     ) -> Poll<io::Result<usize>>;
 
-    /// Receives what is there, up to a burst, and shows each datagram to `take`; returns how many.
+    /// Receives the waiting datagrams, up to a burst, and passes each to `take`. Returns their
+    /// number.
     fn udp_receive_burst(
         &mut self,
         socket: Self::Socket,
         take: impl FnMut(&[u8], Meta),
     ) -> Poll<io::Result<usize>>;
 
-    /// Offers up to `bytes` of stream payload, written by `fill`; returns how many were taken.
+    /// Offers up to `bytes` of stream payload, written by `fill`. Returns the number accepted.
     ///
-    /// The rest is forgotten: the next call fills anew from where this one ended.
+    /// The rest is discarded: the next call fills again from the end of the accepted part.
     fn tcp_send(
         &mut self,
         socket: Self::Socket,
@@ -414,7 +413,8 @@ pub trait Transport {
         fill: impl FnOnce(&mut [u8]),
     ) -> Poll<io::Result<usize>>;
 
-    /// Receives at most `room` bytes of the stream and shows them to `take`; none at its end.
+    /// Receives at most `room` bytes of the stream and passes them to `take`; an empty slice is the
+    /// end of the stream.
     fn tcp_receive<R>(
         &mut self,
         socket: Self::Socket,
@@ -422,17 +422,16 @@ pub trait Transport {
         take: impl FnOnce(&[u8]) -> R,
     ) -> Poll<io::Result<R>>;
 
-    /// Has everything stamped that leaves and arrives on a socket from now on; its departures are
-    /// numbered from here. Gives what people should know of that, such as a device's stamps that
-    /// cannot be used.
+    /// Enables timestamps of everything that a socket sends and receives from now on; transmit
+    /// timestamps are numbered from here. Returns warnings, such as an unusable hardware clock.
     ///
     /// # Errors
-    /// `Unsupported` when this stack does not stamp: then those below are not called.
+    /// `Unsupported` when this stack has no timestamps; the methods below are then not called.
     fn stamp(&mut self, _: Self::Socket, _: Protocol) -> io::Result<Vec<String>> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Receives a datagram, or at most `room` bytes of a stream, with the stamp of its arrival.
+    /// Receives a datagram, or at most `_room` bytes of a stream, with its receive timestamp.
     fn receive_stamped<R>(
         &mut self,
         _: Self::Socket,
@@ -442,78 +441,82 @@ pub trait Transport {
         Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
     }
 
-    /// Shows the stamps of what has left since the last look.
+    /// Passes the transmit timestamps since the last call to `_take`.
     ///
     /// # Errors
-    /// What the stack says.
+    /// The error of the stack.
     fn departures(&mut self, _: Self::Socket, _take: impl FnMut(Departure)) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// How far a device's stamp may be off; `None` where no device stamps.
+    /// Returns the error bound of hardware timestamps; `None` without hardware timestamps.
     fn device_error_ns(&self) -> Option<Nanos> {
         None
     }
 
-    /// How far the stamps' clock was moved against the transport's since stamping began.
+    /// Returns the step of the timestamp clock against the transport's clock since timestamps were
+    /// enabled (the system time was set meanwhile).
     fn moved_clock_ns(&self) -> Nanos {
         0
     }
 
-    /// Says that nothing more will be sent.
+    /// Shuts down the sending side of a connection.
     ///
     /// # Errors
-    /// When the connection is gone already.
+    /// When the connection no longer exists.
     fn finish_sending(&mut self, socket: Self::Socket) -> io::Result<()>;
 
-    /// Nothing more is wanted of a socket: it is not waited for again. It stays open until the
-    /// transport goes, so that late datagrams of the other end do not meet a closed port.
+    /// Removes a socket from waiting. It stays open until the transport is dropped, so that late
+    /// datagrams of the remote end do not meet a closed port.
     fn release(&mut self, socket: Self::Socket);
 
-    /// Asks to be told by [`Self::ready`], under a number, whenever a socket can go on; false where
-    /// this transport does not tell. Whoever asks so for one of its sockets asks for all.
+    /// Registers a socket under a key, level-triggered: [`Self::ready`] returns the key whenever
+    /// the socket is ready. Returns false when this transport does not support registration. Either
+    /// all sockets are registered or none.
     ///
     /// # Errors
-    /// What the stack says.
+    /// The error of the stack.
     fn enrol(&mut self, _socket: Self::Socket, _ready: Ready, _key: usize) -> io::Result<bool> {
         Ok(false)
     }
 
-    /// Asks to be told by [`Self::ready`], under a number, whenever something changes at a socket: it is
-    /// connected, something came, there is room again. What is so already is told once.
+    /// Registers a socket under a key, edge-triggered: [`Self::ready`] returns the key once for
+    /// each change (connected, data received, send space available) and once for the present
+    /// state.
     ///
     /// # Errors
-    /// What the stack says; `Unsupported` where it does not tell.
+    /// The error of the stack; `Unsupported` where it has no edge-triggered registration.
     fn enrol_changes(&mut self, _socket: Self::Socket, _key: usize) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Waits until enrolled sockets can go on, and adds their numbers to `keys`, up to its capacity:
-    /// those that were not told of for the longest time first. None when the patience was over.
+    /// Waits until registered sockets are ready and appends their keys, up to the capacity of
+    /// `_keys`, least recently reported first. Appends none when the timeout expires.
     fn ready(&mut self, _keys: &mut Vec<usize>, _patience: Duration) {}
 
-    /// Calls on sockets so far, and those among them that found nothing to receive or no room to
-    /// send; `None` where they are not counted.
+    /// Returns the number of calls on sockets so far, and of those that found no data or no send
+    /// space. `None` where they are not counted.
     fn attempts(&self) -> Option<Attempts> {
         None
     }
 
-    /// What the stack knows of a socket, for the record.
+    /// Returns the stack's view of a socket, for the record.
     fn facts(&self, socket: Self::Socket) -> SocketFacts;
 
-    /// TCP: segments sent again since the connection began; `None` where nobody counts them.
+    /// Returns the TCP segments retransmitted since the connection began; `None` where they are not
+    /// counted.
     fn retransmits(&self, _socket: Self::Socket) -> Option<u64> {
         None
     }
 
-    /// Has the arrivals of a socket noted from now on, for [`Self::since_arrival`].
+    /// Starts to record the arrivals of a socket, for [`Self::since_arrival`].
     fn note_arrivals(&self, _socket: Self::Socket) {}
 
-    /// How long ago what a socket gave last had arrived, at least; `None` where nobody noted it.
+    /// Returns a lower bound of the time since the last received payload arrived; `None` where
+    /// arrivals are not recorded.
     fn since_arrival(&self, _socket: Self::Socket) -> Option<Nanos> {
         None
     }
 
-    /// What differs between transports.
     fn capabilities(&self) -> Capabilities;
 }

@@ -1,7 +1,7 @@
-//! Our own stack over a port, as workloads use it.
+//! Transport over the user-space stack and its port.
 //!
-//! One thread owns it. Besides the sockets of workloads it has some in the background, which are looked
-//! after once in a while: the control connection, and services for others.
+//! One thread owns it. In addition to the sockets of workloads it has background sockets, which are
+//! polled at intervals: the control connection, and services for other hosts.
 
 #[cfg(test)]
 pub(crate) mod alone;
@@ -32,44 +32,45 @@ pub use entries::Place;
 use entries::{Entries, Entry};
 pub use recorded::Recorded;
 
-/// How often what is in the background is looked after while payload moves.
+/// Interval at which background sockets are polled while payload moves.
 const LOOK_NS: Nanos = 1_000_000;
 
-/// Pause between two turns while the thread only waits for others.
+/// Pause between two polls while the thread has no workload.
 const TEND_NS: Nanos = 50_000;
 
-/// Looks at the port from one reading of the clock to the next, between two turns that have nothing to do and where nobody
-/// sleeps. Of a port that is asked by system calls a look is half of a turn, of one in memory a tenth; a frame that comes
-/// waits for what is under way.
+/// Port polls between two readings of the clock while the stack is idle and spins. On a port that
+/// needs system calls, a port poll costs half of a stack poll; on one in memory a tenth. An
+/// arriving
+/// frame waits for the poll in progress.
 const LOOKS: u32 = 16;
 
-/// Time after which there is a turn again: what else a thread has to do waits for it.
+/// Longest time for which only the port is polled; other work of the thread waits for it.
 const LOOKING_NS: Nanos = 4_000;
 
-/// Longer than looks take: a departure that is due sooner is waited for in turns.
+/// Upper bound of the time of such a wait. Before an earlier departure the stack is polled instead.
 const LOOKS_NS: Nanos = 20_000;
 
-/// Flows whose refusals are looked for: where nobody has a port all are refused.
+/// Largest number of flows that are checked for refused sends; a closed port refuses all of them.
 const REFUSED_FLOWS: usize = 16;
 
-/// Datagrams that one call moves at most: a burst of the port.
+/// Largest number of datagrams per call: a burst of the port.
 const BURST: usize = 32;
 
-/// Room for payload on its way between a workload and the stack's buffers, which is copied as with
-/// the kernel's sockets.
+/// Largest payload of one call. It is copied between the workload and the stack's buffers, as with
+/// kernel sockets.
 const CALL_BYTES: usize = 256 << 10;
 
-/// A stack and its sockets, on the thread that owns it.
+/// The user-space stack and its sockets, on the thread that owns it.
 pub struct OnStack {
     stack: Stack,
-    /// What records say of it, as it was at the start.
+    /// Facts for records, as of the start.
     facts: StackFacts,
     before: Counters,
-    /// Time from one turn to the next; none: no pause.
+    /// Minimum time between two polls; `None` for busy polling.
     interval: Option<Nanos>,
     turn_ns: Nanos,
     now: Nanos,
-    /// Something was sent since the last turn.
+    /// True if payload was sent since the last poll.
     unsent: bool,
     outgoing: Buffer,
     incoming: Buffer,
@@ -77,22 +78,22 @@ pub struct OnStack {
     background: Background,
     look_ns: Nanos,
     attempts: Attempts,
-    /// Whether the last turn found anything.
+    /// True if the last poll received a frame.
     came: bool,
-    /// Since when nothing has come, where that was looked for in vain; and how long it was until the last turn.
+    /// Start of the current idle time of the port, and idle time in all until the last poll.
     idle_from: Option<Nanos>,
     idle_ns: Nanos,
-    /// Payload that workloads moved, for the service that they are of.
+    /// Payload moved by workloads, for the counters of the service that started them.
     payload: Payload,
-    /// Somebody wants received streams to end.
+    /// Set by another thread to end received streams.
     cut: Arc<AtomicBool>,
     is_cut: bool,
-    /// The thread that polls the port, where it is another one: it ends after the stack.
+    /// Thread that polls the port, if not this one. Declared last, so that it ends after the stack.
     _driver: Option<Driver>,
 }
 
 impl OnStack {
-    /// Takes over a stack, with what records say of it.
+    /// Takes ownership of a stack, with its facts for records.
     pub fn of(
         stack: Stack,
         facts: StackFacts,
@@ -125,7 +126,7 @@ impl OnStack {
         }
     }
 
-    /// The same with a thread of its own that polls the port.
+    /// Adds a thread that polls the port.
     pub fn with_driver(self, driver: Option<Driver>) -> Self {
         Self {
             _driver: driver,
@@ -133,12 +134,12 @@ impl OnStack {
         }
     }
 
-    /// Whether a connection of the background still carries something.
+    /// Returns whether a background connection still has data to transmit.
     pub fn is_busy(&self) -> bool {
         self.background.is_busy()
     }
 
-    /// What records say of it now.
+    /// Returns the facts for records, with the counters since the start of the count.
     pub fn facts_now(&mut self) -> StackFacts {
         self.background.refresh(&mut self.stack);
         StackFacts {
@@ -147,28 +148,28 @@ impl OnStack {
         }
     }
 
-    /// Counters begin at zero from here.
+    /// Starts the counters at zero.
     pub fn begin_counting(&mut self) {
         self.background.refresh(&mut self.stack);
         self.before = self.stack.counters();
     }
 
-    /// Lets the stack work if it is time, and says whether anything came then.
+    /// Polls the stack if it is time. Returns whether frames were received; `None` if not polled.
     fn work(&mut self) -> Option<bool> {
         if self.interval.is_none() && self.unsent {
-            // Nor does an answer wait for the clock.
+            // A response is transmitted before the clock is read.
             self.stack.send_made();
         }
         self.now = self.stack.found_at().unwrap_or_else(ticks::now);
         if let Some(from) = self.idle_from.take() {
-            // What took longer was no look: somebody else had the processor.
+            // A longer time was no port poll: the thread was preempted.
             self.idle_ns += self.now.saturating_sub(from).min(LOOKS_NS);
         }
         if let Some(interval) = self.interval {
             if self.now < self.turn_ns {
                 return None;
             }
-            // What was missed is not made up for.
+            // Missed polls are not made up for.
             self.turn_ns = (self.turn_ns + interval).max(self.now);
         }
         self.unsent = false;
@@ -185,7 +186,8 @@ impl OnStack {
         Some(self.came)
     }
 
-    /// What was just sent is not to wait for another look at the port: it leaves now. Whether there was any.
+    /// Transmits unsent payload instead of waiting for the next poll; returns whether there was
+    /// any.
     #[inline]
     fn flush_unsent(&mut self) -> bool {
         let unsent = std::mem::take(&mut self.unsent);
@@ -195,13 +197,14 @@ impl OnStack {
         unsent
     }
 
-    /// The same where a flow is alone: what several have sent leaves together, with the next turn or before it.
+    /// Flushes if there is only one flow. Payload of several flows leaves together with the next
+    /// poll.
     #[inline]
     fn flush_alone(&mut self) -> bool {
         self.entries.is_one() && self.flush_unsent()
     }
 
-    /// Passes time as this stack does, not beyond `until`; whether it slept.
+    /// Idles as configured, at most until `until`; returns whether the thread slept.
     #[inline]
     fn pause(&mut self, flushed: bool, until: Option<Nanos>) -> bool {
         match self.interval {
@@ -216,14 +219,14 @@ impl OnStack {
         false
     }
 
-    /// Passes time between two turns where nobody sleeps: looks whether anything comes, as long as nothing is due by the
-    /// time.
+    /// Idles between two polls without sleep: polls the port until a frame arrives or a deadline is
+    /// near.
     #[inline]
     fn await_frames(&mut self, until: Option<Nanos>) {
         if self.background.is_pressed() {
             return;
         }
-        // What was done with what came has taken its time, and is not idle.
+        // Time spent on received frames is not idle time.
         let from = if self.came { ticks::now() } else { self.now };
         self.idle_from = Some(from);
         let due_soon = until.is_some_and(|until| until < from + LOOKS_NS);
@@ -232,7 +235,7 @@ impl OnStack {
         }
     }
 
-    /// Looks until something has come, or it is so late.
+    /// Polls the port until a frame has arrived or `until` has passed.
     #[inline]
     fn finds(&mut self, until: Nanos) -> bool {
         loop {
@@ -245,7 +248,7 @@ impl OnStack {
         }
     }
 
-    /// Adds the keys of sockets that may go on; how long to idle where there is none.
+    /// Appends the keys of sockets that may be ready; returns until when to idle if there are none.
     #[inline]
     fn tell(&mut self, keys: &mut Vec<usize>, patience: Duration) -> Option<Nanos> {
         self.entries.tell(keys);
@@ -254,12 +257,12 @@ impl OnStack {
         idles.then(|| self.now.saturating_add(patience))
     }
 
-    /// What kind of socket is at a place, where one is.
+    /// Returns the kind of a socket, if it is open.
     fn kind(&self, place: Place) -> Option<SocketKind> {
         Some(self.entries.get(place).socket?.kind())
     }
 
-    /// Looks after what is in the background, if it is time.
+    /// Polls the background sockets if it is time.
     fn look(&mut self) {
         if self.now >= self.look_ns {
             self.look_ns = self.now + LOOK_NS;
@@ -270,10 +273,10 @@ impl OnStack {
         }
     }
 
-    /// Counts what was refused of sockets that only send.
+    /// Counts refused sends on sockets from which no workload receives.
     fn hear_refusals(&mut self) {
         for (socket, refusals) in self.entries.unread(REFUSED_FLOWS) {
-            // Where nothing is to be fetched only a refusal can come of this.
+            // Without a waiting datagram, the call can only return an error.
             let empty = self
                 .stack
                 .udp_waiting(socket)
@@ -291,14 +294,14 @@ impl OnStack {
     pub fn close(&mut self) {
         self.stack.unwatch_stages();
         for socket in self.entries.clear() {
-            // It may be gone already.
+            // It may be closed already.
             let _ = self.stack.close(socket);
         }
         self.background.part(&mut self.stack);
         self.stack.flush();
     }
 
-    /// One round of a thread that has no workload: whether anything happened.
+    /// Polls once on a thread without a workload; returns whether anything happened.
     pub fn round(&mut self) -> bool {
         let worked = self.work() == Some(true);
         self.look_ns = self.now;
@@ -310,7 +313,7 @@ impl OnStack {
         worked || looked
     }
 
-    /// Passes time where nothing happened: a thread that serves others does it as it is configured.
+    /// Idles on a thread without a workload; one that serves other hosts idles as configured.
     pub fn rest(&mut self) {
         match (self.interval, self.background.serves()) {
             (None, true) => self.await_frames(None),
@@ -319,10 +322,10 @@ impl OnStack {
         }
     }
 
-    /// Datagrams that the queue of a workload's socket has refused.
+    /// Returns the datagrams dropped by the receive queue of a workload's socket.
     fn queue_drops(&self, entry: &Entry) -> u64 {
         let alone = self.entries.of(SocketKind::Udp).count() == 1;
-        // With each datagram comes what was refused before it; of the last ones only the sum tells.
+        // Each datagram carries the drops before it; only the stack's sum includes the last ones.
         let seen = u64::from(entry.queue_drops);
         let (now, before) = (&self.stack.counters(), &self.before);
         let all = |of: &Counters| of.udp.receive_queue_full + of.udp.no_buffer;
@@ -332,7 +335,7 @@ impl OnStack {
         }
     }
 
-    /// The socket of a place, for calls that need one.
+    /// Returns the stack's socket of a slot, for calls that need an open one.
     #[inline]
     fn id(&self, place: Place) -> io::Result<SocketId> {
         let socket = self.entries.get(place).socket;
@@ -344,7 +347,7 @@ impl OnStack {
         self.attempts.empty += u64::from(found.is_pending());
     }
 
-    /// The same of a call that cannot go on before something changes at its socket.
+    /// Counts a call; after a pending one the socket must change before it is ready again.
     #[inline]
     fn note_at<R>(&mut self, place: Place, found: &Poll<io::Result<R>>) {
         self.note(found);
@@ -354,7 +357,7 @@ impl OnStack {
     }
 }
 
-/// The stack's error in the terms of the kernel's.
+/// Converts an error of the stack to the `io::Error` that the kernel would return.
 pub fn system(error: StackError) -> io::Error {
     let kind = match &error {
         StackError::Refused { .. } => io::ErrorKind::ConnectionRefused,
@@ -373,7 +376,7 @@ pub fn system(error: StackError) -> io::Error {
     io::Error::new(kind, error)
 }
 
-/// Why a connection never stood.
+/// Returns the reason why a connection closed before it was established.
 pub fn why_closed(stack: &mut Stack, socket: SocketId) -> io::Error {
     match stack.tcp_receive(socket, |_| (0, ())) {
         Poll::Ready(Err(error)) => system(error),
@@ -381,20 +384,20 @@ pub fn why_closed(stack: &mut Stack, socket: SocketId) -> io::Error {
     }
 }
 
-/// Why a connection does not stand after so long: nobody answered, or somebody said why nobody does.
+/// Returns the reason why a connection is not established in time: no reply, or an ICMP error.
 pub fn why_opening(stack: &Stack, socket: SocketId) -> io::Error {
     let kind = io::ErrorKind::TimedOut;
     match stack.tcp_trouble(socket) {
-        Ok(Some((what, by))) => io::Error::new(kind, format!("{by} says that {what}")),
+        Ok(Some((what, by))) => io::Error::new(kind, format!("{by} reports that {what}")),
         _ => kind.into(),
     }
 }
 
-/// The outcome of a call on the stack as one on a socket.
+/// Converts the result of a call on the stack to that of a call on a socket.
 #[inline]
 fn outcome<R>(found: Poll<Result<R, StackError>>) -> Poll<io::Result<R>> {
     match found {
-        // As over the kernel: a neighbour may come back, and what was lost meanwhile is counted.
+        // As with the kernel: a neighbour may return, and frames lost meanwhile are counted.
         Poll::Ready(Err(StackError::NeighborSilent { .. })) => Poll::Pending,
         found => found.map(|found| found.map_err(system)),
     }

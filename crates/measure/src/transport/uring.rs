@@ -1,5 +1,5 @@
-//! The kernel's own stack through io_uring: a send is submitted and waited for, receives go on by
-//! themselves into registered buffers.
+//! Transport over io_uring: a send is submitted and waited for; multishot receives fill registered
+//! buffers.
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,17 +25,17 @@ use super::kernel::{
 use super::{Adapter, Capabilities, Correspondent, FlowOptions, Meta, Setup, Transport};
 use crate::flow::Timeline;
 
-/// Memory to receive into, in all.
+/// Receive memory in all, in bytes.
 const POOL_BYTES: usize = 1 << 20;
 
-/// Buffers are at most so large: what one receive of a stream gives, or the largest datagram.
+/// Largest buffer: the largest datagram, and what one receive of a stream returns.
 const LARGEST_PIECE: usize = 64 << 10;
 
-/// Bounds of the number of buffers; the kernel takes powers of two.
+/// Bounds of the number of buffers; the kernel accepts powers of two.
 const FEWEST: usize = 8;
 const MOST: usize = 1_024;
 
-/// What the buffers of a ring take when each call receives up to `receive_bytes`.
+/// Returns the memory of a ring's buffers when each call receives up to `receive_bytes`.
 #[must_use]
 pub fn pool_bytes(receive_bytes: usize) -> usize {
     let (count, bytes) = pool(receive_bytes);
@@ -45,13 +45,13 @@ pub fn pool_bytes(receive_bytes: usize) -> usize {
 fn pool(receive_bytes: usize) -> (usize, usize) {
     let bytes = receive_bytes.clamp(64, LARGEST_PIECE);
     let count = (POOL_BYTES / bytes).clamp(FEWEST, MOST);
-    // The power of two that is not above it.
+    // The largest power of two that is not above it.
     (1 << count.ilog2(), bytes)
 }
 
-/// Sockets of one thread on one io_uring, whose calls `R` takes note of.
+/// Sockets of one thread on one io_uring; `R` records their calls.
 pub struct Uring<R> {
-    // Before the sockets: its requests end before they are closed.
+    // Declared before the sockets, so that its requests end before they are closed.
     ring: Ring,
     sockets: Vec<Entry>,
     outgoing: Buffer,
@@ -63,16 +63,17 @@ struct Entry {
     patience: Duration,
     datagrams: usize,
     to_segment: Option<u16>,
-    /// A full socket is told at once: the next datagram has a time of its own.
+    /// True if a send on a full socket returns at once: the next datagram has its own departure
+    /// time.
     paced: bool,
-    /// What is left of the piece that was received last, where less was asked for.
+    /// Unread rest of the last received buffer: the buffer and the offset in it.
     rest: Option<(Piece, usize)>,
 }
 
 impl<R: Recorder> Uring<R> {
     fn keep(&mut self, socket: Socket, options: &FlowOptions) -> io::Result<Index> {
         if options.correspondent != Correspondent::Connected {
-            // Its sends and receives name nobody, and its sockets do not come and go.
+            // Sends and receives carry no address, and sockets cannot be opened during the run.
             return Err(io::ErrorKind::Unsupported.into());
         }
         let kind = match (options.protocol, options.coalesce) {
@@ -87,7 +88,7 @@ impl<R: Recorder> Uring<R> {
             pacing::set_max_rate(&socket, bytes)?;
         }
         if options.departure_clock.is_some() {
-            // Its sends carry no control messages, so no time at which they are to leave.
+            // Sends carry no control messages, so no SO_TXTIME.
             return Err(io::ErrorKind::Unsupported.into());
         }
         let number = self.ring.add(&socket, kind);
@@ -106,7 +107,8 @@ impl<R: Recorder> Uring<R> {
         Ok(Index(number))
     }
 
-    /// One socket may be waited for; several take turns.
+    /// Returns whether there is one socket, which may be waited for; several are polled in
+    /// rotation.
     fn is_alone(&self) -> bool {
         self.sockets.len() == 1
     }
@@ -118,7 +120,7 @@ impl<R: Recorder> Uring<R> {
         fill: impl FnOnce(&mut [u8]),
     ) -> task::Poll<io::Result<usize>> {
         let entry = &self.sockets[index.0];
-        // Whether the send may take its time.
+        // Only then may the send block.
         let alone = self.is_alone() && !entry.paced;
         let payload = self.outgoing.front(bytes);
         fill(payload);
@@ -129,7 +131,7 @@ impl<R: Recorder> Uring<R> {
         };
         self.calls.begin();
         let at_once = if R::ON && alone {
-            // As in the calls that may sleep: tried without first, so that room is told from none.
+            // As with blocking calls: tried without blocking, to detect whether there was space.
             self.ring.send(index.0, payload, Duration::ZERO)
         } else {
             self.ring.send(index.0, payload, patience)
@@ -152,8 +154,8 @@ impl<R: Recorder> Uring<R> {
         } else {
             at_once
         };
-        let found = if full { Found::Waited } else { Found::Ready };
-        self.calls.end(Call::UringSend, found);
+        let call_outcome = if full { Found::Waited } else { Found::Ready };
+        self.calls.end(Call::UringSend, call_outcome);
         let sent = outcome(sent);
         if sent.is_pending() && !alone {
             let (patience, only) = (self.sockets[index.0].patience, self.is_alone());
@@ -169,7 +171,7 @@ impl<R: Recorder> Uring<R> {
         sent
     }
 
-    /// The next piece of a socket; waits for it when there is no other socket.
+    /// Receives the next buffer of a socket; waits for it when there is no other socket.
     fn receive(&mut self, index: Index) -> task::Poll<io::Result<Received>> {
         match self.ring.receive(index.0) {
             Ok(Some(received)) => return task::Poll::Ready(Ok(received)),
@@ -241,7 +243,7 @@ impl<R: Recorder> Adapter for Uring<R> {
     }
 
     fn sleep_without_limit(&mut self, _: Index) -> io::Result<()> {
-        // Its waits have a time of their own, which costs no more.
+        // Waits of the ring have a timeout of their own at no extra cost.
         Ok(())
     }
 
@@ -259,7 +261,7 @@ impl<R: Recorder> Transport for Uring<R> {
 
     #[inline]
     fn turn(&mut self) {
-        // Several sockets do not wait each: what they asked for is handed over here.
+        // With several sockets no call waits: their requests are submitted here.
         if !self.is_alone() && self.ring.has_requests() {
             // A failure shows at the next call on a socket.
             let _ = self.ring.look();

@@ -1,4 +1,4 @@
-//! Ways of a flow's payload to its socket that skip the copy out of user memory.
+//! Copy modes of sending: MSG_ZEROCOPY, `sendfile`, and `vmsplice` with `splice`.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -13,17 +13,17 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use super::calls::{Call, Found, Recorder};
 use super::kernel::Buffer;
 
-/// How the payload of a flow leaves, where it is not copied.
+/// Send path of a flow whose payload is not copied from user memory.
 pub enum Way {
-    /// With MSG_ZEROCOPY.
+    /// MSG_ZEROCOPY.
     ZeroCopy(Box<ZeroCopySends>),
-    /// With `sendfile`, from memory that the program does not touch.
+    /// `sendfile`, from memory that the program does not touch.
     File(Arc<File>),
-    /// With `vmsplice` and `splice`.
+    /// `vmsplice` and `splice`.
     Pipe(Pipe),
 }
 
-/// A file in memory of so many bytes, none of which are zero: zeros would all be one page.
+/// Creates a file in memory (memfd) without zero bytes: zeros would all map to one page.
 pub fn memory_file(bytes: usize) -> io::Result<File> {
     static PIECE: [u8; 64 << 10] = [0xa5; 64 << 10];
     let mut file = File::from(memfd_create("payload", MemfdFlags::CLOEXEC)?);
@@ -36,44 +36,44 @@ pub fn memory_file(bytes: usize) -> io::Result<File> {
     Ok(file)
 }
 
-/// Sends of datagrams that may be on their way at a time, each from a place of its own: what the
-/// kernel still reads must not be written over.
+/// Send buffers of a flow for MSG_ZEROCOPY, used in rotation: a buffer that the kernel still reads
+/// must not be overwritten.
 const PLACES: usize = 16;
 
-/// Memory that the datagrams of one flow take when nobody copies them, where a call sends up to
-/// `place_bytes`; `None` when it is beyond counting.
+/// Returns the memory of one flow's send buffers when a call sends up to `place_bytes`; `None` on
+/// overflow.
 pub fn zero_copy_bytes(place_bytes: usize) -> Option<u64> {
-    /// A buffer begins at a page, wherever its memory does.
+    /// Page alignment of a buffer.
     const ALIGNED: u64 = 4096;
     (PLACES as u64)
         .checked_mul(place_bytes as u64)?
         .checked_add(ALIGNED)
 }
 
-/// After so many sends it is looked which of them are done with: each look is a system call.
+/// Number of sends between two reads of the completion queue, each of which is a system call.
 const LOOK_EVERY: u32 = 32;
 
-/// Without any news for so long the rest is given up at the end.
+/// Time without any completion after which outstanding sends are given up at the end of a flow.
 const PATIENCE_NS: Nanos = 300_000_000;
 
-/// Sends with MSG_ZEROCOPY, and what the kernel told of them.
+/// State of MSG_ZEROCOPY sends and their completions.
 pub struct ZeroCopySends {
-    /// Datagrams: their places.
+    /// Send buffers of datagrams; none for a stream.
     places: Option<Buffer>,
     place_bytes: usize,
-    /// The number of the next send; the kernel counts alike.
+    /// Number of the next send, counted as the kernel does.
     next: u32,
-    /// Sends that the kernel has not told of.
+    /// Sends without a completion.
     open: u64,
-    /// The same by place.
+    /// Buffers without a completion.
     busy: [bool; PLACES],
     since_look: u32,
     facts: ZeroCopy,
 }
 
 impl ZeroCopySends {
-    /// For a flow whose calls send up to `place_bytes` of datagrams, or 0 for a stream: its content
-    /// never changes.
+    /// Creates the state of a flow whose calls send up to `place_bytes` of datagrams. 0 is for a
+    /// stream, whose content never changes, so that it needs no buffers.
     pub fn new(place_bytes: usize) -> Self {
         Self {
             places: (place_bytes > 0).then(|| Buffer::new(PLACES * place_bytes)),
@@ -86,7 +86,6 @@ impl ZeroCopySends {
         }
     }
 
-    /// What was sent so.
     pub fn facts(&self) -> ZeroCopy {
         ZeroCopy {
             untold: self.open,
@@ -94,12 +93,12 @@ impl ZeroCopySends {
         }
     }
 
-    /// Whether nothing is on its way.
+    /// Returns whether all sends are completed.
     pub fn is_idle(&self) -> bool {
         self.open == 0
     }
 
-    /// The place of the next datagrams, unless the kernel still reads what was sent from there.
+    /// Returns the buffer of the next datagrams, unless the kernel still reads from it.
     pub fn place(&mut self, bytes: usize) -> Option<&mut [u8]> {
         let number = self.next as usize % PLACES;
         if self.busy[number] {
@@ -110,7 +109,7 @@ impl ZeroCopySends {
         Some(places.part(start, bytes.min(self.place_bytes)))
     }
 
-    /// Notes that a call took something.
+    /// Counts an accepted send.
     #[inline]
     pub fn left(&mut self) {
         self.busy[self.next as usize % PLACES] = true;
@@ -120,13 +119,13 @@ impl ZeroCopySends {
         self.since_look += 1;
     }
 
-    /// Whether it is time to look.
+    /// Returns whether it is time to read completions.
     #[inline]
     pub fn is_due(&self) -> bool {
         self.since_look >= LOOK_EVERY
     }
 
-    /// Takes in what the kernel has to tell; whether there was anything.
+    /// Reads the completions; returns whether there were any.
     pub fn look<R: Recorder>(&mut self, calls: &mut R, socket: &impl AsRawFd) -> bool {
         self.since_look = 0;
         let mut any = false;
@@ -136,7 +135,7 @@ impl ZeroCopySends {
             any = true;
             let Some(found) = found else { continue };
             let count = u64::from(found.last.wrapping_sub(found.first)) + 1;
-            // What the kernel says is its own business, not a reason to count below zero.
+            // The count is the kernel's: clamped, so that it cannot underflow ours.
             let count = count.min(self.open);
             self.open -= count;
             if found.copied {
@@ -150,7 +149,7 @@ impl ZeroCopySends {
         any
     }
 
-    /// Waits for news of what is still on its way, at the end of a flow.
+    /// Waits for outstanding completions at the end of a flow.
     pub fn settle<R: Recorder>(&mut self, calls: &mut R, socket: &impl AsRawFd) {
         const PAUSE_NS: Nanos = 500_000;
         let mut news = clock::now();
