@@ -1,6 +1,6 @@
-//! The memory that payload leaves from and arrives in.
+//! Buffers for payload to be sent and received.
 
-/// A page-aligned buffer: an unaligned one costs the kernel's copy a few percent.
+/// A page-aligned buffer: without alignment the kernel's copy is a few percent slower.
 pub struct Buffer {
     memory: Vec<u8>,
     start: usize,
@@ -26,7 +26,7 @@ impl Buffer {
         &mut self.memory[self.start..self.start + bytes]
     }
 
-    /// The bytes from `start` on.
+    /// Returns up to `bytes` bytes from offset `start`.
     #[inline]
     pub fn part(&mut self, start: usize, bytes: usize) -> &mut [u8] {
         let end = (start + bytes).min(self.length);

@@ -1,4 +1,4 @@
-//! One call: done, not now, or broken.
+//! Single system calls and their results: done, pending, or failed.
 
 use std::io;
 use std::task;
@@ -8,17 +8,18 @@ use linerate_host::sys::socket::Flags;
 use super::Waiting;
 use crate::transport::calls::{Call, Found, Recorder};
 
-/// What a call came to: done, not now, or broken.
+/// Converts the result of a non-blocking call to a `Poll`.
 #[inline]
 pub fn outcome<R>(result: io::Result<R>) -> task::Poll<io::Result<R>> {
     match result {
         Err(error) => match error.kind() {
-            // A signal is as good a reason to look up as a time-out.
+            // A signal ends a wait just as a timeout does.
             io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => task::Poll::Pending,
-            // The interface's queue is full: the same as a full socket, only later.
+            // The interface's queue is full: handled like a full socket.
             _ if error.raw_os_error() == Some(ENOBUFS) => task::Poll::Pending,
-            // UDP only, TCP does not say this of a standing connection: the other end has closed
-            // its socket, as it does when its part is over. The control connection knows more.
+            // UDP only; TCP never returns this on an established connection. The remote end has
+            // closed its socket, as it does at its end of the run. The control connection reports
+            // errors of the remote end.
             io::ErrorKind::ConnectionRefused => task::Poll::Pending,
             _ => task::Poll::Ready(Err(error)),
         },
@@ -26,7 +27,7 @@ pub fn outcome<R>(result: io::Result<R>) -> task::Poll<io::Result<R>> {
     }
 }
 
-/// Whether the kernel had no way to the other end at that moment.
+/// Returns whether an error means that the remote end is temporarily unreachable.
 #[inline]
 pub(super) fn is_way_gone(kind: io::ErrorKind) -> bool {
     matches!(
@@ -37,20 +38,20 @@ pub(super) fn is_way_gone(kind: io::ErrorKind) -> bool {
     )
 }
 
-/// "No buffer space available"; std has no kind for it.
+/// ENOBUFS, "No buffer space available"; std has no kind for it.
 pub(super) const ENOBUFS: i32 = 105;
 
-/// "Input/output error": the device cannot finish the checksums of what it would cut.
+/// EIO, "Input/output error": the device cannot compute the checksums of GSO datagrams.
 pub const EIO: i32 = 5;
 
-/// "Invalid argument": more datagrams in a call than this kernel takes.
+/// EINVAL, "Invalid argument": more datagrams in a GSO call than this kernel accepts.
 pub const EINVAL: i32 = 22;
 
-/// One send of `whole` bytes or datagrams; `call(n, ..)` sends what is left after the first n.
+/// Makes one send of `whole` bytes or datagrams; `call(n, ..)` sends the part after the first n.
 ///
-/// Recorded, a call that may sleep is tried without sleeping first: that is the only way to tell
-/// whether there was room. What did not fit follows in the call that sleeps, so that the program sees
-/// the same send; the duration is that of both.
+/// When recorded, a blocking call is first tried without blocking: only that detects whether there
+/// was space. The rest follows in the blocking call, so that the program's send is unchanged. The
+/// recorded duration includes both calls.
 #[inline]
 pub(super) fn sending<W: Waiting, R: Recorder>(
     calls: &mut R,
@@ -81,13 +82,13 @@ pub(super) fn sending<W: Waiting, R: Recorder>(
     calls.end(kind, Found::Waited);
     match rest {
         Ok(more) => Ok(taken + more),
-        // It shows again at the next call.
+        // The error occurs again at the next call.
         Err(_) if taken > 0 => Ok(taken),
         Err(error) => Err(error),
     }
 }
 
-/// How a send went that was not to sleep.
+/// Returns the recorded result of a non-blocking send.
 #[inline]
 pub(super) fn at_once(sent: &io::Result<usize>) -> Found {
     match sent {
@@ -96,8 +97,8 @@ pub(super) fn at_once(sent: &io::Result<usize>) -> Found {
     }
 }
 
-/// One receive, with up to `looks` tries where the call does not sleep. Recorded, one that may sleep
-/// is tried without sleeping first, as in [`sending`].
+/// Makes one receive, with up to `looks` tries where the call does not block. When recorded, a
+/// blocking call is first tried without blocking, as in [`sending`].
 #[inline]
 pub(super) fn receiving<W: Waiting, R: Recorder, T>(
     calls: &mut R,

@@ -1,4 +1,4 @@
-//! Opening connections: one, or many at a time.
+//! Opens connections: one, or many in parallel.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,14 +13,14 @@ use super::CONNECT_PATIENCE;
 use super::options::{apply, group};
 use crate::transport::{Correspondent, FlowOptions};
 
-/// How soon it is noticed that a run was called off.
+/// Longest delay until a cancelled run is noticed.
 const LOOK_UP: Duration = Duration::from_millis(50);
 
-/// "Operation now in progress": what a connection that is being opened says.
+/// EINPROGRESS, "Operation now in progress": a non-blocking connect has started.
 const EINPROGRESS: i32 = 115;
 
-/// A socket as the options want it, before it is connected: window scale and segment size are
-/// settled by the handshake.
+/// Creates a socket with its options before it is connected: the handshake fixes window scale and
+/// segment size.
 fn unconnected(remote: SocketAddr, options: &FlowOptions) -> io::Result<Socket> {
     let kind = match options.protocol {
         Protocol::Tcp => Type::STREAM,
@@ -41,10 +41,10 @@ fn unconnected(remote: SocketAddr, options: &FlowOptions) -> io::Result<Socket> 
     Ok(socket)
 }
 
-/// Opens a socket to `remote`; returns once it stands.
+/// Opens a socket to `remote`; returns once it is connected.
 ///
 /// # Errors
-/// What the kernel says; `PermissionDenied` when an option is not allowed.
+/// The error of the kernel; `PermissionDenied` when an option is not permitted.
 pub fn open(remote: SocketAddr, options: &FlowOptions) -> io::Result<Socket> {
     let socket = unconnected(remote, options)?;
     match &options.correspondent {
@@ -58,21 +58,19 @@ pub fn open(remote: SocketAddr, options: &FlowOptions) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// How long its calls sleep at most.
+/// Sets the timeouts of blocking calls.
 fn limit(socket: &Socket, options: &FlowOptions) -> io::Result<()> {
     socket.set_read_timeout(Some(options.patience))?;
     socket.set_write_timeout(Some(options.patience))
 }
 
-/// Takes over a socket that somebody else opened or accepted, for a thread whose calls sleep or do
-/// not.
+/// Adopts a socket that was opened or accepted elsewhere, for a thread whose calls block or do not.
 ///
 /// # Errors
-/// When one of the options is refused.
+/// When the kernel rejects one of the options.
 pub fn take_over(fd: OwnedFd, options: &FlowOptions, calls_sleep: bool) -> io::Result<Socket> {
     let socket = Socket::from(fd);
-    // Blocking mode throughout: calls that must not wait say so themselves (MSG_DONTWAIT).
-    // To accept has no such word.
+    // Blocking mode: calls that must not block pass MSG_DONTWAIT. `accept` has no such flag.
     let listens = options.protocol == Protocol::Tcp && socket.is_listener()?;
     socket.set_nonblocking(listens && !calls_sleep)?;
     limit(&socket, options)?;
@@ -80,11 +78,10 @@ pub fn take_over(fd: OwnedFd, options: &FlowOptions, calls_sleep: bool) -> io::R
     Ok(socket)
 }
 
-/// Opens connections side by side, so that a thousand of them take a round trip and not a
-/// thousand; returns once all stand, in the order in which they were asked for.
+/// Opens connections in parallel; returns once all are established, in the order of the targets.
 ///
 /// # Errors
-/// What the first that fails says; `Interrupted` when `called_off` says so meanwhile.
+/// The error of the first connection that fails; `Interrupted` when `called_off` returns true.
 pub fn many(
     wanted: &[(SocketAddr, &FlowOptions)],
     called_off: &dyn Fn() -> bool,
@@ -103,7 +100,7 @@ pub fn many(
         sockets.push(socket);
     }
     while let Some(&place) = opening.first() {
-        // All of them take the same way: the first is as good a sign as any.
+        // All use the same path, so the first is as good an indicator as any.
         let ready = poll_any(&[(sockets[place].as_fd(), Ready::Send)], LOOK_UP)?;
         if ready {
             let first: &Socket = &sockets[place];
@@ -121,7 +118,7 @@ pub fn many(
         }
     }
     for (socket, (_, options)) in sockets.iter().zip(wanted) {
-        // Calls that must not wait say so themselves.
+        // Calls that must not block pass MSG_DONTWAIT.
         socket.set_nonblocking(false)?;
         limit(socket, options)?;
     }

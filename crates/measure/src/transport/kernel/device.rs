@@ -1,4 +1,4 @@
-//! The device that a socket's packets pass, where it stamps them by a clock of its own.
+//! Hardware timestamps of the interface that a socket's packets pass.
 
 use std::io;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use linerate_host::sys::ethtool::Ethtool;
 use linerate_host::sys::stamp::Bridge;
 use socket2::Socket;
 
-/// Time between two findings of where the clock stands: at 100 us a second, as far as a bad one
-/// drifts, it moves by 2 us meanwhile, and its rate is known.
+/// Time between two synchronisations with the device's clock. A bad clock drifts by 100 us per
+/// second, thus by 2 us meanwhile, and its rate is known.
 const FIND_EVERY_NS: Nanos = 20_000_000;
 
-/// Between the first two findings, which tell the rate: no question leaves that early.
+/// Time between the first two synchronisations, which give the rate; no request is sent before.
 const FIRST_RATE: Duration = Duration::from_millis(10);
 
-/// A clock that stamps.
+/// An interface with a hardware clock for timestamps.
 pub struct Device {
     file: Clock,
     clock: DeviceClock,
@@ -26,8 +26,10 @@ pub struct Device {
 }
 
 impl Device {
-    /// The one that a connected socket's packets leave through, if it stamps; `Err` says why its
-    /// stamps cannot be used.
+    /// Returns the interface through which a connected socket sends, if it makes timestamps.
+    ///
+    /// # Errors
+    /// The reason why its timestamps cannot be used.
     pub fn of(socket: &Socket) -> Result<Option<Self>, String> {
         let remote = socket
             .peer_addr()
@@ -43,9 +45,7 @@ impl Device {
             return Ok(None);
         }
         let Some(number) = can.clock else {
-            return Err(format!(
-                "{interface} stamps by a clock that cannot be asked"
-            ));
+            return Err(format!("the hardware clock of {interface} cannot be read"));
         };
         let file = Clock::open(number);
         let device = file.and_then(|file| {
@@ -60,29 +60,29 @@ impl Device {
         });
         device.map(Some).map_err(|error: io::Error| {
             let path = Clock::path(number);
-            format!("the stamps of {interface} cannot be used: {path}: {error}")
+            format!("the hardware timestamps of {interface} cannot be used: {path}: {error}")
         })
     }
 
-    /// The time of a stamp on our clock.
+    /// Converts a hardware timestamp to our clock.
     pub fn monotonic(&self, stamp_ns: Nanos, bridge: &Bridge) -> Nanos {
         bridge.monotonic(self.clock.real(stamp_ns))
     }
 
-    /// Finds where the clock stands, when that is due. Not within a trip.
+    /// Synchronises with the device's clock when that is due. Not to be called within a round trip.
     pub fn keep_up(&mut self) {
         let now = clock::now();
         if now < self.next_ns {
             return;
         }
         self.next_ns = now + FIND_EVERY_NS;
-        // A device that went away stamps nothing more either.
+        // A removed device makes no further timestamps either, so the error is ignored.
         if let Ok(offset) = self.file.offset() {
             self.clock.found(offset);
         }
     }
 
-    /// How far a time may be off.
+    /// Returns the error bound of a converted timestamp.
     pub fn error_ns(&self) -> Nanos {
         self.clock.error_ns()
     }

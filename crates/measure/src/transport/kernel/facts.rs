@@ -1,4 +1,4 @@
-//! What the kernel knows of a socket.
+//! Socket state reported by the kernel.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,14 +9,13 @@ use linerate_host::sys::socket;
 use linerate_metric::record::{Socket as SocketFacts, TcpState};
 use socket2::{SockAddr, SockRef, Socket, Type};
 
-/// Looks at a socket that another thread uses.
+/// Observes a socket that another thread uses.
 pub struct Watch {
     socket: Arc<Socket>,
     refusals: Arc<AtomicU32>,
 }
 
 impl Watch {
-    /// For this one.
     #[must_use]
     pub fn of(socket: &Arc<Socket>) -> Self {
         Self {
@@ -25,33 +24,33 @@ impl Watch {
         }
     }
 
-    /// The same where its thread counts sends that were told that nobody has the far port.
+    /// Adds the counter of sends that failed because the remote port is closed.
     #[must_use]
     pub(super) fn counting(self, refusals: &Arc<AtomicU32>) -> Self {
         let refusals = Arc::clone(refusals);
         Self { refusals, ..self }
     }
 
-    /// Sends so far that were told that nobody has the far port.
+    /// Returns the number of sends so far that failed because the remote port is closed.
     #[must_use]
     pub fn refusals(&self) -> u32 {
         self.refusals.load(Relaxed)
     }
 
-    /// The kernel's view of the connection; `None` for what is not TCP.
+    /// Returns TCP_INFO; `None` for a socket that is not TCP.
     #[must_use]
     pub fn tcp(&self) -> Option<socket::TcpInfo> {
         socket::tcp_info(&self.socket).ok()
     }
 
-    /// Memory that its queues hold now, in bytes.
+    /// Returns the memory of its queues, in bytes.
     #[must_use]
     pub fn queued_memory(&self) -> Option<u64> {
         socket::queued_memory(&self.socket).ok()
     }
 }
 
-/// What the kernel knows of a socket, for the record.
+/// Reads a socket's addresses, buffers, counters and TCP state, for the record.
 pub fn facts_of(socket: &Socket) -> SocketFacts {
     let address = |address: io::Result<SockAddr>| {
         let address = address.ok()?.as_socket()?;
@@ -77,7 +76,7 @@ pub fn facts_of(socket: &Socket) -> SocketFacts {
     }
 }
 
-/// The congestion control that a socket uses.
+/// Returns the congestion control of a socket.
 pub(crate) fn congestion_control(socket: &SockRef<'_>) -> Option<String> {
     let name = socket.tcp_congestion().ok()?;
     let name = String::from_utf8_lossy(&name);

@@ -1,4 +1,4 @@
-//! What a socket is told before payload moves.
+//! Socket options that are set before payload moves.
 
 use std::io;
 use std::net::SocketAddr;
@@ -30,7 +30,7 @@ pub(super) fn apply(socket: &Socket, options: &FlowOptions) -> io::Result<()> {
     if let Some(tos) = asked.tos.map(u32::from) {
         if socket.domain()? == Domain::IPV6 {
             socket.set_tclass_v6(tos)?;
-            // For IPv4 peers of such a socket; where it has none, there is nothing to mark.
+            // For IPv4 peers of a dual-stack socket; an error means that it has none.
             let _ = socket.set_tos_v4(tos);
         } else {
             socket.set_tos_v4(tos)?;
@@ -53,8 +53,8 @@ pub(super) fn apply(socket: &Socket, options: &FlowOptions) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets datagrams to a group leave by the interface that leads to the far end, or the one that was
-/// named, and cross as many networks as was asked for.
+/// Sets the interface and the hop limit of multicast datagrams. Without a given interface, the one
+/// of the route to `remote` is used.
 pub(super) fn group(socket: &Socket, remote: SocketAddr, options: &FlowOptions) -> io::Result<()> {
     let hops = u32::from(options.group_hops);
     let named = options.interface.clone();

@@ -1,4 +1,4 @@
-//! Sockets that come and go while payload moves, and those that are not connected.
+//! Sockets opened and closed during the run, and unconnected sockets.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -15,24 +15,25 @@ use super::options::apply;
 use super::{Call, Entry, IDLE_PATIENCE, Index, Kernel, OPEN, Recorder, Waiting, outcome};
 use crate::transport::{Correspondent, FlowOptions};
 
-/// Whom a socket exchanges datagrams with.
+/// Peer of a socket's datagrams.
 #[derive(Debug, Default)]
 pub(super) enum Peer {
-    /// The one it is connected to.
+    /// Connected to one peer.
     #[default]
     Connected,
-    /// Datagrams go to `to`; only those of `from` are taken, of anybody before that is known.
+    /// Datagrams go to `to`; only those from `from` are accepted, or from any host while it is
+    /// unset.
     Of {
         to: Address,
         from: Option<SocketAddr>,
         last: Option<SocketAddr>,
     },
-    /// Whoever at this address asked last is answered.
+    /// Replies go to the last sender at this address.
     Asker { ip: IpAddr, last: Option<Address> },
 }
 
 impl Peer {
-    /// Of a flow that this end opens towards `remote`.
+    /// Returns the addressing of a flow that this end opens towards `remote`.
     pub(super) fn towards(remote: SocketAddr, options: &FlowOptions) -> Self {
         match &options.correspondent {
             Correspondent::Connected | Correspondent::Asker(_) => Self::Connected,
@@ -49,7 +50,7 @@ impl Peer {
         }
     }
 
-    /// Of a flow that this end answers.
+    /// Returns the addressing of a flow that this end accepts.
     pub(super) fn adopted(options: &FlowOptions) -> Self {
         match options.correspondent {
             Correspondent::Asker(ip) => Self::Asker { ip, last: None },
@@ -57,7 +58,7 @@ impl Peer {
         }
     }
 
-    /// Where the next datagram goes; `None` for a connected socket.
+    /// Returns the destination of the next datagram; `None` for a connected socket.
     #[inline]
     pub(super) fn destination(&self) -> Option<Option<&Address>> {
         match self {
@@ -67,7 +68,7 @@ impl Peer {
         }
     }
 
-    /// Whether what came from there is wanted; remembers the sender.
+    /// Returns whether a datagram from `address` is accepted; records the sender.
     fn takes(&mut self, address: Address) -> bool {
         let Some(sender) = address.socket_address() else {
             return false;
@@ -77,7 +78,7 @@ impl Peer {
             Self::Of { from, last, to } => {
                 let wanted = match from {
                     Some(from) => same(*from, sender),
-                    // The far end answers from its own address, and from the port that is asked.
+                    // A multicast receiver replies from its unicast address and the same port.
                     None => to
                         .socket_address()
                         .is_some_and(|to| to.port() == sender.port()),
@@ -96,16 +97,16 @@ impl Peer {
     }
 }
 
-/// The same address and port; the scope of a link-local address is the socket's own affair.
+/// Compares address and port; the scope of a link-local address is ignored.
 fn same(a: SocketAddr, b: SocketAddr) -> bool {
     a.port() == b.port() && a.ip().to_canonical() == b.ip().to_canonical()
 }
 
-/// A call made again would have had to wait: EALREADY and EINPROGRESS.
+/// EALREADY and EINPROGRESS: the connection is still being opened.
 const UNDER_WAY: [i32; 2] = [114, 115];
 
 impl<W: Waiting, R: Recorder> Kernel<W, R> {
-    /// A slot that is free, or a new one.
+    /// Inserts a socket into a free slot, or a new one.
     pub(super) fn put(&mut self, entry: Entry) -> Index {
         self.open += 1;
         match self.free.pop() {
@@ -120,8 +121,8 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
         }
     }
 
-    /// A socket with its options, neither bound nor connected. A patience of zero: calls that sleep
-    /// have no limit of their own.
+    /// Opens a socket with its options, neither bound nor connected. A timeout of zero leaves
+    /// blocking calls without a limit.
     pub(super) fn open_socket(
         &mut self,
         remote: SocketAddr,
@@ -131,7 +132,7 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
             Protocol::Tcp => Type::STREAM,
             Protocol::Udp => Type::DGRAM,
         };
-        // Where calls do not sleep for one socket, connecting does not either.
+        // Where calls do not block on one socket, `connect` must not block either.
         let kind = match W::SLEEPS_IN_CALLS {
             true => kind,
             false => kind.nonblocking(),
@@ -152,7 +153,7 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
         self.entry(index).socket.bind(&SockAddr::from(local))
     }
 
-    /// Connects, or goes on connecting.
+    /// Starts to connect, or continues to.
     pub(super) fn connect_socket(
         &mut self,
         index: Index,
@@ -169,8 +170,8 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
                 ) || error.raw_os_error().is_some_and(|n| UNDER_WAY.contains(&n))
             })
         };
-        // On a short way the answer came while the first call let go of the socket: asked again at
-        // once, it stands, and nobody has to wait for that.
+        // On a short path the SYN-ACK arrives while the first call returns. A second call at once
+        // saves the wait for readiness.
         let done = match !W::SLEEPS_IN_CALLS && is_under_way(&begun) {
             true => socket.connect(&remote),
             false => begun,
@@ -213,7 +214,7 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
         if let Correspondent::Asker(ip) = options.correspondent
             && from.as_socket().map(|from| from.ip().to_canonical()) != Some(ip)
         {
-            // Somebody else's connection: it closes.
+            // A connection from another host: dropped, which closes it.
             return task::Poll::Pending;
         }
         let set_up = || -> io::Result<()> {
@@ -241,7 +242,7 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
         }
     }
 
-    /// What comes from now on is taken from whoever sent the last datagram only.
+    /// Accepts datagrams only from the sender of the last one, from now on.
     pub(super) fn keep_to_sender(&mut self, index: Index) {
         let entry = self.sockets[index.0].as_mut().expect(OPEN);
         if let Peer::Of { from, last, .. } = &mut entry.peer {
@@ -253,16 +254,21 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
         self.sockets[index.0].as_mut().expect(OPEN).patience = patience;
     }
 
-    /// One datagram into the front of the room, from whom it is wanted; others are passed over.
+    /// Receives one datagram into the receive buffer and drops it if its sender is not accepted.
     #[inline]
     pub(super) fn receive_from_peer(&mut self, index: Index) -> task::Poll<io::Result<usize>> {
-        let room = self.incoming.length;
+        let capacity = self.incoming.length;
         let mut sender = None;
-        let received = self.receive(index, Call::RecvFrom, room, |socket, room, flags: Flags| {
-            let (bytes, from) = datagram::receive_from(socket, room, flags)?;
-            sender = Some(from);
-            Ok(bytes)
-        });
+        let received = self.receive(
+            index,
+            Call::RecvFrom,
+            capacity,
+            |socket, room, flags: Flags| {
+                let (bytes, from) = datagram::receive_from(socket, room, flags)?;
+                sender = Some(from);
+                Ok(bytes)
+            },
+        );
         let entry = self.sockets[index.0].as_mut().expect(OPEN);
         let arrived = matches!(received, task::Poll::Ready(Ok(_)));
         match sender

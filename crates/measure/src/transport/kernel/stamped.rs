@@ -1,4 +1,4 @@
-//! Stamps of packets, where they are asked for.
+//! Kernel timestamps (SO_TIMESTAMPING) of sent and received packets.
 
 use std::io;
 use std::task;
@@ -12,8 +12,8 @@ use super::super::{Departure, Meta};
 use super::device::Device;
 use super::{Index, Kernel, OPEN, Waiting};
 
-/// How long the kernel may take to begin to stamp arrivals: half of the shortest time after which questions
-/// usually count as lost.
+/// Longest time in which the kernel may start to timestamp arrivals: half of the shortest usual
+/// time after which requests count as lost.
 const STAMPS_PATIENCE: Duration = Duration::from_millis(500);
 
 impl<W: Waiting, R: Recorder> Kernel<W, R> {
@@ -27,12 +27,12 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
         stamp::enable(&entry.socket, protocol == Protocol::Tcp)?;
         let device = Device::of(&entry.socket);
         let mut notes = Vec::new();
-        // Before the first question is taken. What cannot be seen is seen by the stamps. The kernel stamps all
-        // arrivals of the machine or none: what was waited for once holds for every further flow.
+        // Before the first request is sent. The kernel enables receive timestamps for the whole
+        // machine, so one wait is enough for all flows.
         if self.bridge.is_none() {
             if stamp::await_arrivals(STAMPS_PATIENCE).is_ok_and(|begun| !begun) {
                 notes.push(format!(
-                    "the kernel had not begun to stamp arrivals {} ms after it was asked to",
+                    "the kernel did not start to timestamp arrivals within {} ms",
                     STAMPS_PATIENCE.as_millis()
                 ));
             }
@@ -103,7 +103,7 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
         Ok(())
     }
 
-    /// How far the machine's time of day was moved since stamping began.
+    /// Returns the step of the system time since timestamps were enabled.
     pub(super) fn clock_moved_by_ns(&self) -> u64 {
         self.bridge
             .map_or(0, |bridge| Bridge::now().moved_since(&bridge))

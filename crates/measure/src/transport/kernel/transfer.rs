@@ -1,4 +1,4 @@
-//! Payload through the calls of a socket, and what is done where there is no room or nothing yet.
+//! Send and receive calls, and the wait where there is no space or no data.
 
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,15 +16,17 @@ use super::{Entry, Index, Kernel, OPEN, Waiting};
 use crate::transport::calls::{Call, Found, Recorder, watched};
 use crate::transport::way::{Way, ZeroCopySends};
 
-/// Between two tries to send where there is no way to the far end: a route or a link takes longer to come back.
+/// Pause between two tries to send while the remote end is unreachable: a route or link takes
+/// longer
+/// to return.
 const WAY_GONE: Duration = Duration::from_millis(1);
 
-/// Where payload to be sent lies.
+/// Buffer that holds the payload to send.
 #[derive(Clone, Copy)]
 pub(super) enum Lies {
-    /// Where a workload wrote it.
+    /// Buffer that the workload fills.
     Outgoing,
-    /// Where it was received.
+    /// Buffer of the last receive, for echoes.
     Incoming,
 }
 
@@ -40,7 +42,7 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
         self.send_from(index, bytes, Lies::Outgoing)
     }
 
-    /// Sends the front of a buffer.
+    /// Sends the first `bytes` bytes of a buffer.
     #[inline]
     pub(super) fn send_from(
         &mut self,
@@ -67,7 +69,7 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
                 |from, flags| match entry.peer.destination() {
                     None => socket::send(&entry.socket, &payload[from..], flags),
                     Some(Some(to)) => datagram::send_to(&entry.socket, payload, flags, to),
-                    // Nobody has asked yet.
+                    // No request has arrived yet, so there is no destination.
                     Some(None) => Err(io::ErrorKind::WouldBlock.into()),
                 },
             )
@@ -75,7 +77,7 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
         self.sent(index, sent)
     }
 
-    /// Sends datagrams without a copy, from a place that nothing on its way comes from.
+    /// Sends datagrams with MSG_ZEROCOPY, from a buffer that no outstanding send uses.
     pub(super) fn send_from_place(
         &mut self,
         index: Index,
@@ -86,7 +88,7 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
         let entry = self.sockets[index.0].as_mut().expect(OPEN);
         let Entry { socket, way, .. } = entry;
         let Some(Way::ZeroCopy(sends)) = way else {
-            unreachable!("asked only where there is one");
+            unreachable!("called only for MSG_ZEROCOPY sockets");
         };
         let calls = &mut self.calls;
         if sends.place(bytes).is_none() {
@@ -111,7 +113,7 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
         self.sent(index, sent)
     }
 
-    /// Sends a stream's payload on its way without a copy; nobody fills it.
+    /// Sends a stream's payload without a copy; its content is constant, so nothing is filled in.
     pub(super) fn send_by_way(
         &mut self,
         index: Index,
@@ -121,7 +123,9 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
         let Entry { socket, way, .. } = entry;
         let calls = &mut self.calls;
         let payload = self.outgoing.front(bytes);
-        let way = way.as_mut().expect("asked only where there is one");
+        let way = way
+            .as_mut()
+            .expect("called only for sockets with a copy mode");
         let kind = match way {
             Way::ZeroCopy(sends) => {
                 let sent = sending::<W, R>(calls, Call::SendTo, payload.len(), |from, flags| {
@@ -163,7 +167,7 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
         self.sent(index, sent)
     }
 
-    /// What a send came to, once it was waited for room where there was none.
+    /// Converts the result of a send; waits for space where there was none.
     #[inline]
     pub(super) fn sent(
         &mut self,
@@ -175,7 +179,7 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
         {
             match error.kind() {
                 io::ErrorKind::ConnectionRefused => {
-                    // The others only look; 2^32 of them are more than any run has.
+                    // Relaxed: other threads only read it. 2^32 of them are more than a run has.
                     entry.refusals.fetch_add(1, Relaxed);
                 }
                 kind if is_way_gone(kind) => entry.unroutable = entry.unroutable.saturating_add(1),
@@ -183,9 +187,9 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
             }
         }
         let sent = match sent {
-            // A link or a route that is down may come back; a connection that gave up says so next time.
+            // A link or route that is down may return; a closed connection fails again next time.
             Err(error) if is_way_gone(error.kind()) => {
-                // The socket has room, so that nothing else would wait.
+                // The socket has space, so no other wait would apply.
                 std::thread::sleep(WAY_GONE);
                 task::Poll::Pending
             }
@@ -195,7 +199,7 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
         self.attempts.empty += u64::from(sent.is_pending());
         if sent.is_pending() {
             let entry = self.sockets[index.0].as_ref().expect(OPEN);
-            // The call would have slept, had it not been told to return.
+            // This send used MSG_DONTWAIT, so the wait that blocking mode implies is made here.
             if entry.paced && W::CALLS_SLEEP {
                 let look = |patience| wait::poll(&entry.socket, Ready::Send, patience);
                 self.calls.begin();
@@ -214,14 +218,14 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
         sent
     }
 
-    /// One receive call into the front of the room, by `call`, which gives whatever it tells of
-    /// that.
+    /// Makes one receive call into the first `max_bytes` bytes of the receive buffer and returns
+    /// the result of `call`.
     #[inline]
     pub(super) fn receive<T>(
         &mut self,
         index: Index,
         kind: Call,
-        room: usize,
+        max_bytes: usize,
         mut call: impl FnMut(&Socket, &mut [u8], Flags) -> io::Result<T>,
     ) -> task::Poll<io::Result<T>> {
         let entry = self.sockets[index.0].as_ref().expect(OPEN);
@@ -232,10 +236,10 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
             Ok(false) => return task::Poll::Pending,
             Err(error) => return task::Poll::Ready(Err(error)),
         }
-        // Several sockets take turns, so none is looked at for long.
+        // With several sockets no one may be polled for long.
         let alone = self.open == 1 && !patience.is_zero();
         let looks = if alone { W::LOOKS } else { 1 };
-        let room = self.incoming.front(room);
+        let room = self.incoming.front(max_bytes);
         let mut tried = 0;
         let received = receiving::<W, R, T>(&mut self.calls, kind, looks, |flags| {
             tried += 1;
@@ -252,7 +256,7 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
     }
 }
 
-/// Looks what became of sends without a copy when it is time, or when there is no memory for more.
+/// Reads completions of MSG_ZEROCOPY sends when it is time, or when memory for more is short.
 fn note_zero_copy<R: Recorder>(
     sends: &mut ZeroCopySends,
     calls: &mut R,
@@ -265,7 +269,7 @@ fn note_zero_copy<R: Recorder>(
     }
     if short && sends.is_idle() {
         return Err(io::Error::other(
-            "no memory for a send without a copy: raise net.core.optmem_max and `ulimit -l`",
+            "no memory for a MSG_ZEROCOPY send: raise net.core.optmem_max and `ulimit -l`",
         ));
     }
     sends.look(calls, socket);

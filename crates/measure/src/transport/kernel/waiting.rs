@@ -1,4 +1,4 @@
-//! The ways in which calls on kernel sockets wait: each is a type, and the loop is compiled for it.
+//! Ways to wait on kernel sockets: each is a type, and the measuring loop is compiled for it.
 
 use std::io;
 use std::time::Duration;
@@ -10,41 +10,41 @@ use socket2::Socket;
 
 use super::super::calls::{Call, Recorder, watched};
 
-/// Longest sleep for any of several sockets: how soon a stop is noticed.
+/// Longest wait for any of several sockets: the delay until a stop is noticed.
 pub const IDLE_PATIENCE: Duration = Duration::from_millis(100);
 
-/// Ready sockets taken at a time: a call of `epoll_wait` for so many costs little for each, and a
-/// stop is noticed in between.
+/// Largest number of ready sockets per `epoll_wait`: enough to make the call cheap per socket, few
+/// enough to notice a stop in between.
 const EVENTS_AT_ONCE: usize = 256;
 
-/// How calls on sockets wait.
+/// Way in which calls on sockets wait.
 pub trait Waiting: Sized {
-    /// Flags of every call.
+    /// Flags of every send and receive call.
     const FLAGS: Flags;
-    /// Whether a call, or what goes before it, sleeps until its one socket can go on.
+    /// True if a call, or the wait before it, blocks until its one socket is ready.
     const SLEEPS_IN_CALLS: bool;
-    /// Whether it is the send and receive calls themselves that sleep.
+    /// True if the send and receive calls themselves block.
     const CALLS_SLEEP: bool = false;
-    /// The call that it waits with, if that is another one.
+    /// Separate call that waits, if any.
     const WAITS_WITH: Option<Call> = None;
-    /// Whether a thread may sleep until a departure is due.
+    /// True if a thread may sleep until a departure time.
     const SLEEPS: bool = true;
-    /// How often an empty receive queue is looked at before the workload is told.
+    /// Number of tries on an empty receive queue before the workload regains control.
     const LOOKS: usize = 1;
-    /// Whether a thread that waits like this uses no file but its sockets, so that it may have a
-    /// table of open files of its own.
+    /// True if a thread that waits this way uses no files except its sockets, so that it may have
+    /// a file table of its own.
     const SOCKETS_ALONE: bool = false;
 
-    /// Whether it tells of changes at sockets that were enrolled for that.
+    /// True if sockets can be registered edge-triggered.
     const TELLS_CHANGES: bool = false;
 
-    /// Gets ready to wait.
+    /// Creates the state of the wait.
     ///
     /// # Errors
-    /// When the process has no file descriptor left.
+    /// When the process is out of file descriptors.
     fn new(wait: Wait) -> io::Result<Self>;
 
-    /// Sleeps until there is something to receive; false when nothing came in time.
+    /// Blocks until there is data; returns false when the timeout expires first.
     #[inline]
     fn before_receive<R: Recorder>(
         &mut self,
@@ -55,7 +55,7 @@ pub trait Waiting: Sized {
         Ok(true)
     }
 
-    /// Sleeps until there may be room to send again.
+    /// Blocks until there may be space to send.
     #[inline]
     fn no_room<R: Recorder>(
         &mut self,
@@ -66,17 +66,17 @@ pub trait Waiting: Sized {
         Ok(())
     }
 
-    /// Notes that a socket could not go on.
+    /// Records that a socket was not ready.
     #[inline]
     fn starved(&mut self, _index: usize, _socket: &Socket, _ready: Ready) -> io::Result<()> {
         Ok(())
     }
 
-    /// Sleeps until any socket can go on.
+    /// Blocks until any socket is ready.
     #[inline]
     fn idle<R: Recorder>(&mut self, _calls: &mut R, _patience: Duration) {}
 
-    /// Notes under which number a socket is to be told by [`Self::ready`]; false where it is not.
+    /// Registers a socket under a key, level-triggered; returns false where that is not supported.
     fn enrol(
         &mut self,
         _index: usize,
@@ -87,47 +87,47 @@ pub trait Waiting: Sized {
         Ok(false)
     }
 
-    /// Notes under which number changes at a socket are to be told by [`Self::ready`].
+    /// Registers a socket under a key, edge-triggered.
     fn enrol_changes(&mut self, _index: usize, _socket: &Socket, _key: usize) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Sleeps until enrolled sockets can go on, and adds their numbers.
+    /// Blocks until registered sockets are ready and appends their keys.
     fn ready<R: Recorder>(&mut self, _calls: &mut R, _keys: &mut Vec<usize>, _patience: Duration) {}
 
-    /// Does not wait for a socket any more.
+    /// Removes a socket from the wait.
     fn forget(&mut self, _index: usize, _socket: &Socket) {}
 
-    /// Notes that a socket closes that nobody else has open: the kernel forgets it by itself.
+    /// Records that a socket closes that is open nowhere else: the kernel removes it by itself.
     fn closes(&mut self, _index: usize) {}
 }
 
-/// Calls sleep until they can go on.
+/// Blocking calls.
 pub struct Block;
-/// Calls return at once.
+/// Non-blocking calls, repeated.
 pub struct Spin;
-/// `poll` sleeps before each receive call.
+/// `poll` blocks before each receive call.
 pub struct Poll;
-/// `select` sleeps before each receive call.
+/// `select` blocks before each receive call.
 pub struct Select {
     timeout: Option<Duration>,
 }
-/// What `epoll_wait` is to tell of a socket.
+/// Interest with which a socket is registered at `epoll`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Watched {
-    /// That it can go on, as long as it can.
+    /// Level-triggered.
     For(Ready),
-    /// Whatever changes, once.
+    /// Edge-triggered.
     Changes,
 }
-/// `epoll_wait` sleeps when no socket could go on.
+/// `epoll_wait` blocks when no socket was ready.
 pub struct Epoll {
     instance: wait::Epoll,
-    /// What each socket is watched for.
+    /// Interest of each socket.
     watched: Vec<Option<Watched>>,
-    /// Whoever waits has its sockets enrolled for changes: that one could not go on tells it nothing.
+    /// True if sockets are registered edge-triggered: an unready socket needs no re-registration.
     by_changes: bool,
-    /// What was found at a time.
+    /// Events of the last `epoll_wait`.
     events: Events,
 }
 
@@ -147,7 +147,7 @@ impl Waiting for Spin {
     const FLAGS: Flags = Flags::DONT_WAIT;
     const SLEEPS_IN_CALLS: bool = false;
     const SLEEPS: bool = false;
-    // A dozen microseconds: what the workload does between two looks is no longer seen in the
+    // About a dozen microseconds: the workload's own time between two tries no longer shows in the
     // round trip, and a stop is still noticed at once.
     const LOOKS: usize = 64;
 
@@ -196,7 +196,7 @@ impl Waiting for Select {
 
     fn new(wait: Wait) -> io::Result<Self> {
         let timeout = match wait {
-            // A stop has to be noticed, whatever the time-out.
+            // Bounded, so that a stop is noticed with any timeout.
             Wait::Select { timeout_ns } => timeout_ns.map(Duration::from_nanos),
             _ => None,
         };
@@ -316,7 +316,7 @@ impl Waiting for Epoll {
         if let Some(watched) = self.watched.get_mut(index)
             && watched.take().is_some()
         {
-            // Not watched is what was wanted, whatever the reason.
+            // An error means that it was not registered, which is the goal.
             let _ = self.instance.forget(socket);
         }
     }
