@@ -1,4 +1,4 @@
-//! A stack on a link on which nobody is, or another one, for tests.
+//! Test helpers: a stack on a link that is empty or has one other stack.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::OnStack;
 use crate::stack::StackThread;
 use crate::stack::services::Front;
 
-/// Does something on a stack over this port, with these keys.
+/// Runs `work` on a stack over this port with these settings.
 pub(crate) fn on_stack<R: Send + 'static>(
     device: &str,
     keys: &[(&str, &str)],
@@ -22,7 +22,7 @@ pub(crate) fn on_stack<R: Send + 'static>(
         .expect("an answer")
 }
 
-/// A stack over this port with this address.
+/// Starts a stack over this port with this address.
 pub(crate) fn started(device: &str, address: &str, keys: &[(&str, &str)]) -> StackThread {
     let keys = keys.iter();
     let plan = StackPlan {
@@ -37,7 +37,7 @@ pub(crate) fn started(device: &str, address: &str, keys: &[(&str, &str)]) -> Sta
     StackThread::start(&plan, Vec::new(), Front::default()).expect("a stack")
 }
 
-/// Has its thread do something.
+/// Runs `work` on the stack's thread; the result arrives on the returned channel.
 pub(crate) fn lent<R: Send + 'static>(
     stack: &StackThread,
     work: impl FnOnce(&mut OnStack) -> R + Send + 'static,

@@ -1,4 +1,4 @@
-//! The sockets of workloads on a stack, and which of them may go on.
+//! Table of the workloads' sockets on a stack, with the queue of ready ones.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -6,81 +6,80 @@ use std::net::{IpAddr, SocketAddr};
 use linerate_metric::plan::Protocol;
 use linerate_stack::{SocketId, SocketKind};
 
-/// Names a socket of an [`OnStack`](super::OnStack).
+/// Handle of a socket of an [`OnStack`](super::OnStack).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place(pub(super) usize);
 
-/// What is kept of a workload's socket.
+/// State of a workload's socket.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Entry {
-    /// None: it is not connected yet, or was closed.
+    /// `None` before it is connected and after it is closed.
     pub(super) socket: Option<SocketId>,
     pub(super) local: Option<SocketAddr>,
     pub(super) remote: Option<SocketAddr>,
-    /// Whom each datagram is sent to by name.
+    /// Destination of each datagram of an unconnected socket.
     pub(super) addressee: Option<SocketAddr>,
-    /// Who sent the last one.
+    /// Sender of the last datagram.
     pub(super) from: Option<SocketAddr>,
     pub(super) queue_drops: u32,
-    /// Somebody fetches its datagrams, and is told of refusals there.
+    /// True if a workload receives from it, and gets refused sends as errors there.
     pub(super) reads: bool,
-    /// Refusals (ICMP) of what it sent, where nobody does.
+    /// Sends refused by ICMP errors, where no workload receives.
     pub(super) refusals: u32,
     pub(super) batch: usize,
-    /// Payload is written and read in the stack's buffers.
     pub(super) in_place: InPlace,
-    /// Whose datagrams alone are heard, and answered wherever they come from.
+    /// Host whose datagrams alone are accepted, from any port, and replied to.
     pub(super) asker: Option<IpAddr>,
-    /// Bytes of a stream that the stack took, modulo 2^32.
+    /// Bytes of a stream that the stack accepted, modulo 2^32.
     pub(super) stream_bytes: u32,
-    /// Stages are noted: departures are numbered from here.
+    /// Number of the first packet with a transmit timestamp; `None` without timestamps.
     pub(super) numbered_from: Option<u32>,
-    /// Of a socket that is opened when it is bound or connected.
+    /// Protocol of a socket that is opened by `bind` or `connect`.
     pub(super) protocol: Option<Protocol>,
     pub(super) told: Telling,
 }
 
 impl Entry {
-    /// Whom a datagram goes to by name: the addressee, or whoever asked last where one host may.
+    /// Returns the destination of a datagram: the given one, or the last sender where one host is
+    /// accepted.
     #[inline]
     pub(super) fn to(&self) -> Option<SocketAddr> {
         self.addressee.or(self.asker.and(self.from))
     }
 }
 
-/// Payload that is not copied between the program's memory and the stack's buffers.
+/// Directions in which payload is not copied between the program's memory and the stack's buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct InPlace {
     pub(super) sent: bool,
     pub(super) received: bool,
 }
 
-/// How somebody is told of a socket.
+/// Registration of a socket for readiness.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Telling {
     key: Option<usize>,
-    /// Once for each change, and not as long as it can go on.
+    /// Edge-triggered: reported once for each change, not as long as it is ready.
     changes: bool,
     queued: bool,
-    /// A call found nothing to do since it was told of.
+    /// True if a call was pending since the last report.
     starved: bool,
 }
 
-/// Kinds of sockets.
+/// Number of socket kinds.
 const KINDS: usize = 3;
 
-/// All sockets of workloads.
 pub(super) struct Entries {
     all: Vec<Entry>,
-    /// Places that were given up.
+    /// Slots to be reused.
     unused: Vec<usize>,
-    /// By kind and place in the stack: the place here, and one; zero is nobody's.
+    /// Slot plus one by kind and index in the stack; zero: not a workload's socket.
     owners: [Vec<u32>; KINDS],
-    /// Places that may go on and are to be told of.
+    /// Slots to be reported as ready.
     changed: VecDeque<usize>,
-    /// Those told of last, which may still be able to.
+    /// Slots reported last, which may still be ready.
     told: Vec<usize>,
-    /// Sockets that somebody is told of.
+    /// Number of registered sockets.
     enrolled: usize,
 }
 
@@ -121,13 +120,13 @@ impl Entries {
         Place(at)
     }
 
-    /// Whether there is one place, and no more.
+    /// Returns whether exactly one slot is in use.
     #[inline]
     pub(super) fn is_one(&self) -> bool {
         self.all.len() - self.unused.len() == 1
     }
 
-    /// A socket was opened for a place.
+    /// Records the stack's socket of a slot.
     pub(super) fn open(&mut self, place: Place, socket: SocketId) {
         self.all[place.0].socket = Some(socket);
         self.own(place.0, socket);
@@ -147,7 +146,7 @@ impl Entries {
         }
     }
 
-    /// The place is free; gives the socket that it had.
+    /// Frees a slot; returns its socket.
     pub(super) fn remove(&mut self, place: Place) -> Option<SocketId> {
         let entry = std::mem::take(&mut self.all[place.0]);
         self.enrolled -= usize::from(entry.told.key.is_some());
@@ -158,7 +157,7 @@ impl Entries {
         entry.socket
     }
 
-    /// All places are free; gives the sockets that they had.
+    /// Frees all slots; returns their sockets.
     pub(super) fn clear(&mut self) -> Vec<SocketId> {
         self.unused.clear();
         self.changed.clear();
@@ -179,13 +178,13 @@ impl Entries {
         &mut self.all[place.0]
     }
 
-    /// Sockets of a kind, in the order of opening.
+    /// Returns the sockets of a kind, in the order of opening.
     pub(super) fn of(&self, kind: SocketKind) -> impl Iterator<Item = SocketId> + '_ {
         let sockets = self.all.iter().filter_map(|entry| entry.socket);
         sockets.filter(move |socket| socket.kind() == kind)
     }
 
-    /// UDP sockets of which nobody fetches anything, the first `most` of all.
+    /// Returns the UDP sockets from which no workload receives, among the first `most` of all.
     pub(super) fn unread(&mut self, most: usize) -> impl Iterator<Item = (SocketId, &mut u32)> {
         let first = self.all.iter_mut().take(most);
         first.filter(|entry| !entry.reads).filter_map(|entry| {
@@ -194,19 +193,19 @@ impl Entries {
         })
     }
 
-    /// Whether anybody is told of sockets.
+    /// Returns whether any socket is registered.
     #[inline]
     pub(super) fn tells(&self) -> bool {
         self.enrolled > 0
     }
 
-    /// Has somebody told of a socket.
+    /// Registers a socket under a key.
     pub(super) fn enrol(&mut self, place: Place, key: usize, changes: bool) {
         let entry = &mut self.all[place.0];
         self.enrolled += usize::from(entry.told.key.is_none());
         entry.told.key = Some(key);
         entry.told.changes = changes;
-        // What can be done already is told at once.
+        // The present state is reported at once.
         self.queue(place.0);
     }
 
@@ -217,7 +216,7 @@ impl Entries {
         }
     }
 
-    /// Something changed at a socket of the stack; false when it is none of a workload's.
+    /// Queues the slot of a socket that changed; returns false if it is not a workload's.
     #[inline]
     pub(super) fn change(&mut self, socket: SocketId) -> bool {
         let owner = self.owners[row(socket.kind())].get(socket.index());
@@ -228,14 +227,14 @@ impl Entries {
         true
     }
 
-    /// A call on a socket found nothing to do: it has to change before it can go on.
+    /// Records that a call was pending: the socket must change before it is ready again.
     #[inline]
     pub(super) fn starved(&mut self, place: Place) {
         self.all[place.0].told.starved = true;
     }
 
-    /// Adds the keys of sockets that may go on, as far as there is room, those that were not told of for
-    /// the longest time first.
+    /// Appends the keys of sockets that may be ready, up to the capacity of `keys`, least recently
+    /// reported first.
     pub(super) fn tell(&mut self, keys: &mut Vec<usize>) {
         let mut told = std::mem::take(&mut self.told);
         for at in told.drain(..) {
@@ -278,13 +277,13 @@ mod tests {
         entries.enrol(level, 10, false);
         entries.enrol(edge, 11, true);
         assert_eq!(told(&mut entries), [10, 11]);
-        assert_eq!(told(&mut entries), [10], "nobody said that it starved");
+        assert_eq!(told(&mut entries), [10], "not marked as starved");
         entries.starved(level);
         assert!(told(&mut entries).is_empty());
         entries.queue(level.0);
         entries.queue(level.0);
         entries.queue(edge.0);
-        assert_eq!(told(&mut entries), [10, 11], "once, however much changed");
+        assert_eq!(told(&mut entries), [10, 11], "once for several changes");
     }
 
     #[test]

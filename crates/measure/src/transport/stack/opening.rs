@@ -1,4 +1,4 @@
-//! Sockets of workloads come and go.
+//! Opens, connects, accepts and closes the sockets of workloads.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -17,10 +17,10 @@ use crate::transport::calls::CallTally;
 use crate::transport::kernel::Watch;
 use crate::transport::{Adapter, Correspondent, FlowOptions, Setup};
 
-/// Longest time that a connection may take to open: two requests sent again (1 s + 2 s) and some.
+/// Longest time in which a connection may open: two retransmitted SYNs (1 s + 2 s) and a reserve.
 const CONNECT_PATIENCE_NS: Nanos = 5_000_000_000;
 
-/// Any address of the family of another one.
+/// Returns the unspecified address of the same family.
 fn anywhere(like: SocketAddr) -> SocketAddr {
     let address: IpAddr = match like {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -46,7 +46,7 @@ impl OnStack {
         })
     }
 
-    /// What others than the asker sent to a socket that answers one host goes.
+    /// Drops waiting datagrams of hosts other than the one that the socket accepts.
     #[inline]
     pub(super) fn turn_away(&mut self, place: Place, socket: SocketId) {
         let Some(asker) = self.entries.get(place).asker else {
@@ -78,13 +78,13 @@ impl OnStack {
                 self.stack.limit_group_hops(options.group_hops);
                 SocketAddr::new(group, remote.port())
             }
-            // As who answers is written: without one of the kernel's interfaces.
+            // In the form in which replies are compared: without a scope of a kernel interface.
             _ => SocketAddr::new(remote.ip(), remote.port()),
         });
         Ok(place)
     }
 
-    /// Begins several connections, and waits until all stand.
+    /// Starts several connections and waits until all are established.
     pub(super) fn connect_tcp(
         &mut self,
         wanted: &[(SocketAddr, &FlowOptions)],
@@ -96,7 +96,7 @@ impl OnStack {
                 .map(|(socket, (_, options))| self.keep(socket, options))
                 .collect()),
             Err(error) => {
-                // They are opened for nobody, and whoever tries again needs their places.
+                // A retry needs their slots.
                 for socket in begun {
                     let _ = self.stack.abort(socket);
                 }
@@ -136,7 +136,7 @@ impl OnStack {
         Ok(())
     }
 
-    /// A socket of a protocol that is opened when it is bound or connected.
+    /// Adds a socket that is opened later, by `bind` or `connect`.
     pub(super) fn open_later(&mut self, remote: SocketAddr, options: &FlowOptions) -> Place {
         self.entries.add(Entry {
             local: options.local,
@@ -158,7 +158,7 @@ impl OnStack {
         Ok(())
     }
 
-    /// Connects a socket that was opened so, or goes on connecting it.
+    /// Connects such a socket, or continues to.
     pub(super) fn connect_now(&mut self, place: Place, remote: SocketAddr) -> Poll<io::Result<()>> {
         match self.entries.get(place).protocol {
             Some(Protocol::Udp) => Poll::Ready(self.connect_datagrams(place, remote)),
@@ -223,10 +223,11 @@ fn in_place(options: &FlowOptions) -> InPlace {
     }
 }
 
-/// Nobody can be given a socket or a port just now: in the kernel's words, which a workload that opens
-/// sockets waits upon.
+/// Maps a lack of sockets or ports to EADDRNOTAVAIL, the kernel's error, on which workloads that
+/// open
+/// sockets wait and retry.
 fn no_port(error: linerate_stack::StackError) -> io::Error {
-    /// "Cannot assign requested address".
+    /// "Cannot assign requested address" (errno 99).
     const EADDRNOTAVAIL: i32 = 99;
     match error {
         linerate_stack::StackError::TooManySockets { .. }
@@ -239,12 +240,12 @@ fn no_port(error: linerate_stack::StackError) -> io::Error {
 
 impl Adapter for OnStack {
     fn new(_: &Setup) -> io::Result<Self> {
-        // Its thread has one before it has payload to move.
+        // The thread owns a stack before it runs a workload.
         Err(io::ErrorKind::Unsupported.into())
     }
 
     fn adopt(&mut self, _: OwnedFd, _: &FlowOptions) -> io::Result<Place> {
-        // The kernel's sockets are none of this stack.
+        // Kernel sockets do not belong to this stack.
         Err(io::ErrorKind::Unsupported.into())
     }
 
@@ -285,7 +286,7 @@ impl Adapter for OnStack {
     }
 
     fn sleep_without_limit(&mut self, _: Place) -> io::Result<()> {
-        // No call of it sleeps.
+        // No call blocks.
         Ok(())
     }
 
@@ -308,7 +309,7 @@ mod tests {
     use crate::flow::Part;
     use crate::session::setup::flow_options;
 
-    /// Does something on a stack with two places for connections.
+    /// Runs `work` on a stack with two TCP sockets.
     fn on_stack<R: Send + 'static>(work: impl FnOnce(&mut OnStack) -> R + Send + 'static) -> R {
         alone::on_stack(
             "null:",
@@ -322,7 +323,7 @@ mod tests {
         flow_options(&plan, Part::Source)
     }
 
-    /// Looks after the stack until all connections that were given up are gone.
+    /// Polls the stack until all aborted connections are gone.
     fn all_given_back(stack: &mut OnStack) -> bool {
         let give_up = clock::now() + 20_000_000_000;
         while stack.stack.connections() > 0 && clock::now() < give_up {
@@ -345,10 +346,10 @@ mod tests {
             }
             all
         });
-        assert!(free, "places are held by nobody");
+        assert!(free, "slots leaked");
     }
 
-    /// The first of them was begun when the other had no way.
+    /// The first connection is started before the second one fails without a route.
     #[test]
     fn one_that_cannot_be_begun_gives_up_those_that_were() {
         let free = on_stack(|stack| {
@@ -360,10 +361,10 @@ mod tests {
             assert_eq!(tried.unwrap_err().kind(), io::ErrorKind::NetworkUnreachable);
             all_given_back(stack)
         });
-        assert!(free, "the first one is held by nobody");
+        assert!(free, "the slot of the first one leaked");
     }
 
-    /// A third one has no place; the two that were begun for the same run leave theirs.
+    /// The third connection has no slot; the first two release theirs.
     #[test]
     fn more_than_there_are_places_leave_them_free() {
         let free = on_stack(|stack| {
@@ -373,6 +374,6 @@ mod tests {
             assert!(stack.connect_tcp(&wanted, &|| false).is_err());
             all_given_back(stack)
         });
-        assert!(free, "places are held by nobody");
+        assert!(free, "slots leaked");
     }
 }

@@ -1,4 +1,4 @@
-//! Payload of workloads over a stack.
+//! Implements [`Transport`] on the user-space stack.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use crate::transport::{
     Attempts, Capabilities, Departure, Echoed, FlowOptions, Meta, Ready, Transport, echo_through,
 };
 
-/// A call that needs a socket gives this where there is none.
+/// Returns the socket of a slot, or leaves the function with an error.
 macro_rules! socket {
     ($own:ident, $place:ident) => {
         match $own.id($place) {
@@ -29,8 +29,9 @@ macro_rules! socket {
     };
 }
 
-/// What payload without content of its own is written of where it lies: what was there before was somebody else's, and
-/// a program writes all that it sends.
+/// Content of payload that is written directly into the stack's buffers. The buffers hold older
+/// data
+/// of other flows, and a normal program writes all that it sends.
 const FILLER: u8 = 0x55;
 
 impl Transport for OnStack {
@@ -101,7 +102,7 @@ impl Transport for OnStack {
 
     fn close(&mut self, place: Place) {
         if let Some(socket) = self.entries.remove(place) {
-            // It may be gone already.
+            // It may be closed already.
             let _ = self.stack.close(socket);
             self.unsent = true;
         }
@@ -110,7 +111,7 @@ impl Transport for OnStack {
     fn recognise(&mut self, place: Place) {
         let entry = self.entries.get(place);
         if let (Some(from), Some(_), Some(socket)) = (entry.from, entry.addressee, entry.socket) {
-            // A way to whoever was heard there is.
+            // There is a route to the sender of a datagram, so this does not fail.
             let _ = self.stack.udp_connect(socket, from);
         }
     }
@@ -130,7 +131,7 @@ impl Transport for OnStack {
             self.payload.sent += *bytes as u64;
         }
         self.unsent = true;
-        // A ring that is full has room with the next turn: nothing at the socket will tell.
+        // A full ring has space after the next poll; no event of the socket reports that.
         self.note(&sent);
         sent
     }
@@ -183,7 +184,7 @@ impl Transport for OnStack {
         });
         let echoed = match outcome(echoed) {
             Poll::Ready(Ok(stack::Echo::Elsewhere)) => {
-                // Nobody was asked yet.
+                // Without a destination the stack cannot echo in place.
                 let asks = |payload: &[u8]| is_question.is_some_and(|asks| asks(payload));
                 return echo_through(self, place, room, asks);
             }
@@ -191,7 +192,7 @@ impl Transport for OnStack {
         };
         if let Poll::Ready(Ok(stack::Echo::Sent(bytes))) = &echoed {
             self.payload.sent += *bytes as u64;
-            // The last answer of all waits for nothing that a turn does besides; those before it leave with it.
+            // The last response of a batch is transmitted at once; earlier ones leave with it.
             if self.interval.is_none() && self.stack.udp_none_waits() {
                 self.stack.send_made();
             } else {
@@ -219,7 +220,7 @@ impl Transport for OnStack {
         let socket = socket!(self, place);
         let entry = self.entries.get(place);
         let to = entry.to();
-        // Payload comes out of the program's memory, as with the kernel's sockets, unless that is left out.
+        // Payload is copied from the program's memory, as with kernel sockets, unless disabled.
         let own = &mut self.outgoing;
         let in_place = entry.in_place.sent;
         let write = |number: usize, room: &mut [u8]| {
@@ -325,7 +326,7 @@ impl Transport for OnStack {
             copy(own, &payload[..own.len()]);
             (own.len(), take(own))
         });
-        // The window that opened is to be told.
+        // The opened receive window must be announced.
         self.unsent |= received.is_ready();
         let received = outcome(received);
         self.note_at(place, &received);
@@ -384,8 +385,8 @@ impl Transport for OnStack {
     }
 
     fn attempts(&self) -> Option<Attempts> {
-        // By their time: a look in memory takes a tenth of a call, and counted by number they would tell of more time than
-        // there was.
+        // Counted by time: a port poll in memory takes a tenth of a call, so the number of polls
+        // would imply more time than there was.
         let in_vain = self.idle_ns / EMPTY_CALL_NS;
         Some(Attempts {
             calls: self.attempts.calls + in_vain,
@@ -415,7 +416,7 @@ impl Transport for OnStack {
     }
 
     fn retransmits(&self, place: Place) -> Option<u64> {
-        // Counted for all connections together: they are those of the only one.
+        // The stack counts them for all connections together, so there must be only one.
         let alone = self.entries.of(SocketKind::Tcp).count() == 1
             && (self.id(place)).is_ok_and(|socket| socket.kind() == SocketKind::Tcp);
         let now = self.stack.counters().tcp.retransmitted_segments;
@@ -445,14 +446,14 @@ mod tests {
     use crate::transport::Correspondent;
     use linerate_metric::plan::{Kind, Plan, ReceiveCopy, SendCopy};
 
-    /// Payload that two stacks move whose buffers are no multiple of a call's length.
+    /// Bytes to move between stacks whose buffers are no multiple of a call's length.
     const BYTES: usize = 1_000_003;
 
     fn pattern() -> Pattern {
         Pattern::of(linerate_dialect::control::Token([7; 16]))
     }
 
-    /// Calls for something until it is there.
+    /// Repeats a call until it is ready.
     fn until<R>(
         stack: &mut OnStack,
         mut call: impl FnMut(&mut OnStack) -> Poll<io::Result<R>>,
@@ -460,9 +461,9 @@ mod tests {
         let give_up = clock::now() + 30_000_000_000;
         loop {
             if let Poll::Ready(result) = call(stack) {
-                return result.expect("a socket that stands");
+                return result.expect("an open socket");
             }
-            assert!(clock::now() < give_up, "nothing came");
+            assert!(clock::now() < give_up, "the call stayed pending");
             stack.turn();
             stack.idle(None);
         }
@@ -477,7 +478,7 @@ mod tests {
         let (binds, bound) = std::sync::mpsc::channel();
         let came = lent(&far, move |stack| {
             let socket = stack.stack.udp_bind(there).expect("a free port");
-            binds.send(()).expect("somebody who waits");
+            binds.send(()).expect("a receiver");
             until(stack, |stack| {
                 outcome(
                     stack
@@ -508,10 +509,11 @@ mod tests {
         sent.recv_timeout(Duration::from_secs(60)).expect("an end");
     }
 
-    /// The first one goes through the room: nobody knows yet who asks. What follows goes back where it lies.
+    /// The first request is echoed through the buffer, because the stack has no destination yet.
+    /// Later ones are echoed in place.
     #[test]
     fn questions_go_back_as_far_as_there_is_room() {
-        // Without a pause, and with one.
+        // With busy polling and with a poll interval.
         for keys in [&[][..], &[("poll.interval", "100us")]] {
             let link = format!("shm:echoed-{}-{}", std::process::id(), keys.len());
             let far = started(&format!("{link},role=server"), "10.9.0.1/24", keys);
@@ -524,14 +526,14 @@ mod tests {
                 let mut options = flow_options(&plan, Part::Sink);
                 options.correspondent = Correspondent::Asker([10, 9, 0, 2].into());
                 let place = stack.keep(socket, &options);
-                binds.send(()).expect("somebody who waits");
+                binds.send(()).expect("a receiver");
                 let mut room = [0; 40];
                 let echoed = [(); 6].map(|()| {
                     until(stack, |stack| {
                         stack.udp_echo(place, &mut room, |question| question[0] != 3)
                     })
                 });
-                // The last answer is to leave.
+                // Until the last response has left.
                 let end = clock::now() + 200_000_000;
                 while clock::now() < end {
                     stack.turn();
@@ -571,7 +573,7 @@ mod tests {
                 bytes => Echoed::Sent(bytes),
             });
             assert_eq!(echoed, sent);
-            // The first one alone was there.
+            // Only the first request passed through the buffer.
             assert_eq!(room[..31], [[1; 30].as_slice(), &[0]].concat());
             let figures = (moved.datagrams, moved.received, moved.sent);
             assert_eq!(figures, (6, 172, 141));
@@ -599,7 +601,7 @@ mod tests {
             let (listens, listening) = std::sync::mpsc::channel();
             let taken = lent(&far, move |stack| {
                 let listener = stack.stack.tcp_listen(there, 1).expect("a free port");
-                listens.send(()).expect("somebody who waits");
+                listens.send(()).expect("a receiver");
                 let options = options(Part::Sink);
                 let listener = stack.keep(listener, &options);
                 let place = until(stack, |stack| stack.accept(listener, &options));
@@ -642,9 +644,7 @@ mod tests {
                     let copied = send == SendCopy::Copied;
                     misplaced += usize::from(own.contains(&seen) != copied);
                 }
-                stack
-                    .finish_sending(place)
-                    .expect("a connection that stands");
+                stack.finish_sending(place).expect("an open connection");
                 let end = clock::now() + 200_000_000;
                 while clock::now() < end {
                     stack.turn();
@@ -675,7 +675,7 @@ mod tests {
         });
         let in_vain = attempts.empty * EMPTY_CALL_NS;
         assert_eq!(attempts.calls, attempts.empty);
-        // Others may have had the processor meanwhile.
+        // Other threads may have had the processor meanwhile.
         assert!(in_vain <= passed, "{in_vain} of {passed} ns");
         assert!(in_vain > used / 2, "{in_vain} of {used} ns");
     }

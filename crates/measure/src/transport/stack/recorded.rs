@@ -1,7 +1,7 @@
-//! A stack whose calls are timed: what a workload asks of it, and the turns in which it works.
+//! The user-space stack with recorded calls: those of the workload, and the polls of the stack.
 //!
-//! No call is one of the system's. What a program over such a stack spends its time in is the same all
-//! the same: handing payload over, fetching it, and letting the stack work.
+//! None of them is a system call, but a program over such a stack spends its time in the same three
+//! things: sending, receiving and polling.
 
 use std::io;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ use crate::transport::{
     Adapter, Attempts, Capabilities, Departure, Echoed, FlowOptions, Meta, Ready, Setup, Transport,
 };
 
-/// Every call that a workload makes.
+/// Calls that a workload makes.
 const CALLS: [Call; 10] = [
     Call::Turn,
     Call::Flush,
@@ -38,14 +38,14 @@ const CALLS: [Call; 10] = [
     Call::TcpReceive,
 ];
 
-/// A stack with a recorder of its calls. Without one, workloads run on the stack itself.
+/// A stack with a call recorder. Without a recorder, workloads run on the stack itself.
 pub struct Recorded<'a, R> {
     stack: &'a mut OnStack,
     calls: R,
 }
 
 impl<'a, R: Recorder> Recorded<'a, R> {
-    /// Lends the stack to a workload.
+    /// Borrows the stack for a workload.
     pub fn of(stack: &'a mut OnStack) -> Self {
         Self {
             stack,
@@ -53,7 +53,7 @@ impl<'a, R: Recorder> Recorded<'a, R> {
         }
     }
 
-    /// A call is over that receives.
+    /// Records the end of a receive call.
     #[inline]
     fn received<T>(&mut self, call: Call, found: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         let what = match &found {
@@ -64,16 +64,16 @@ impl<'a, R: Recorder> Recorded<'a, R> {
         found
     }
 
-    /// A call is over that had `wanted` to send, counted as it counts.
+    /// Records the end of a send call of `offered` bytes or datagrams.
     #[inline]
     fn sent(
         &mut self,
         call: Call,
-        wanted: usize,
+        offered: usize,
         found: Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         let what = match &found {
-            Poll::Ready(Ok(taken)) if *taken < wanted => Found::Waited,
+            Poll::Ready(Ok(taken)) if *taken < offered => Found::Waited,
             Poll::Ready(_) => Found::Ready,
             Poll::Pending => Found::Empty,
         };
@@ -87,7 +87,7 @@ impl<R: Recorder> Transport for Recorded<'_, R> {
 
     fn turn(&mut self) {
         self.calls.begin();
-        // One that was not due yet is none.
+        // A poll that was not due is not recorded.
         if let Some(came) = self.stack.work() {
             let found = if came { Found::Ready } else { Found::Empty };
             self.calls.end(Call::Turn, found);
@@ -294,7 +294,7 @@ impl<R: Recorder> Transport for Recorded<'_, R> {
 
 impl<R: Recorder> Adapter for Recorded<'_, R> {
     fn new(_: &Setup) -> io::Result<Self> {
-        // It is made of a stack that there is.
+        // It is created from an existing stack.
         Err(io::ErrorKind::Unsupported.into())
     }
 

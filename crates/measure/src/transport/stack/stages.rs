@@ -1,4 +1,4 @@
-//! When datagrams and segments of workloads passed which stage of the stack.
+//! Transmit timestamps of the stack: times at which datagrams and segments passed each stage.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use crate::stamped::log::KEPT;
 use crate::transport::{Departure, Place as Passed};
 
 impl OnStack {
-    /// Has the departures of a socket numbered from here.
+    /// Enables transmit timestamps of a socket, numbered from here.
     pub(super) fn begin_stamping(
         &mut self,
         place: Place,
@@ -27,7 +27,7 @@ impl OnStack {
         Ok(Vec::new())
     }
 
-    /// Shows what left a socket since the last look: out of the stack, and into the driver.
+    /// Passes on the timestamps since the last call: out of the stack, and into the driver.
     pub(super) fn show_departures(
         &mut self,
         place: Place,
@@ -41,16 +41,16 @@ impl OnStack {
             if left.socket != socket {
                 return;
             }
-            let passed = |at_ns, place| Departure {
+            let passed = |at_ns, point| Departure {
                 id: left.number.wrapping_sub(from),
-                place,
+                place: point,
                 at_ns,
                 by_device: false,
             };
             take(passed(left.handed_ns, Passed::Queued));
             take(passed(left.left_ns, Passed::Driver));
         };
-        // What found no room is left out of the stages, as other trips without all their times are.
+        // Packets that exceeded the buffer are omitted from the stages, as other incomplete ones.
         let _missed = self.stack.departures(show);
         Ok(())
     }
