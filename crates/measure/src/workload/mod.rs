@@ -1,8 +1,8 @@
-//! What is done over a transport, as step machines.
+//! Workloads over a transport, as state machines.
 //!
-//! A step does one thing that may be possible now and says how it went; it never sleeps and never
-//! loops. One driver turns the transport, steps every flow of the thread, and idles when all starve.
-//! A workload is one file and one line in [`WORKLOADS`].
+//! A step does one thing that may be possible now and returns the progress; it never blocks and
+//! never loops. One driver polls the transport, steps every flow of the thread, and idles when none
+//! can continue. A workload is one file and one line in [`WORKLOADS`].
 
 mod readiness;
 pub mod room;
@@ -27,83 +27,80 @@ use crate::pattern::Pattern;
 use crate::peers::framing::Framing;
 use crate::transport::{FlowOptions, Transport};
 
-/// How a step went.
+/// Progress of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Nothing is left to do.
+    /// The flow is finished.
     Done,
-    /// Something moved.
+    /// Something was sent or received.
     Worked,
-    /// Nothing could move now; with a time when it was a departure that is not due before.
+    /// No step was possible; with the time of the next departure, if the flow waits for one.
     Starved(Option<Nanos>),
 }
 
-/// One flow of a workload at one end.
+/// A flow of a workload at one end.
 pub trait Workload<T: Transport> {
-    /// Does one thing.
+    /// Makes one step.
     ///
     /// # Errors
-    /// When the flow is broken; it is not stepped again.
+    /// When the flow failed; it is not stepped again.
     fn step(&mut self, transport: &mut T) -> io::Result<Progress>;
 
-    /// Its socket, if it has one now.
+    /// Returns the flow's socket, if it has one now.
     fn socket(&self) -> Option<T::Socket>;
 
-    /// The newest socket that it waits for, and how many it has waited for until then, where they come
-    /// and go.
+    /// Returns the newest socket that the flow waits for, and the number of sockets so far. Only
+    /// for
+    /// flows that replace their sockets.
     fn newest(&self) -> Option<(u64, T::Socket)> {
         None
     }
 
-    /// What it came to.
+    /// Finishes the flow and returns its figures.
     fn outcome(self, transport: &T, error: Option<io::Error>) -> FlowOutcome;
 }
 
-/// A flow that stands, before its workload.
+/// An open flow, before its workload starts.
 pub struct Opened<S> {
-    /// Number of the flow.
+    /// Flow number, from 1.
     pub id: u32,
-    /// Its socket.
     pub socket: S,
-    /// What its thread and the coordinator share.
+    /// State shared with the coordinator.
     pub shared: Arc<Shared>,
-    /// What its payload holds, where that is verified.
+    /// Payload content to send or verify, if any.
     pub pattern: Option<Pattern>,
-    /// What stands in front of its payload.
+    /// Headers in front of the payload.
     pub framing: Framing,
-    /// For flows with a socket for each question: how these are opened, or accepted.
+    /// Options of the sockets to open or accept, for flows with a socket per request.
     pub reopening: Option<Box<Reopening>>,
-    /// The distributions that it will fill.
+    /// Histograms that the flow fills.
     pub room: Room,
 }
 
-/// How the sockets of a flow are opened while payload moves.
+/// Options to open sockets during the run.
 #[derive(Clone, Debug)]
 pub struct Reopening {
-    /// Towards whom.
     pub remote: SocketAddr,
-    /// How they are set up; a patience of zero sets no time-out.
+    /// Socket options; a timeout of zero sets no limit.
     pub options: FlowOptions,
 }
 
-/// What all flows of a thread have in common.
+/// Context shared by all flows of one worker thread.
 pub struct Lane<'a> {
-    /// What the run does.
     pub plan: &'a Plan,
-    /// Which way the flows go.
     pub direction: Direction,
-    /// What this end does in them.
+    /// Role of this end in the flows.
     pub part: Part,
-    /// When the run counts.
+    /// Start of the run and of its counted part.
     pub timeline: Timeline,
-    /// How it goes on.
+    /// Phase of the run, set by the coordinator.
     pub phase: &'a Phase,
 }
 
 impl Lane<'_> {
-    /// What one flow has of an amount that all flows of its direction move together.
+    /// Returns one flow's share of an amount that all flows of its direction move together.
     ///
-    /// Flows of a direction are numbered in a row; the first ones carry the remainder.
+    /// Flows of a direction have consecutive numbers; the first ones carry the remainder.
     fn share(&self, amount: u64, id: u32) -> u64 {
         let streams = u64::from(self.plan.streams.max(1));
         let place = u64::from(id.saturating_sub(1)) % streams;
@@ -111,16 +108,16 @@ impl Lane<'_> {
     }
 }
 
-/// A kind of measurement.
+/// An entry of the table of workloads.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkloadSpec {
-    /// Its name on the command line.
+    /// Name on the command line.
     pub kind: Kind,
-    /// What it finds out.
+    /// Description of what is measured.
     pub about: &'static str,
 }
 
-/// The table of workloads: kind, module, what it finds out.
+/// Table of workloads: kind, module, description.
 macro_rules! workloads {
     ($($kind:ident $module:ident $about:literal,)+) => {
         /// Every workload.
@@ -135,7 +132,7 @@ macro_rules! workloads {
         ) -> Vec<FlowOutcome> {
             match lane.plan.kind {
                 $(Kind::$kind => $module::run(lane, transport, flows),)+
-                // Not between two ends: such a plan is refused before it has flows (session::limits).
+                // These have no flows; `session::limits` rejects such a plan earlier.
                 Kind::Forward | Kind::Generate | Kind::Stack => Vec::new(),
             }
         }
@@ -143,12 +140,13 @@ macro_rules! workloads {
 }
 
 workloads! {
-    Throughput stream "how much payload arrives in a second",
-    Latency round_trip "how long a question takes to be answered",
+    Throughput stream "payload per second",
+    Latency round_trip "round-trip time of requests and their responses",
 }
 
-/// Runs the flows of several lanes on one thread: those of a throughput that goes both ways. What each came
-/// to is told when it ends.
+/// Runs the flows of both directions of a throughput test on one thread. `ended` receives the
+/// figures
+/// of each flow when it ends.
 pub fn run_together<T: Transport>(
     lanes: &[Lane<'_>],
     transport: &mut T,
@@ -158,18 +156,18 @@ pub fn run_together<T: Transport>(
     stream::run_together(lanes, transport, flows, ended);
 }
 
-/// How long a thread idles at most before it looks whether the run goes on.
+/// Longest time that a thread idles before it checks the phase of the run.
 pub const PATIENCE_NS: Nanos = 100_000_000;
 
-/// Below this the next departure of a schedule is waited for awake: a sleep ends up to 70 us late.
+/// Time before a departure during which the thread spins: a sleep ends up to 70 us late.
 pub const AWAKE_NS: Nanos = 150_000;
 
-/// Steps all flows until each is done.
+/// Steps all flows until all are finished.
 fn drive<T: Transport, W: Workload<T>>(transport: &mut T, flows: Vec<W>) -> Vec<FlowOutcome> {
     drive_with(transport, flows, || {})
 }
 
-/// The same; `starved` is called when nothing could move.
+/// Steps all flows until all are finished; calls `starved` when none could continue.
 fn drive_with<T: Transport, W: Workload<T>>(
     transport: &mut T,
     flows: Vec<W>,
@@ -180,7 +178,7 @@ fn drive_with<T: Transport, W: Workload<T>>(
     outcomes
 }
 
-/// The same; `ended` is told what each flow came to.
+/// Steps all flows until all are finished; passes the figures of each to `ended`.
 fn drive_each<T: Transport, W: Workload<T>>(
     transport: &mut T,
     flows: Vec<W>,

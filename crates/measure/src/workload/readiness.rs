@@ -1,4 +1,4 @@
-//! Drives many flows on one thread by what the stack says of them, instead of asking each in turn.
+//! Driver of many flows on one thread by readiness, instead of polling each in rotation.
 
 use std::time::Duration;
 
@@ -8,20 +8,19 @@ use super::{PATIENCE_NS, Progress, Workload};
 use crate::flow::FlowOutcome;
 use crate::transport::{Ready, Transport};
 
-/// Flows that are stepped between two looks at what is ready.
+/// Largest number of flows stepped between two readiness checks.
 const AT_ONCE: usize = 256;
 
-/// Whether it is worth it: a single flow needs nobody to tell it from others.
+/// Number of flows from which readiness is worth its cost; a single flow can be polled.
 pub const FLOWS_FROM: usize = 2;
 
-/// Steps flows whenever their sockets can go on, until each is done.
+/// Steps flows when their sockets are ready, until all are finished.
 ///
-/// Each ready flow has one step, then all others that are ready have theirs: none starves, however
-/// much another has to do. Flows that nothing was said of are stepped ten times a second while `looks`
-/// says so, so that they notice the end of the run. A workload that waits for a departure has no place
-/// here.
+/// Each ready flow makes one step before any makes a second, so that none starves. Flows that were
+/// not ready are stepped ten times a second while `looks` returns true, so that they notice the end
+/// of the run. Not for workloads that wait for departures.
 ///
-/// Gives the flows back when the transport does not tell which of them can go on.
+/// Returns the flows unchanged when the transport does not support registration.
 pub fn drive<T: Transport, W: Workload<T>>(
     transport: &mut T,
     flows: Vec<W>,
@@ -32,7 +31,7 @@ pub fn drive<T: Transport, W: Workload<T>>(
         let enrolled = flow
             .socket()
             .map(|socket| transport.enrol(socket, ready, key));
-        // With some of them enrolled their sockets are watched, which does no harm.
+        // Sockets registered so far stay registered, which does no harm.
         if !matches!(enrolled, Some(Ok(true))) {
             return Err(flows);
         }

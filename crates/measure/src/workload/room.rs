@@ -1,7 +1,7 @@
-//! The distributions of an asking flow, made before the start.
+//! Histograms of a request flow, allocated before the start.
 //!
-//! Made afterwards they would be a part of the run: a few megabytes to fetch from the kernel for each
-//! thread, in the way of the first round trips, and with hundreds of threads in the way of all.
+//! Allocated later, they would disturb the run: each thread would fault in a few megabytes during
+//! its first round trips.
 
 use linerate_metric::histogram::Histogram;
 use linerate_metric::plan::{Kind, Plan};
@@ -9,26 +9,26 @@ use linerate_metric::round_trip::Attachment;
 
 use crate::flow::Part;
 
-/// Threads that ask, each in its own calls, up to which every distribution has three digits (230 KiB).
-/// With more, those beside the round trips themselves have two (30 KiB): 1,000 threads take half a
-/// gigabyte instead of two.
+/// Largest number of request threads with three significant digits in every histogram (230 KiB).
+/// With more threads, histograms other than those of the full run have two digits (30 KiB): 1,000
+/// threads then use half a gigabyte instead of two.
 const FINE_FLOWS: u32 = 64;
 
-/// What a round trip with a socket of its own is split into.
+/// Histograms of the steps of a round trip with its own socket.
 const STEPS: usize = 7;
 
-/// Distributions that wait for their flow.
+/// Preallocated histograms of one flow.
 #[derive(Debug, Default)]
 pub struct Room {
-    /// Of the round trips of the whole run.
+    /// For the round trips of the full run.
     whole: Vec<Histogram>,
-    /// Of intervals and of steps.
+    /// For intervals and steps.
     beside: Vec<Histogram>,
     coarse: bool,
 }
 
 impl Room {
-    /// What a flow will want; the first of a thread has the steps of all of them.
+    /// Allocates a flow's histograms; the first flow of a thread gets those of the steps.
     #[must_use]
     pub fn of(plan: &Plan, part: Part, is_first: bool) -> Self {
         let mut room = Self {
@@ -45,7 +45,7 @@ impl Room {
             Attachment::Reopened if is_first => STEPS,
             _ => 0,
         };
-        // The running interval, and the one that is handed over.
+        // The current interval, and the one being handed over.
         room.beside = (0..2 + steps).map(|_| room.made_beside()).collect();
         room
     }
@@ -57,12 +57,12 @@ impl Room {
         }
     }
 
-    /// One for the round trips of the whole run.
+    /// Takes a histogram for the round trips of the full run.
     pub fn whole(&mut self) -> Histogram {
         self.whole.pop().unwrap_or_default()
     }
 
-    /// One for what stands beside them.
+    /// Takes a histogram for intervals or steps.
     pub fn beside(&mut self) -> Histogram {
         self.beside.pop().unwrap_or_else(|| self.made_beside())
     }

@@ -1,4 +1,4 @@
-//! Latency: questions and answers. Here: one at a time on each flow (closed loop).
+//! Latency: requests and responses. This file has the closed loop: one request at a time per flow.
 
 mod answers;
 pub(super) mod breath;
@@ -48,7 +48,7 @@ pub fn run<T: Transport>(
             let flow = |flow| Reopener::new(lane, flow, Rc::clone(&steps));
             let flows: Vec<_> = flows.into_iter().map(flow).collect();
             drop(steps);
-            // Of datagrams one may lie behind an answer that nobody waits for any more.
+            // UDP: a queued datagram behind a stale response would not be reported edge-triggered.
             let by_changes = lane.plan.protocol == Protocol::Tcp;
             match by_changes && transport.capabilities().tells_changes {
                 true => turnover::drive(transport, flows),
@@ -85,11 +85,11 @@ pub fn run<T: Transport>(
     }
 }
 
-/// Asks with datagrams.
+/// Sends requests as datagrams.
 struct UdpAsker<'a, S> {
     questions: Questions<'a>,
     socket: S,
-    /// When the open question left, and its number.
+    /// Send time and number of the outstanding request.
     open: Option<(Nanos, u64)>,
 }
 
@@ -122,7 +122,7 @@ impl<'a, S: Copy> UdpAsker<'a, S> {
             Poll::Ready(sent) => {
                 sent?;
                 transport.flush();
-                // The answer is compared with what left.
+                // The response is compared with what was sent.
                 if framing.echoes() {
                     wire::write_header(&mut self.questions.message, number, asked_ns);
                 }
@@ -148,7 +148,7 @@ impl<T: Transport> Workload<T> for UdpAsker<'_, T::Socket> {
         let framing = &self.questions.framing;
         let stamps = self.questions.device_stamps();
         let received = transport.udp_receive(self.socket, |payload, _| {
-            // Before the comparison: it is not part of the round trip.
+            // Before the comparison, which is not part of the round trip.
             let now = T::clock();
             let answer = match stamps {
                 None => judge_framed(framing, payload, question, number, verify),
@@ -172,7 +172,7 @@ impl<T: Transport> Workload<T> for UdpAsker<'_, T::Socket> {
                     return Ok(Progress::Worked);
                 }
             },
-            // For a time-out that of the last turn does.
+            // For a timeout, the time of the last poll is exact enough.
             Poll::Pending => (transport.now(), true),
         };
         if now >= asked_ns + self.questions.timeout_ns {
@@ -181,7 +181,7 @@ impl<T: Transport> Workload<T> for UdpAsker<'_, T::Socket> {
             return Ok(Progress::Worked);
         }
         self.questions.passed(now);
-        // The answer to the last question of an interrupted run counts neither way.
+        // The response to the last request of an interrupted run is neither counted nor missing.
         if nothing_came && self.questions.lets_go(asked_ns, now) {
             return Ok(Progress::Done);
         }
@@ -197,16 +197,16 @@ impl<T: Transport> Workload<T> for UdpAsker<'_, T::Socket> {
     }
 }
 
-/// Asks over a stream.
+/// Sends requests over a stream.
 struct TcpAsker<'a, S> {
     questions: Questions<'a>,
     socket: S,
     state: Asking,
-    /// The open question was counted as missed while it was still being sent.
+    /// The outstanding request was counted as missing while it was still being sent.
     given_up: bool,
 }
 
-/// How far a question on a stream has come.
+/// State of a request on a stream.
 #[derive(Clone, Copy)]
 enum Asking {
     Nothing,
@@ -218,7 +218,7 @@ enum Asking {
         asked_ns: Nanos,
         received: usize,
         right: bool,
-        /// Its time is over and it was counted as lost; the stream has to be read past it.
+        /// The request was counted as missing; its response must still be read from the stream.
         late: bool,
     },
 }
@@ -251,7 +251,7 @@ impl<'a, S: Copy> TcpAsker<'a, S> {
         });
         let asked_ns = if sent == 0 { filled_ns } else { asked_ns };
         match taken {
-            // A peer that does not read.
+            // The peer does not read.
             Poll::Pending => {
                 let now = T::clock();
                 if matches!(self.state, Asking::Sending { .. }) {
@@ -282,7 +282,7 @@ impl<'a, S: Copy> TcpAsker<'a, S> {
 }
 
 impl<S: Copy> TcpAsker<'_, S> {
-    /// Counts a question that cannot even be sent as missed, once.
+    /// Counts a request that cannot be sent in time as missing, once.
     fn give_up_when_late(&mut self, now: Nanos, asked_ns: Nanos) {
         if !self.given_up && now >= asked_ns + self.questions.timeout_ns {
             self.given_up = true;
@@ -344,7 +344,7 @@ impl<T: Transport> Workload<T> for TcpAsker<'_, T::Socket> {
                 }
                 self.state = Asking::Nothing;
                 if !late {
-                    // A stream has no lengths: what differs is content.
+                    // A stream has no message lengths: every difference is one of content.
                     let verdict = if right {
                         Verdict::Right
                     } else {
@@ -398,14 +398,14 @@ mod tests {
         let mut plan = Plan::new(Kind::Latency, Protocol::Udp, "far");
         plan.duration_ns = Some(100_000_000);
         plan.answer_timeout_ns = Some(200_000_000);
-        // Answers take 30 ms: the fourth comes after the end, and counts.
+        // Responses take 30 ms: the fourth arrives after the end and counts.
         let outcome = asked(&plan, Far::after(30_000_000), None);
         assert_eq!((outcome.totals.packets, outcome.totals.missing), (4, 0));
-        // The path dies under it: that is a loss, and no longer run.
+        // The fourth is lost: that is a missing response and does not extend the run.
         let outcome = asked(&plan, Far::after(30_000_000).losing(3), None);
         assert_eq!((outcome.totals.packets, outcome.totals.missing), (3, 1));
         assert!(outcome.ended_ns < START_NS + 100_000_000);
-        // Somebody ends the run: the open question counts neither way.
+        // In an interrupted run the outstanding request is neither counted nor missing.
         let outcome = asked(&plan, Far::after(30_000_000), Some(START_NS + 50_000_000));
         assert_eq!((outcome.totals.packets, outcome.totals.missing), (1, 0));
     }

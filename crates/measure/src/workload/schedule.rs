@@ -1,18 +1,20 @@
-//! When questions leave that do not wait for answers.
+//! Schedule of requests that do not wait for responses.
 
 use linerate_host::sys::clock::Nanos;
 
-/// When questions are due: number n leaves at its start plus n periods, to the nanosecond over hours.
+/// Schedule at a constant rate: request n is due at the start plus n periods, to the nanosecond
+/// over
+/// hours.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
-    /// When the first is due.
+    /// Time of the first request.
     pub start_ns: Nanos,
-    /// Questions in a second.
+    /// Requests per second.
     pub per_second: u64,
 }
 
 impl Schedule {
-    /// When a question is due.
+    /// Returns the intended send time of a request.
     #[must_use]
     pub fn due(&self, number: u64) -> Nanos {
         let after = u128::from(number) * 1_000_000_000 / u128::from(self.per_second);
@@ -20,7 +22,7 @@ impl Schedule {
             .saturating_add(Nanos::try_from(after).unwrap_or(Nanos::MAX))
     }
 
-    /// How many are due before a time.
+    /// Returns the number of requests due before a time.
     #[must_use]
     pub fn due_before(&self, time: Nanos) -> u64 {
         let passed = u128::from(time.saturating_sub(self.start_ns));

@@ -1,5 +1,5 @@
-//! A far end and a clock for tests: answers come when the script says, and no time passes but in
-//! calls that wait.
+//! Scripted transport for tests: responses arrive after a fixed delay, and simulated time advances
+//! only in calls that wait.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -16,24 +16,24 @@ use super::{Lane, Opened};
 use crate::flow::{FlowOutcome, Part, Phase, Timeline};
 use crate::transport::{Capabilities, Departure, FlowOptions, Meta, Transport};
 
-/// When scripted runs start.
+/// Start time of scripted runs.
 pub const START_NS: Nanos = 1_000_000_000;
 
-/// What a call costs.
+/// Simulated time of one call.
 const CALL_NS: Nanos = 500;
 
 thread_local! {
     static NOW: Cell<Nanos> = const { Cell::new(START_NS) };
 }
 
-/// The far end: answers each datagram after the same time, and loses one.
+/// Responds to each datagram after the same delay, and can lose one.
 pub struct Far {
     answer_ns: Nanos,
     lost: Option<usize>,
     sent: usize,
     answers: VecDeque<(Nanos, Vec<u8>)>,
     patience_ns: Nanos,
-    /// From one datagram on the socket has no room for so long.
+    /// Time for which the socket is full after each send.
     full_for_ns: Nanos,
     room_from_ns: Nanos,
     ends: Option<(Nanos, &'static Phase)>,
@@ -65,7 +65,7 @@ impl Far {
         self
     }
 
-    /// Passes time, and plays the coordinator.
+    /// Advances the time and ends the run as the coordinator would.
     fn pass(&self, until: Nanos) {
         let now = NOW.get().max(until);
         NOW.set(now);
@@ -80,7 +80,7 @@ impl Far {
     }
 }
 
-/// What the asking end of a flow comes to over a scripted far end.
+/// Runs the request sender of one flow over a scripted transport.
 pub fn asked(plan: &Plan, mut far: Far, interrupted_ns: Option<Nanos>) -> FlowOutcome {
     NOW.set(START_NS);
     let phase: &'static Phase = Box::leak(Box::default());
@@ -112,7 +112,7 @@ pub fn asked(plan: &Plan, mut far: Far, interrupted_ns: Option<Nanos>) -> FlowOu
     outcomes.pop().expect("each flow has an outcome")
 }
 
-const UNUSED: &str = "no test needs it";
+const UNUSED: &str = "not used by any test";
 
 impl Transport for Far {
     type Socket = ();
@@ -136,7 +136,7 @@ impl Transport for Far {
     }
 
     fn accept(&mut self, (): (), _: &FlowOptions) -> Poll<io::Result<()>> {
-        // Nobody connects.
+        // No client connects.
         self.pass(NOW.get() + CALL_NS);
         Poll::Pending
     }

@@ -1,7 +1,8 @@
-//! Round trips of which every place is noted, to explain those of [`round_trip`](super::round_trip).
+//! Round trips with timestamps at every stage, to explain those of
+//! [`round_trip`](super::round_trip).
 //!
-//! One flow, one question at a time, the same calls in the same order; the notes are taken between
-//! trips as far as that is possible, and what they cost is told beside the figures.
+//! One flow, one outstanding request, the same calls in the same order. Timestamps are collected
+//! between round trips where possible, and their cost is reported with the figures.
 
 use std::io;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use crate::meter::Totals;
 use crate::stamped::{COLD_TRIPS, GivenUp, Instruments, Log};
 use crate::transport::{Place, Transport};
 
-/// Round trips that are still made after the one that was waited for.
+/// Number of round trips after the slow one that ends the run.
 const AFTERMATH_TRIPS: u64 = 64;
 
 /// Runs the flows of one thread.
@@ -41,7 +42,7 @@ pub fn run<T: Transport>(
     }
 }
 
-/// What people call an end.
+/// Returns the name of an end in warnings.
 fn end_name(part: Part) -> &'static str {
     match part {
         Part::Source => "client",
@@ -49,7 +50,7 @@ fn end_name(part: Part) -> &'static str {
     }
 }
 
-/// What both ends of a flow keep.
+/// State and figures of either end of a flow.
 struct Notes<'a, S> {
     lane: &'a Lane<'a>,
     id: u32,
@@ -60,7 +61,7 @@ struct Notes<'a, S> {
     log: Box<Log>,
     instruments: Instruments,
     stamping: bool,
-    /// Whether stamps are taken before each further look for payload.
+    /// True if timestamps are collected before each further wait for payload.
     settles_in_waits: bool,
     ended_ns: Nanos,
 }
@@ -89,7 +90,7 @@ impl<'a, S: Copy> Notes<'a, S> {
         }
     }
 
-    /// Turns the stamps on, in the first step.
+    /// Enables timestamps in the first step.
     fn start<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> io::Result<()> {
         if !self.stamping {
             let notes = transport.stamp(self.socket, self.lane.plan.protocol)?;
@@ -102,8 +103,9 @@ impl<'a, S: Copy> Notes<'a, S> {
         Ok(())
     }
 
-    /// Nothing came. Where the call that waits is another one than the receive call, a stamp that
-    /// came back ended the wait, and would end every other one until it is taken.
+    /// Called when nothing arrived. Where a separate call waits, a returned timestamp ends that
+    /// wait
+    /// and every further one until it is read.
     fn starved<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> io::Result<Progress> {
         if self.settles_in_waits {
             self.settle(transport)?;
@@ -111,7 +113,7 @@ impl<'a, S: Copy> Notes<'a, S> {
         Ok(Progress::Starved(None))
     }
 
-    /// Takes in what the kernel has noted by now. Not within a trip, if that can be.
+    /// Collects the timestamps so far; not within a round trip, if avoidable.
     fn settle<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> io::Result<()> {
         let stream = self.lane.plan.protocol == Protocol::Tcp;
         let bytes = self.message.len() as u64;
@@ -130,7 +132,7 @@ impl<'a, S: Copy> Notes<'a, S> {
                 return log.left_device(number, departure.at_ns);
             }
             match departure.place {
-                // The first fragment's, or the first copy's: what is sent again is late anyway.
+                // Of the first fragment or copy: a retransmission is late anyway.
                 Place::Queued if half.queued_ns == 0 => half.queued_ns = departure.at_ns,
                 Place::Driver if half.driver_ns == 0 => half.driver_ns = departure.at_ns,
                 _ => {}
@@ -147,14 +149,14 @@ impl<'a, S: Copy> Notes<'a, S> {
         mismatched: u64,
         error: Option<io::Error>,
     ) -> FlowOutcome {
-        /// A clock that was adjusted, and not only kept in step with others.
+        /// Above what clock slewing explains: the clock was stepped.
         const MOVED_NS: Nanos = 1_000;
         self.instruments.finish(&mut self.log);
         self.log.device_error_ns = transport.device_error_ns();
         let moved = transport.moved_clock_ns();
         if moved > MOVED_NS {
             self.log.notes.push(format!(
-                "the time of day was set meanwhile: stamps before and after are {moved} ns apart"
+                "the system time was set during the pass: timestamps before and after differ by {moved} ns"
             ));
         }
         FlowOutcome {
@@ -179,29 +181,30 @@ impl<'a, S: Copy> Notes<'a, S> {
     }
 }
 
-/// Asks, and notes.
+/// Sends requests and records timestamps.
 struct Asker<'a, S> {
     notes: Notes<'a, S>,
     left: u64,
     timeout_ns: Nanos,
-    /// A slower round trip ends the run soon.
+    /// Round-trip time above which the run ends soon.
     ends_above_ns: Option<Nanos>,
     times: Histogram,
     mismatched: u64,
     state: Asking,
-    /// Before, nothing is asked: the kernel begins to stamp arrivals a little after it was told to.
+    /// Time of the first request: the kernel starts to timestamp arrivals a little after it is
+    /// enabled.
     warm_ns: Nanos,
-    /// When questions are due, where they do not follow each other.
+    /// Send times of requests at a rate.
     schedule: Option<Schedule>,
 }
 
-/// What the kernel takes to begin, at both ends, with plenty to spare.
+/// Time in which the kernel starts to timestamp arrivals at both ends, with a reserve.
 const WARM_UP_NS: Nanos = 50_000_000;
 
 #[derive(Clone, Copy)]
 enum Asking {
     Nothing,
-    /// A stream takes a long message in parts.
+    /// A stream may accept a long message in parts.
     Sending {
         sent: usize,
     },
@@ -221,8 +224,7 @@ impl<'a, S: Copy> Asker<'a, S> {
         let mut notes = Notes::new(lane, flow);
         if plan.round_trip.is_open() {
             notes.log.notes.push(
-                "client: the stamped passes keep to the rate with one question at a time"
-                    .to_owned(),
+                "client: the timestamp passes keep the rate with one request at a time".to_owned(),
             );
         }
         Self {
@@ -245,7 +247,7 @@ impl<'a, S: Copy> Asker<'a, S> {
         self.notes.lane.plan.protocol == Protocol::Tcp
     }
 
-    /// When the next question leaves, unless it may at once.
+    /// Returns when the next request is sent, unless at once.
     fn due(&self) -> Option<Nanos> {
         let asked = self.notes.totals.calls;
         match &self.schedule {
@@ -266,13 +268,13 @@ impl<'a, S: Copy> Asker<'a, S> {
         self.state = Asking::Nothing;
     }
 
-    /// Ends the run soon, if this is what it waits for; and says whether it is.
+    /// Ends the run soon if this round trip is the slow one awaited; returns whether it is.
     fn note_slow(&mut self, number: u64, time_ns: Nanos) -> bool {
         let warm = number >= COLD_TRIPS;
         let fires = warm && self.ends_above_ns.is_some_and(|limit| time_ns > limit);
         if fires {
             self.ends_above_ns = None;
-            // A few more show how it went on.
+            // A few more round trips show what followed.
             self.left = self.left.min(AFTERMATH_TRIPS);
         }
         fires
@@ -326,7 +328,7 @@ impl<'a, S: Copy> Asker<'a, S> {
     fn ask<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> io::Result<Progress> {
         if self.is_over() {
             if self.is_stream() {
-                // A connection that is gone already needs no farewell.
+                // An error means that the connection is closed already.
                 let _ = transport.finish_sending(self.notes.socket);
             }
             return Ok(Progress::Done);
@@ -360,7 +362,7 @@ impl<'a, S: Copy> Asker<'a, S> {
                 (false, None) => payload == question.as_slice(),
                 (false, Some(stamps)) => device::same_outside(payload, question, stamps),
             };
-            // The answer to a question that was given up, or a repeated greeting.
+            // The response to a request that was given up, or a repeated flow opening.
             let stale = !stream
                 && (is_greeting(payload)
                     || wire::read_header(payload).is_some_and(|header| header.sequence < number));
@@ -408,7 +410,7 @@ impl<'a, S: Copy> Asker<'a, S> {
                     return Ok(Progress::Done);
                 }
                 if late && !stream {
-                    // An answer that never comes is slower than any limit below the timeout.
+                    // A lost response is slower than any limit below the timeout.
                     notes.totals.missing += 1;
                     if self.note_slow(number, now.saturating_sub(handed_ns)) {
                         self.notes.log.given_up = Some(GivenUp {
@@ -438,7 +440,7 @@ impl<T: Transport> Workload<T> for Asker<'_, T::Socket> {
                     return Ok(Progress::Starved(Some(due)));
                 }
                 let progress = self.ask(transport)?;
-                // Straight on to the answer, as without notes.
+                // The response is received at once, as in a run without timestamps.
                 match self.state {
                     Asking::Waiting { received, right } => self.hear(transport, received, right),
                     _ => Ok(progress),
@@ -459,12 +461,12 @@ impl<T: Transport> Workload<T> for Asker<'_, T::Socket> {
     }
 }
 
-/// Answers, and notes.
+/// Echoes requests and records timestamps.
 struct Responder<'a, S> {
     notes: Notes<'a, S>,
     received: usize,
     sent: usize,
-    /// Bytes and number of the answer that is on its way out.
+    /// Bytes and number of the response being sent.
     open: Option<(usize, u64)>,
 }
 
@@ -508,7 +510,7 @@ impl<'a, S: Copy> Responder<'a, S> {
             return Ok(Progress::Done);
         }
         if !stream && is_greeting(&notes.message[..bytes]) {
-            // A repeated greeting: it was answered when the flow opened.
+            // A repeated flow opening was answered when the flow opened.
             return Ok(Progress::Worked);
         }
         self.received = at + bytes;
@@ -628,7 +630,7 @@ mod tests {
         let waited_ns = given_up.at_ns - given_up.handed_ns;
         assert!((20_000_000..40_000_000).contains(&waited_ns), "{waited_ns}");
 
-        // One of the first fires nothing.
+        // A slow round trip during warm-up does not end the run.
         let outcome = asked(&plan, Far::after(10_000).losing(3), None);
         assert_eq!((outcome.totals.calls, outcome.totals.missing), (1_000, 1));
         assert_eq!(outcome.log.and_then(|log| log.given_up), None);

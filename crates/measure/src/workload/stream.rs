@@ -1,4 +1,4 @@
-//! Throughput: payload in one direction, as fast as it goes or at a rate.
+//! Throughput: payload in one direction, as fast as possible or at a rate.
 
 use std::io;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use crate::peers::framing::{Framing, Seen};
 use crate::sequence::Sequence;
 use crate::transport::{Ready, Transport};
 
-/// Silence after which a sink believes that the rest of a finished UDP flow is lost.
+/// Silence after which a receiver counts the rest of a finished UDP flow as lost.
 const SILENCE_NS: Nanos = 250_000_000;
 
-/// How long before its time a datagram is handed over that the kernel sends at a time of its own: a
-/// thread that sleeps wakes up to 0.1 ms late.
+/// Lead of the send call before the departure time that the kernel keeps (SO_TXTIME): a sleeping
+/// thread wakes up to 0.1 ms late.
 const TXTIME_LEAD_NS: Nanos = 1_000_000;
 
 /// Runs the flows of one thread.
@@ -53,7 +53,7 @@ pub fn run<T: Transport>(
     }
 }
 
-/// Runs flows that go both ways on one thread.
+/// Runs flows of both directions on one thread.
 pub fn run_together<T: Transport>(
     lanes: &[Lane<'_>],
     transport: &mut T,
@@ -83,7 +83,7 @@ pub fn run_together<T: Transport>(
     }
 }
 
-/// A flow of a thread whose flows go both ways.
+/// A flow of a thread with flows of both directions.
 enum Either<A, B> {
     Source(A),
     Sink(B),
@@ -113,8 +113,8 @@ impl<T: Transport, A: Workload<T>, B: Workload<T>> Workload<T> for Either<A, B> 
     }
 }
 
-/// Steps the flows of a thread: by what the stack says of them where there are several, and in turn
-/// where it says nothing or a rate is to be kept.
+/// Runs the flows of a thread: by readiness where there are several, otherwise (or at a rate) by
+/// polling them in rotation.
 fn move_all<T: Transport, W: Workload<T>>(
     lane: &Lane<'_>,
     transport: &mut T,
@@ -131,17 +131,18 @@ fn move_all<T: Transport, W: Workload<T>>(
     if paced || flows.len() < readiness::FLOWS_FROM {
         return drive(transport, flows);
     }
-    // Of a stream its socket tells the end, unless the run is over: ten thousand empty looks ten times a
-    // second would take a tenth of a core. A datagram may be lost, and the last one with it.
+    // A TCP socket reports its end, unless the run is over: sweeping ten thousand idle flows ten
+    // times
+    // a second would take a tenth of a core. With UDP the last datagram may be lost.
     let looks = || lane.plan.protocol == Protocol::Udp || lane.phase.is_ending();
     readiness::drive(transport, flows, ready, looks).unwrap_or_else(|flows| drive(transport, flows))
 }
 
-/// What one flow may send: its share of the amount, at its rate.
+/// Sending limits of one flow: its share of the amount, and its rate.
 struct Budget {
     left_bytes: u64,
     pacer: Pacer,
-    /// When counting begins, as long as that lies ahead.
+    /// Start of the counted time, while it lies ahead.
     counts_from_ns: Option<Nanos>,
 }
 
@@ -150,7 +151,7 @@ impl Budget {
         let plan = lane.plan;
         let left_bytes = plan.amount_bytes;
         let left_bytes = left_bytes.map_or(u64::MAX, |amount| lane.share(amount, id));
-        // Told the rate, the kernel keeps it alone: what it does then is what is measured.
+        // With SO_MAX_PACING_RATE the kernel alone keeps the rate: its pacing is what is measured.
         let rate = plan.rate_bps.filter(|_| plan.pace.by != Pacing::Socket);
         let pacer = Pacer::new(rate, lane.timeline.start_ns)
             .in_bursts_of(plan.pace.burst_bytes(plan.payload_bytes));
@@ -167,8 +168,7 @@ impl Budget {
 }
 
 impl Budget {
-    /// Once counting begins, what the omitted time owes is owed no more: what is counted then is due
-    /// then.
+    /// Restarts the pacer when counting starts: debt of the omitted time is dropped.
     #[inline]
     fn begin_to_count(&mut self, now: Nanos) {
         if self.counts_from_ns.is_some_and(|from| now >= from) {
@@ -178,7 +178,7 @@ impl Budget {
     }
 }
 
-/// Figures that every flow keeps.
+/// Figures of every flow.
 struct Book<'a, S> {
     lane: &'a Lane<'a>,
     id: u32,
@@ -186,7 +186,7 @@ struct Book<'a, S> {
     shared: Arc<Shared>,
     totals: Totals,
     ended_ns: Nanos,
-    /// What its payload holds, where that is verified.
+    /// Payload content to verify, if any.
     pattern: Option<Pattern>,
 }
 
@@ -210,7 +210,7 @@ impl<'a, S: Copy> Book<'a, S> {
         self.shared.meter.publish(&self.totals);
     }
 
-    /// The socket had no room for so many datagrams, and their time is over.
+    /// Counts datagrams whose time passed while the socket was full.
     fn refused(&mut self, datagrams: u64) {
         self.totals.missing += datagrams;
         self.shared.meter.publish(&self.totals);
@@ -239,7 +239,7 @@ impl<'a, S: Copy> Book<'a, S> {
             timing,
             facts: transport.facts(self.socket),
             ended_ns: match error {
-                // It broke now, whenever it last looked at the clock.
+                // A failed flow may have read the clock long ago.
                 Some(_) => transport.now(),
                 None => self.ended_ns,
             },
@@ -249,8 +249,7 @@ impl<'a, S: Copy> Book<'a, S> {
     }
 }
 
-/// Sends a stream. The clock is read only when there is a rate to keep: the coordinator says when
-/// the time is over.
+/// Sends a stream. The clock is read only for a rate: the coordinator ends the run.
 struct TcpSource<'a, S> {
     book: Book<'a, S>,
     framing: Framing,
@@ -275,7 +274,7 @@ impl<T: Transport> Workload<T> for TcpSource<'_, T::Socket> {
         let bytes = self.call_bytes.min(self.budget.left_bytes);
         if bytes == 0 || self.book.lane.phase.is_ending() {
             self.book.ended_ns = transport.now();
-            // A connection that is gone already needs no farewell.
+            // An error means that the connection is closed already.
             let _ = transport.finish_sending(self.book.socket);
             return Ok(Progress::Done);
         }
@@ -291,7 +290,7 @@ impl<T: Transport> Workload<T> for TcpSource<'_, T::Socket> {
         let (pattern, offset) = (self.book.pattern, self.book.totals.bytes);
         let framing = &self.framing;
         let sent = transport.tcp_send(self.book.socket, bytes as usize, |payload| {
-            // Without verification any content will do: the buffer keeps what it held.
+            // Without verification the buffer keeps its old content.
             if let Some(pattern) = pattern {
                 pattern.fill(offset, payload);
             }
@@ -303,7 +302,7 @@ impl<T: Transport> Workload<T> for TcpSource<'_, T::Socket> {
                 let taken = taken?;
                 self.budget.left_bytes -= taken as u64;
                 if paced {
-                    // What a full buffer held up too long is not made up for.
+                    // Time lost to a full buffer beyond the pacer's limit is not made up for.
                     self.budget.pacer.give_up(began, self.call_bytes);
                     self.budget.pacer.left(taken as u64, began);
                 }
@@ -326,8 +325,7 @@ impl<T: Transport> Workload<T> for TcpSource<'_, T::Socket> {
     }
 }
 
-/// Receives a stream to its end. The clock is read once, at the end: it comes right behind the
-/// last payload.
+/// Receives a stream to its end. The clock is read once, right after the last payload.
 struct TcpSink<'a, S> {
     book: Book<'a, S>,
     room: usize,
@@ -390,7 +388,7 @@ impl<T: Transport> Workload<T> for TcpSink<'_, T::Socket> {
     }
 }
 
-/// Writes the content of a datagram behind its header, or all of one that is too small to have one.
+/// Fills a datagram behind its header, or completely if it is too small for a header.
 #[inline]
 fn fill_datagram(pattern: Pattern, payload: &mut [u8], number: u64, sent_ns: Nanos) {
     match payload.get_mut(wire::HEADER_BYTES..) {
@@ -408,11 +406,11 @@ struct UdpSource<'a, S> {
     framing: Framing,
     budget: Budget,
     payload_bytes: usize,
-    /// Whether datagrams have a time of their own: the same as the pacer's, out of its reach.
+    /// True if datagrams have departure times; a copy of the pacer's flag.
     paced: bool,
-    /// Whether datagrams leave at a time that the kernel is told.
+    /// True if the kernel keeps the departure times (SO_TXTIME).
     timed: bool,
-    /// The socket had no room for the datagram that is due.
+    /// True if the socket was full when the present datagram was due.
     no_room: bool,
 }
 
@@ -430,8 +428,8 @@ impl<'a, S: Copy> UdpSource<'a, S> {
         }
     }
 
-    /// Lets datagrams go whose time is long past: those that the socket had no room for are lost there,
-    /// as an application's would be that cannot wait; a stall of our own was never offered.
+    /// Drops overdue datagrams. Where the socket was full they count as lost there, as for an
+    /// application that cannot wait; a stall of this thread was never offered load.
     #[inline]
     fn give_up(&mut self, now: Nanos) {
         let bytes = self.payload_bytes as u64;
@@ -445,12 +443,12 @@ impl<'a, S: Copy> UdpSource<'a, S> {
 impl<T: Transport> Workload<T> for UdpSource<'_, T::Socket> {
     #[inline]
     fn step(&mut self, transport: &mut T) -> io::Result<Progress> {
-        // One reading serves the pacing and the stamp in the payload.
+        // One clock reading serves the pacing and the timestamp in the payload.
         let now = transport.now();
         if self.budget.left_bytes == 0 || self.book.lane.phase.is_ending() {
             self.book.ended_ns = now;
             if self.no_room || self.book.totals.missing > 0 {
-                // What is due and had no room has none to come any more.
+                // Overdue datagrams for which the socket was full are not sent any more.
                 let owed = self.budget.pacer.owed(now, self.payload_bytes as u64);
                 self.book.refused(owed);
             }
@@ -462,7 +460,7 @@ impl<T: Transport> Workload<T> for UdpSource<'_, T::Socket> {
         }
         self.give_up(now);
         let bytes = self.payload_bytes;
-        // Those that were never handed over, for want of room, have their numbers too.
+        // Datagrams dropped because of a full socket have numbers, too.
         let first = self.book.totals.packets + self.book.totals.missing;
         let burst = transport.burst(self.book.socket, bytes) as u64;
         let (pattern, framing) = (self.book.pattern, &self.framing);
@@ -528,7 +526,7 @@ impl<T: Transport> Workload<T> for UdpSource<'_, T::Socket> {
     }
 }
 
-/// Receives numbered datagrams and keeps account of their numbers.
+/// Receives numbered datagrams and tracks their sequence.
 struct UdpSink<'a, S> {
     book: Book<'a, S>,
     framing: Framing,
@@ -552,7 +550,7 @@ impl<'a, S: Copy> UdpSink<'a, S> {
         }
     }
 
-    /// Whether nothing more can come.
+    /// Returns whether no more datagrams are to be expected.
     fn is_complete(&self, now: Nanos) -> bool {
         if self.book.lane.phase.is_aborted() {
             return true;
@@ -560,7 +558,7 @@ impl<'a, S: Copy> UdpSink<'a, S> {
         if !self.book.shared.is_over() {
             return false;
         }
-        // Where nobody told how many, silence alone ends it.
+        // Without a known total, only silence ends the flow.
         let expected = self.book.shared.expected().unwrap_or(u64::MAX);
         let arrived = if self.numbered {
             self.sequence.unique()
@@ -584,7 +582,7 @@ impl<T: Transport> Workload<T> for UdpSink<'_, T::Socket> {
         let before = self.book.totals.packets;
         let received = transport.udp_receive_burst(self.book.socket, |payload, _| {
             let header = match framing.read(payload) {
-                // A repeated greeting of the flow's opening may still be in the queue.
+                // A repeated opening of the flow may still be in the queue.
                 Seen::Marker if before > 0 || datagrams > 0 => return shared.expect_no_more(),
                 Seen::Aside | Seen::Marker => return,
                 Seen::End(Some(packets)) => return shared.expect(packets),
@@ -612,7 +610,7 @@ impl<T: Transport> Workload<T> for UdpSink<'_, T::Socket> {
             Poll::Ready(received) => {
                 received?;
                 if datagrams == 0 {
-                    // Greetings alone keep nobody here who is to stop.
+                    // Repeated flow openings alone must not delay an abort.
                     return Ok(match self.book.lane.phase.is_aborted() {
                         true => Progress::Done,
                         false => Progress::Worked,
@@ -620,7 +618,7 @@ impl<T: Transport> Workload<T> for UdpSink<'_, T::Socket> {
                 }
                 if let Some((first, last, sent_ns)) = sent {
                     if let Some(sent_ns) = sent_ns {
-                        // Datagrams of one call share its time of arrival: they count once.
+                        // Datagrams of one call share its arrival time: they count once.
                         let transit = now.wrapping_sub(sent_ns) as i64;
                         self.sequence.take_transit(transit);
                         self.arrivals.take(first, last, now, transit);
@@ -665,7 +663,7 @@ mod tests {
 
     #[test]
     fn a_full_socket_loses_what_is_due_while_it_is_counted() {
-        // 1,000 datagrams a second are due, and the socket takes 400.
+        // 1,000 datagrams per second are due, and the socket accepts 400.
         const TAKEN_EACH_NS: u64 = 2_500_000;
         let mut plan = Plan::new(Kind::Throughput, Protocol::Udp, "host");
         plan.payload_bytes = 1_000;
@@ -677,7 +675,7 @@ mod tests {
             let totals = asked(&plan, far, None).totals;
             let sent = (omit_ns + 1_000_000_000) / TAKEN_EACH_NS;
             assert!(totals.packets.abs_diff(sent) <= 1, "{totals:?}");
-            // The last 100 ms of the omitted time had not been given up, and are nobody's.
+            // The last 100 ms of the omitted time are dropped: they were not overdue yet.
             let numbered = totals.packets + totals.missing;
             assert!(numbered.abs_diff(due) <= 2, "{totals:?} of {due}");
         }

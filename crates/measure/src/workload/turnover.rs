@@ -1,4 +1,4 @@
-//! Drives many flows on one thread whose sockets come and go.
+//! Driver of many flows on one thread that replace their sockets during the run.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,23 +9,23 @@ use super::{PATIENCE_NS, Progress, Workload};
 use crate::flow::FlowOutcome;
 use crate::transport::Transport;
 
-/// Flows that are stepped between two looks at what has changed.
+/// Largest number of flows stepped between two readiness checks.
 const AT_ONCE: usize = 256;
 
-/// A flow, and what is known of it.
+/// A flow and its scheduling state.
 struct Slot<W> {
     flow: Option<W>,
-    /// How many sockets it had had when its newest was enrolled.
+    /// Number of sockets the flow had had when its newest was registered.
     enrolled: u64,
     queued: bool,
     stepped: bool,
 }
 
-/// Steps flows until each is done, each when something has changed at the newest of its sockets.
+/// Steps flows until all are finished, each when its newest socket changes.
 ///
-/// A flow that could go on comes behind all others that can. Flows that nothing was said of are stepped
-/// ten times a second, and when somebody wakes the thread, so that they notice late answers and the
-/// end of the run.
+/// A flow that made progress goes to the end of the queue. Flows without changes are stepped ten
+/// times a second, and when the thread is woken, so that they notice timeouts and the end of the
+/// run.
 pub fn drive<T: Transport, W: Workload<T>>(transport: &mut T, flows: Vec<W>) -> Vec<FlowOutcome> {
     let count = flows.len();
     let mut outcomes = Vec::with_capacity(count);
@@ -44,7 +44,7 @@ pub fn drive<T: Transport, W: Workload<T>>(transport: &mut T, flows: Vec<W>) -> 
         }
     }
     let mut queue: VecDeque<usize> = (0..count).collect();
-    // Flows that wait for a time of their own, which is rare.
+    // Flows that wait for a time, which is rare.
     let mut due: Vec<(Nanos, usize)> = Vec::with_capacity(count);
     let mut keys = Vec::with_capacity(AT_ONCE);
     let mut look_ns = transport.now() + PATIENCE_NS;
@@ -109,7 +109,7 @@ pub fn drive<T: Transport, W: Workload<T>>(transport: &mut T, flows: Vec<W>) -> 
     outcomes
 }
 
-/// Has a socket that is new told of; what it can do already is told at once.
+/// Registers a flow's newest socket; its present state is reported at once.
 #[inline]
 fn enrol<T: Transport, W: Workload<T>>(
     transport: &mut T,
@@ -139,7 +139,7 @@ mod tests {
     use crate::transport::{Adapter, Epoll, Kernel, Setup, Transport};
     use crate::workload::{Lane, Opened, Reopening, run};
 
-    /// Flows of one thread: more than are stepped between two looks.
+    /// Flows of one thread: more than are stepped between two readiness checks.
     const FLOWS: u32 = 300;
 
     fn transport() -> Kernel<Epoll, Silent> {
@@ -248,7 +248,7 @@ mod tests {
             assert_eq!(done, (3, 0), "flow {}", outcome.id);
             assert_eq!((asking.wrong_length, asking.wrong_content), (0, 0));
         }
-        // Every step of every round trip is there once, whichever flow tells it.
+        // Each step of each round trip is counted once, in the figures of one flow of the thread.
         let steps = outcomes
             .iter()
             .filter_map(|outcome| outcome.asking.as_ref());
@@ -258,7 +258,7 @@ mod tests {
             .map(|(_, times)| times.count())
             .sum();
         assert_eq!(whole, u64::from(FLOWS) * 3);
-        // Waiting for the look of each tenth of a second would take 300 ms a round at least.
+        // If the flows only progressed with the sweep every 0.1 s, each round would take 300 ms.
         assert!(begun.elapsed().as_secs() < 60);
     }
 }
