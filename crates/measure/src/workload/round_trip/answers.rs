@@ -1,4 +1,4 @@
-//! The answering end: every question goes back as it came.
+//! Responding end: echoes every request.
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::meter::Totals;
 use crate::transport::{Echoed, FlowOptions, Transport};
 use crate::workload::{Lane, Opened, Progress, Reopening, Workload};
 
-/// Figures of an answering end.
+/// State and figures of a responding flow.
 struct Answers<'a, S> {
     lane: &'a Lane<'a>,
     id: u32,
@@ -47,7 +47,7 @@ impl<'a, S: Copy> Answers<'a, S> {
         }
     }
 
-    /// No question is there.
+    /// Called when no request is waiting.
     #[inline]
     fn starved(&mut self) -> Progress {
         if let Some((breath, answered_ns)) = &mut self.breath {
@@ -80,10 +80,10 @@ impl<'a, S: Copy> Answers<'a, S> {
     }
 }
 
-/// Sends every datagram back.
+/// Echoes every datagram.
 pub struct UdpResponder<'a, S> {
     answers: Answers<'a, S>,
-    /// Bytes of an answer that could not leave yet.
+    /// Bytes of a response that could not be sent yet.
     pending: Option<usize>,
 }
 
@@ -113,7 +113,7 @@ impl<T: Transport> Workload<T> for UdpResponder<'_, T::Socket> {
                 }
             }
             None => {
-                // A repeated greeting was answered when the flow opened.
+                // A repeated flow opening was answered when the flow opened.
                 let room = &mut answers.message;
                 match transport.udp_echo(socket, room, |message| !is_greeting(message)) {
                     Poll::Ready(echoed) => echoed?,
@@ -130,7 +130,7 @@ impl<T: Transport> Workload<T> for UdpResponder<'_, T::Socket> {
         };
         match echoed {
             Echoed::Ignored => Ok(Progress::Worked),
-            // An answer that cannot leave, as over a link that is down, does not outlive the run.
+            // A response that cannot be sent, as over a link that is down, must not delay the end.
             Echoed::Full(_) if answers.lane.phase.is_aborted() || answers.shared.is_over() => {
                 Ok(Progress::Done)
             }
@@ -157,7 +157,7 @@ impl<T: Transport> Workload<T> for UdpResponder<'_, T::Socket> {
     }
 }
 
-/// Sends every complete message of a stream back.
+/// Echoes every complete message of a stream.
 pub struct TcpResponder<'a, S> {
     answers: Answers<'a, S>,
     received: usize,
@@ -225,12 +225,12 @@ impl<T: Transport> Workload<T> for TcpResponder<'_, T::Socket> {
     }
 }
 
-/// Takes a connection for each question, answers it, and closes.
+/// Accepts a connection for each request, responds, and closes it.
 pub struct TcpAcceptor<'a, S> {
     answers: Answers<'a, S>,
     options: FlowOptions,
     connection: Option<S>,
-    /// Sockets that it has had: the one that listens, then the connections.
+    /// Number of sockets so far: the listener, then the connections.
     sockets: u64,
     received: usize,
     sent: usize,
@@ -291,7 +291,7 @@ impl<'a, S: Copy> TcpAcceptor<'a, S> {
         };
         self.sent += taken?;
         if self.sent == self.answers.message.len() {
-            // First to close: what lingers of the connection stays at this end's one port.
+            // Closes first, so that TIME_WAIT stays at this end's one port.
             self.close(transport);
             let bytes = self.answers.message.len();
             self.answers.answered(bytes);
@@ -309,7 +309,7 @@ impl<T: Transport> Workload<T> for TcpAcceptor<'_, T::Socket> {
         if let Some(connection) = self.connection {
             return Ok(match self.serve(transport, connection) {
                 Ok(progress) => progress,
-                // The client gave this connection up; the next one is another.
+                // The client gave this connection up; the next one is unaffected.
                 Err(_) => self.close(transport),
             });
         }
@@ -320,7 +320,7 @@ impl<T: Transport> Workload<T> for TcpAcceptor<'_, T::Socket> {
                 Ok(Progress::Worked)
             }
             Poll::Ready(Err(error)) => match error.kind() {
-                // It went before it was taken.
+                // The client closed it before it was accepted.
                 io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset => {
                     Ok(Progress::Worked)
                 }
@@ -380,7 +380,7 @@ mod tests {
         }
     }
 
-    /// Times that a thread which looks for connections for so long, and finds none, sleeps.
+    /// Counts how often a thread sleeps that polls for connections for `time` and finds none.
     fn sleeps(rt_yield: bool, time: Duration) -> u64 {
         let mut plan = Plan::new(Kind::Latency, Protocol::Tcp, "far");
         plan.payload_bytes = 64;
@@ -426,7 +426,7 @@ mod tests {
     #[test]
     fn a_real_time_thread_that_looks_for_connections_pauses() {
         let time = Duration::from_millis(200);
-        // Once in 5 to 10 ms; without a pause hardly ever.
+        // One pause in 5 to 10 ms; without pauses hardly any.
         let (plain, yielding) = (sleeps(false, time), sleeps(true, time));
         assert!(
             yielding > plain && yielding <= plain + 45,

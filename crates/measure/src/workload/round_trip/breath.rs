@@ -1,8 +1,8 @@
-//! Pauses of real-time threads that spin, in round trips and in throughput runs.
+//! Pauses of real-time threads that spin, to avoid RT throttling.
 //!
-//! The kernel lets real-time threads have 95 % of each second (sched_rt_runtime_us) and then takes the
-//! processor away for the rest of it: a hole of 50 ms. A thread that gives up more than that by
-//! itself, in small parts between two questions, never gets there.
+//! The kernel lets real-time threads run for 95 % of each second (sched_rt_runtime_us) and then
+//! takes the processor away for the remaining 50 ms. A thread that yields more than that in short
+//! pauses between requests is never throttled.
 
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_metric::plan::{Direction, Sched, Wait};
@@ -10,27 +10,29 @@ use linerate_metric::plan::{Direction, Sched, Wait};
 use crate::flow::Part;
 use crate::workload::Lane;
 
-/// Time between two pauses' beginnings.
+/// Time from the start of one pause to the next.
 const TURN_NS: Nanos = 10_000_000;
 
-/// Pause of the asking thread: 8 % of its time.
+/// Pause of the requesting thread: 8 % of its time.
 const ASKER_PAUSE_NS: Nanos = 800_000;
 
-/// Pause of the answering thread, 6 % of its time: within the other's, so that no question waits.
+/// Pause of the responding thread, 6 % of its time: within the other pause, so that no request
+/// waits.
 const ANSWERER_PAUSE_NS: Nanos = 600_000;
 
-/// Without a question for so long, the asking thread pauses: longer than a spinning round trip on
-/// one machine takes at its p99.
+/// Time without a request from which the requesting thread is taken to pause: longer than the p99
+/// of
+/// a spinning round trip within one machine.
 const QUIET_NS: Nanos = 30_000;
 
-/// When a thread pauses next.
+/// Schedule of a thread's pauses.
 #[derive(Clone, Copy, Debug)]
 pub struct Breath {
     next_ns: Nanos,
 }
 
 impl Breath {
-    /// Of a thread that needs pauses and was told to make them.
+    /// Returns a schedule if pauses are enabled and the thread is real-time and spins.
     pub fn of(lane: &Lane<'_>) -> Option<Self> {
         let plan = lane.plan;
         let wait = plan.wait.as_ref();
@@ -48,7 +50,7 @@ impl Breath {
         })
     }
 
-    /// The thread has nothing to do just now: an asking one is between two questions.
+    /// Pauses if it is time; called by a requesting thread between two requests.
     pub fn pause(&mut self) {
         if clock::now() >= self.next_ns {
             let until = clock::now() + ASKER_PAUSE_NS;
@@ -57,10 +59,11 @@ impl Breath {
         }
     }
 
-    /// The answering thread found no question; the last one was answered at `answered_ns`.
+    /// Pauses a responding thread that found no request; the last response was sent at
+    /// `answered_ns`.
     pub fn without_question(&mut self, answered_ns: Nanos) {
         let now = clock::now();
-        // Whenever the other one pauses, this one does too, however far apart their turns are.
+        // Follows the pauses of the requesting thread, whatever the phase between both schedules.
         let due = now + TURN_NS / 2 >= self.next_ns;
         if due && now >= answered_ns + QUIET_NS {
             clock::sleep_until(now + ANSWERER_PAUSE_NS - QUIET_NS);

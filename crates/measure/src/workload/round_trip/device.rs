@@ -1,4 +1,4 @@
-//! What answers tell of their time inside the device that gave them.
+//! Timestamps that a device (target) writes into its responses: time inside and outside of it.
 
 use linerate_host::sys::clock::Nanos;
 use linerate_metric::device_stamps::{ByteOrder, DeviceStamps, NANOSECONDS_HZ, Stamped};
@@ -6,7 +6,7 @@ use linerate_metric::histogram::Histogram;
 
 use crate::flow::DeviceAccount;
 
-/// What the C file for devices writes (`linerate target-code --stamps`).
+/// Format of the C file for devices (`linerate target-code --stamps`).
 pub const TARGET: DeviceStamps = DeviceStamps {
     offset: 16,
     width: 8,
@@ -14,7 +14,7 @@ pub const TARGET: DeviceStamps = DeviceStamps {
     hz: NANOSECONDS_HZ,
 };
 
-/// Reads the times of a device, and keeps account of them.
+/// Reads a device's timestamps and collects the times.
 pub struct DeviceWatch {
     stamps: DeviceStamps,
     inside: Histogram,
@@ -23,7 +23,7 @@ pub struct DeviceWatch {
 }
 
 impl DeviceWatch {
-    /// For answers that carry such stamps.
+    /// Creates a reader for responses with such timestamps.
     pub fn new(stamps: DeviceStamps) -> Self {
         Self {
             stamps,
@@ -33,16 +33,16 @@ impl DeviceWatch {
         }
     }
 
-    /// Where the stamps are.
+    /// Returns the format of the timestamps.
     #[inline]
     pub fn stamps(&self) -> DeviceStamps {
         self.stamps
     }
 
-    /// A counted answer that took so long, and the stamps that were in it.
+    /// Records a counted response that took `time_ns`, with its timestamps.
     #[inline]
     pub fn note(&mut self, stamped: Option<Stamped>, time_ns: Nanos) {
-        // Questions leave with zeros there: what comes back so was written by nobody.
+        // Requests carry zeros there, so zeros mean that the device wrote nothing.
         let nothing = Stamped { came: 0, left: 0 };
         let Some(stamped) = stamped.filter(|&stamped| stamped != nothing) else {
             self.account.without += 1;
@@ -58,14 +58,14 @@ impl DeviceWatch {
         self.around.record(time_ns - inside);
     }
 
-    /// What it came to.
+    /// Returns the counts and the histograms.
     pub fn finish(self) -> (DeviceAccount, [(&'static str, Histogram); 2]) {
-        let times = [("device_ns", self.inside), ("around_ns", self.around)];
+        let times = [("device_ns", self.inside), ("outside_ns", self.around)];
         (self.account, times)
     }
 }
 
-/// Whether an answer is its question but for the bytes that the device writes.
+/// Returns whether a response equals its request outside of the device's timestamps.
 #[inline]
 pub fn same_outside(payload: &[u8], question: &[u8], stamps: DeviceStamps) -> bool {
     let range = stamps.range();
@@ -74,7 +74,7 @@ pub fn same_outside(payload: &[u8], question: &[u8], stamps: DeviceStamps) -> bo
         && payload.get(range.end..) == question.get(range.end..)
 }
 
-/// Leaves nothing where the device writes.
+/// Clears the bytes in which the device writes.
 pub fn clear(message: &mut [u8], stamps: DeviceStamps) {
     if let Some(room) = message.get_mut(stamps.range()) {
         room.fill(0);
@@ -91,7 +91,7 @@ mod tests {
         let mut watch = DeviceWatch::new(stamps);
         for (came, left, time_ns) in [
             (7, 19, 40_000),
-            // It began anew.
+            // The device's counter wrapped.
             (u64::from(u32::MAX), 11, 40_000),
             (0, 0, 40_000),
             (10, 60, 40_000),

@@ -1,17 +1,17 @@
-//! Questions that are open: found by their number, given up in the order in which they left.
+//! Outstanding requests: looked up by number, given up in the order of sending.
 //!
-//! The memory is that of the questions that may be open, whatever the rate: one that waits long
-//! holds a place of its own and none of those that were answered after it.
+//! The memory depends on the number of outstanding requests, not on the rate: one that waits long
+//! uses one slot and keeps none of the later ones.
 
 use linerate_host::sys::clock::Nanos;
 
-/// No place.
+/// Marks the absence of a slot.
 const NONE: u32 = u32::MAX;
 
-/// Spreads numbers that follow each other over the index (Knuth, multiplicative hashing).
+/// Multiplier that spreads consecutive numbers over the index (Knuth, multiplicative hashing).
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A question that has left and is not answered.
+/// A request without a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Question {
     pub number: u64,
@@ -22,19 +22,19 @@ pub struct Question {
 #[derive(Clone, Copy)]
 struct Place {
     question: Question,
-    /// The one that left before it; in a free place nothing.
+    /// Slot of the request sent before it; unused in a free slot.
     older: u32,
-    /// The one that left after it; in a free place the next free one.
+    /// Slot of the request sent after it; in a free slot the next free one.
     newer: u32,
 }
 
-/// As many open questions as it has room for. Allocates nothing after it was made.
+/// Set of outstanding requests with a fixed capacity; allocates only when created.
 pub struct Open {
     places: Box<[Place]>,
     free: u32,
     oldest: u32,
     newest: u32,
-    /// Places by number, open addressing with linear probing, never more than half full.
+    /// Slots by number: open addressing with linear probing, at most half full.
     index: Box<[u32]>,
     shift: u32,
     len: usize,
@@ -66,7 +66,7 @@ impl Open {
         self.len
     }
 
-    /// The one that left first.
+    /// Returns the request that was sent first.
     #[inline]
     pub fn oldest(&self) -> Option<&Question> {
         self.places
@@ -74,7 +74,7 @@ impl Open {
             .map(|place| &place.question)
     }
 
-    /// All of them, the oldest first.
+    /// Iterates over all requests, the oldest first.
     pub fn iter(&self) -> impl Iterator<Item = &Question> {
         let mut at = self.oldest;
         std::iter::from_fn(move || {
@@ -89,7 +89,7 @@ impl Open {
         (number.wrapping_mul(SPREAD) >> self.shift) as usize
     }
 
-    /// Where the index has a number.
+    /// Returns the position of a number in the index.
     #[inline]
     fn slot(&self, number: u64) -> Option<usize> {
         let mut slot = self.home(number);
@@ -108,7 +108,7 @@ impl Open {
         Some(&self.places[self.index[slot] as usize].question)
     }
 
-    /// Adds one; whoever adds more than there is room for has a bug.
+    /// Adds a request; beyond the capacity it is ignored, which is a bug of the caller.
     #[inline]
     pub fn push(&mut self, question: Question) {
         let place = self.free;
@@ -135,7 +135,7 @@ impl Open {
         self.len += 1;
     }
 
-    /// Takes one out.
+    /// Removes a request.
     #[inline]
     pub fn take(&mut self, number: u64) -> Option<Question> {
         let slot = self.slot(number)?;
@@ -160,7 +160,7 @@ impl Open {
         Some(question)
     }
 
-    /// Empties a slot of the index and moves up what was pushed past it, so that no search ends early.
+    /// Removes an index entry and moves later ones up, so that no probe sequence ends early.
     fn close_gap(&mut self, mut gap: usize) {
         let mask = self.index.len() - 1;
         let mut slot = gap;
@@ -170,7 +170,7 @@ impl Open {
                 break;
             };
             let home = self.home(place.question.number);
-            // It may move when its search passes the gap.
+            // It may move if its probe sequence passes the gap.
             if slot.wrapping_sub(home) & mask >= slot.wrapping_sub(gap) & mask {
                 self.index[gap] = self.index[slot];
                 gap = slot;

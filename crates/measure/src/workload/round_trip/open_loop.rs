@@ -1,8 +1,9 @@
-//! Several questions open at a time: on a fixed schedule whatever the answers do (open loop), or as
-//! many as may be open at once.
+//! Several outstanding requests: on a fixed schedule regardless of the responses (open loop), or as
+//! many as may be outstanding.
 //!
-//! A question has two send times: when it was due, and when it left. From the first one a question
-//! that had to wait for its turn counts with its waiting, which a closed loop hides.
+//! A request has two send times: the intended and the actual one. Measured from the intended time,
+//! a
+//! delayed request counts with its delay, which a closed loop hides (coordinated omission).
 
 use std::io;
 use std::task::Poll;
@@ -21,40 +22,40 @@ use crate::transport::Transport;
 use crate::workload::schedule::Schedule;
 use crate::workload::{AWAKE_NS, Lane, Opened, PATIENCE_NS, Progress, Workload};
 
-/// How long a run that somebody ended waits for the answers to its last questions.
+/// Time for which an interrupted run waits for outstanding responses.
 const LAST_ANSWERS_NS: Nanos = 20_000_000;
 
-/// How long a run that is over waits for them at most, however late an answer may come: the far end
-/// does not stay for ever.
+/// Longest time for which a run that is over waits for them, whatever the timeout: the remote end
+/// does not stay forever.
 pub(super) const LAST_ANSWERS_LIMIT_NS: Nanos = 10_000_000_000;
 
-/// Groups that the ages of questions which never left are counted in.
+/// Number of groups in which the ages of unsent requests are counted.
 const AGES: u64 = 10_000;
 
-/// Asks with several questions open at a time.
+/// Sends requests with several outstanding.
 pub struct OpenLoop<'a, S> {
     questions: Questions<'a>,
     protocol: Protocol,
     socket: S,
     schedule: Option<Schedule>,
     outstanding: usize,
-    /// When the last question is due at the latest; `None`: an amount ends the run.
+    /// Latest send time of a request; `None`: an amount ends the run.
     ends_ns: Option<Nanos>,
     open: Open,
-    /// Number of the next question.
+    /// Number of the next request.
     next: u64,
-    /// TCP: number of the next answer on the stream.
+    /// TCP: number of the next response on the stream.
     first: u64,
     to_ask: u64,
-    /// When the last answer came.
+    /// Time of the last response.
     answered_ns: Nanos,
-    /// TCP: bytes of the newest question that have left, while it is not whole.
+    /// TCP: bytes sent of the newest request, while it is incomplete.
     leaving: Option<usize>,
-    /// TCP: bytes of the oldest answer that have come, and whether they were right.
+    /// TCP: bytes received of the oldest response, and whether they were correct.
     received: usize,
     right: bool,
     intended: Histogram,
-    /// Since when nothing more is asked.
+    /// Time from which no more requests are sent.
     over_ns: Option<Nanos>,
 }
 
@@ -64,7 +65,7 @@ impl<'a, S: Copy> OpenLoop<'a, S> {
         let asked = &plan.round_trip;
         let questions = Questions::new(lane, &mut flow);
         let schedule = asked.rate_per_second.map(|per_second| {
-            // Flows take turns within a period.
+            // Flows are offset within a period.
             let streams = u64::from(plan.streams.max(1));
             let turn = u64::from(flow.id.saturating_sub(1)) % streams;
             Schedule {
@@ -75,11 +76,11 @@ impl<'a, S: Copy> OpenLoop<'a, S> {
         let outstanding = asked.outstanding.max(1) as usize;
         let ends_ns =
             (plan.duration_ns).map(|duration| lane.timeline.count_from_ns.saturating_add(duration));
-        // What is due from the end on is not asked.
-        let due =
+        // Requests due after the end are not sent.
+        let due_count =
             (schedule.zip(ends_ns)).map_or(u64::MAX, |(schedule, ends)| schedule.due_before(ends));
         Self {
-            to_ask: questions.left.min(due),
+            to_ask: questions.left.min(due_count),
             questions: match plan.protocol {
                 Protocol::Udp => questions.with_numbers(),
                 Protocol::Tcp => questions,
@@ -102,7 +103,7 @@ impl<'a, S: Copy> OpenLoop<'a, S> {
     }
 
     fn may_ask(&self) -> bool {
-        // A question that was given up keeps its place on the stream until its answer is read.
+        // TCP: a request that was given up stays on the stream until its response is read.
         let on_stream = self.next - self.first;
         self.over_ns.is_none()
             && self.to_ask > 0
@@ -110,7 +111,7 @@ impl<'a, S: Copy> OpenLoop<'a, S> {
             && (self.protocol == Protocol::Udp || on_stream < self.outstanding as u64)
     }
 
-    /// Gives up questions whose time is over. On a stream the answer still comes, in its place: it is
+    /// Gives up requests whose timeout expired. On a stream their responses still arrive; they are
     /// read and not counted.
     fn expire(&mut self, now: Nanos) {
         self.questions.passed(now);
@@ -123,15 +124,15 @@ impl<'a, S: Copy> OpenLoop<'a, S> {
         }
     }
 
-    /// Whether nothing more is asked.
+    /// Returns whether no more requests are to be sent.
     fn is_over(&self, now: Nanos) -> bool {
         let all_asked = self.to_ask == 0 && self.leaving.is_none();
-        // With a time its end is waited for, so that the last question does not shorten the run.
+        // With a duration the run lasts until its end, not only until the last request.
         let in_time = self.ends_ns.is_some_and(|ends| now < ends);
         (all_asked && !in_time) || self.questions.lane.phase.is_ending()
     }
 
-    /// When a run that is over stops to wait for answers.
+    /// Returns when a run that is over stops waiting for responses.
     fn last_look_ns(&self) -> Option<Nanos> {
         let over = self.over_ns?;
         let phase = self.questions.lane.phase;
@@ -140,14 +141,14 @@ impl<'a, S: Copy> OpenLoop<'a, S> {
         } else if phase.is_ending() || self.ends_ns.is_some() {
             self.questions.timeout_ns.min(LAST_ANSWERS_LIMIT_NS)
         } else {
-            // An amount is over with its last answer, or with the time that it may take.
+            // With an amount, the last response or its timeout ends the run.
             return None;
         };
         Some(over.saturating_add(wait))
     }
 
-    /// Questions that were due and have no answer at the end count with their age: they would have
-    /// taken longer than that.
+    /// Counts requests that were due and have no response with their age: a lower bound of their
+    /// time.
     fn count_unanswered(&mut self, now: Nanos) {
         let Some(schedule) = self.schedule else {
             return;
@@ -160,13 +161,13 @@ impl<'a, S: Copy> OpenLoop<'a, S> {
             ages += 1;
         }
         let unsent = self.questions.unsent.filter(|_| counted).unwrap_or(0);
-        // However many there are, the time to count them is bounded: neighbours are a group.
+        // Counted in a bounded number of groups, so that the time for this is bounded.
         let groups = unsent.min(AGES);
         for group in 0..groups {
             let at =
                 |group: u64| (u128::from(unsent) * u128::from(group) / u128::from(groups)) as u64;
             let (from, to) = (at(group), at(group + 1));
-            // The youngest of a group: a lower bound for all of it.
+            // The youngest of a group gives a lower bound for all of it.
             let due = schedule.due(self.next + to - 1);
             self.intended
                 .record_many(now.saturating_sub(due), to - from);
@@ -174,7 +175,7 @@ impl<'a, S: Copy> OpenLoop<'a, S> {
         self.questions.unanswered = ages + unsent;
     }
 
-    /// Sends the next question, or the rest of it.
+    /// Sends the next request, or the rest of it; returns whether anything was sent.
     fn ask<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> io::Result<bool> {
         let (number, already) = match self.leaving {
             Some(bytes) => (self.next - 1, bytes),
@@ -221,7 +222,7 @@ impl<'a, S: Copy> OpenLoop<'a, S> {
         Ok(true)
     }
 
-    /// Counts the answer to a question, if it is open.
+    /// Counts the response to a request, if that is outstanding.
     fn count<T: Transport<Socket = S>>(
         &mut self,
         transport: &T,
@@ -242,7 +243,7 @@ impl<'a, S: Copy> OpenLoop<'a, S> {
             .answered(transport, socket, number, question.sent_ns, now, verdict);
     }
 
-    /// Takes an answer, if one is there.
+    /// Receives a response, if one is waiting.
     fn listen<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> io::Result<bool> {
         match self.protocol {
             Protocol::Udp => self.listen_udp(transport),
@@ -262,7 +263,7 @@ impl<'a, S: Copy> OpenLoop<'a, S> {
             } else if message.len() >= wire::HEADER_BYTES {
                 wire::read_header(payload).map(|header| header.sequence)
             } else {
-                // Such a message has room for a whole number: shorter ones are refused.
+                // Such a message holds a complete number: shorter ones are rejected earlier.
                 payload
                     .first_chunk()
                     .map(|number| u64::from_be_bytes(*number))
@@ -361,7 +362,7 @@ impl<'a, S: Copy> OpenLoop<'a, S> {
     }
 }
 
-/// Whether a part of an answer on a stream is that of the question with this number.
+/// Returns whether a part of a response on a stream matches the request with this number.
 fn matches_stream(payload: &[u8], from: usize, message: &[u8], number: u64) -> bool {
     let mut head = [0; wire::HEADER_BYTES];
     let own = if message.len() >= wire::HEADER_BYTES {
@@ -408,7 +409,7 @@ impl<T: Transport> Workload<T> for OpenLoop<'_, T::Socket> {
         if due.is_some_and(|due| due <= now) {
             worked = self.ask(transport)?;
         }
-        // Until when nothing is to be done but to listen.
+        // Longest time for which there is nothing to do but receive.
         let quiet_ns = if worked {
             0
         } else {
@@ -416,7 +417,7 @@ impl<T: Transport> Workload<T> for OpenLoop<'_, T::Socket> {
                 .map(|oldest| oldest.sent_ns.saturating_add(self.questions.timeout_ns));
             let last = match self.over_ns {
                 Some(_) => self.last_look_ns(),
-                // Everything was asked, and the time is not over.
+                // Every request was sent, and the duration is not over.
                 None => self.ends_ns.filter(|_| self.to_ask == 0),
             };
             let next = due
@@ -427,14 +428,14 @@ impl<T: Transport> Workload<T> for OpenLoop<'_, T::Socket> {
             quiet.min(PATIENCE_NS)
         };
         if worked && self.schedule.is_none() && self.may_ask() {
-            // Room for more: they leave before the first answer is looked for.
+            // More requests are sent before the first response is received.
             return Ok(Progress::Worked);
         }
         transport.be_patient(self.socket, Duration::from_nanos(quiet_ns));
         let heard = self.listen(transport)?;
         Ok(match worked || heard {
             true => Progress::Worked,
-            // The call has waited already, or the next departure is too near to sleep.
+            // The receive call has waited already, or the next departure is too near to sleep.
             false if self.schedule.is_some() => Progress::Worked,
             false => Progress::Starved(None),
         })
@@ -446,8 +447,8 @@ impl<T: Transport> Workload<T> for OpenLoop<'_, T::Socket> {
 
     fn outcome(mut self, transport: &T, error: Option<io::Error>) -> FlowOutcome {
         if let Some((ends, over)) = self.ends_ns.zip(self.over_ns) {
-            // As long as it was asked, and until the last answer to that; not as long as answers were
-            // waited for in vain.
+            // The time for which requests were sent, or until the last response; without the
+            // wait for missing responses.
             self.questions.end_at(self.answered_ns.max(over.min(ends)));
         }
         if self.schedule.is_some() {
@@ -501,7 +502,7 @@ mod tests {
     fn a_lost_datagram_does_not_hold_up_the_others() {
         let far = Far::after(10_000).losing(5);
         let outcome = asked(&plan(None, 4), far, None);
-        // Three places are used 100,000 times a second each while one question waits for a second.
+        // Three slots carry 100,000 requests per second each while one request times out.
         assert!(outcome.totals.packets > 200_000, "{:?}", outcome.totals);
         assert_eq!(outcome.totals.missing, 1);
     }
@@ -518,23 +519,23 @@ mod tests {
             assert_eq!(outcome.totals.packets, rate);
             let asking = outcome.asking.unwrap();
             assert_eq!((asking.unsent, asking.unanswered), (Some(0), 0));
-            assert_eq!(outcome.ended_ns, START_NS + 1_000_000_000, "the whole time");
+            assert_eq!(outcome.ended_ns, START_NS + 1_000_000_000, "full duration");
         }
     }
 
     #[test]
     fn what_is_open_at_the_end_is_waited_for() {
         const LAST_DUE_NS: Nanos = START_NS + 990_000_000;
-        // Each answer takes 0.3 s: the last ones come after the end.
+        // Each response takes 0.3 s: the last ones arrive after the end.
         let outcome = asked(&plan(Some(100), 64), Far::after(300_000_000), None);
         assert_eq!((outcome.totals.packets, outcome.totals.missing), (100, 0));
         assert_eq!(outcome.times.unwrap().count(), 100);
         assert_eq!(outcome.ended_ns, LAST_DUE_NS + 300_000_000 + 500);
-        // One is lost and does not make the run longer.
+        // One lost response does not extend the run.
         let outcome = asked(&plan(Some(100), 64), Far::after(1_000).losing(99), None);
         assert_eq!((outcome.totals.packets, outcome.totals.missing), (99, 1));
         assert_eq!(outcome.ended_ns, START_NS + 1_000_000_000);
-        // Somebody ends the run: nobody waits for long.
+        // An interrupted run waits for 20 ms only.
         let far = Far::after(300_000_000);
         let outcome = asked(&plan(Some(100), 64), far, Some(START_NS + 500_000_000));
         let ended = outcome.ended_ns - START_NS;
@@ -555,7 +556,7 @@ mod tests {
             let outcome = asked(&plan, Far::after(100_000_000), None);
             assert_eq!(outcome.totals.packets, 0);
             let numbers = outcome.sequence.unwrap();
-            // All but those that were under way at the end.
+            // All but those that were outstanding at the end.
             assert!(outcome.totals.missing >= 45, "{:?}", outcome.totals);
             let late = numbers.out_of_order();
             assert!(late + 12 >= outcome.totals.missing, "{late}");
@@ -565,7 +566,7 @@ mod tests {
 
     #[test]
     fn what_was_due_and_never_left_counts_with_its_age() {
-        // One at a time, 10 ms each: of 1,000 that are due 100 are asked.
+        // One at a time, 10 ms each: of 1,000 due requests 100 are sent.
         let outcome = asked(&plan(Some(1_000), 1), Far::after(10_000_000), None);
         let asking = outcome.asking.unwrap();
         let sent = outcome.totals.packets;
@@ -574,8 +575,9 @@ mod tests {
         assert_eq!(asking.unanswered, 1_000 - sent);
         let (name, intended) = &asking.histograms[0];
         assert_eq!((*name, intended.count()), ("rtt_intended_ns", 1_000));
-        // The median question was due in the middle and is as old as the other half of the run,
-        // or was answered as late.
+        // The median request was due in the middle. Its age at the end, or its response time, is
+        // about
+        // half of the run.
         let median = intended.quantile(0.5).unwrap();
         assert!((400_000_000..600_000_000).contains(&median), "{median}");
         assert!(intended.max().unwrap() >= 890_000_000);
@@ -589,7 +591,7 @@ mod tests {
             prop_assert!(schedule.due(number + 1) >= due);
             let exact = number as f64 / per_second as f64 * 1e9;
             prop_assert!(((due - 77) as f64 - exact).abs() <= 1.0 + exact * 1e-12);
-            // All before it were due before it, at more than a nanosecond each.
+            // All requests before it were due earlier, by more than a nanosecond each.
             if per_second <= 1_000_000 {
                 prop_assert_eq!(schedule.due_before(due + 1), number + 1);
             }

@@ -1,4 +1,4 @@
-//! The questions of a flow and the account of their answers, however they are asked.
+//! Requests of a flow and the figures of their responses, for all ways of sending.
 
 use std::io;
 use std::sync::Arc;
@@ -22,43 +22,43 @@ use crate::sequence::Sequence;
 use crate::transport::Transport;
 use crate::workload::{Lane, Opened};
 
-/// What an answer turned out to be.
+/// Result of comparing a response with its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Every byte is the question's, or nobody looked.
+    /// Every byte equals the request's, or verification is off.
     Right,
-    /// It is longer or shorter than its question.
+    /// Longer or shorter than the request.
     WrongLength,
-    /// It has the length of its question and another content.
+    /// Length of the request, but other content.
     WrongContent,
-    /// The same, and only where the C file for devices writes its times.
+    /// Wrong content, but only in the bytes where the C file for devices writes its timestamps.
     Stamped,
 }
 
-/// What a datagram turned out to be.
+/// Kind of a received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The answer to the question that waits for one.
+    /// Response to the outstanding request.
     Due(Verdict),
-    /// The answer to an earlier question, with its number.
+    /// Response to an earlier request, with its number.
     Earlier(u64),
-    /// No answer: a repeated greeting.
+    /// No response, but a repeated opening of the flow.
     Greeting,
 }
 
-/// The account of a flow's answers, and the message that its questions are.
+/// Request message of a flow, and the figures of its responses.
 pub struct Questions<'a> {
     pub lane: &'a Lane<'a>,
     id: u32,
     shared: Arc<Shared>,
     pub message: Vec<u8>,
-    /// What its questions look like.
+    /// Header format of the requests.
     pub framing: Framing,
-    /// Makes the questions of iperf2's flows.
+    /// Generator of iperf2 bounceback requests.
     bounces: Option<bounceback::Client>,
     pub left: u64,
     pub timeout_ns: Nanos,
-    /// Whether answers are compared.
+    /// True if responses are compared with their requests.
     pub verify: bool,
     totals: Totals,
     wrong_length: u64,
@@ -66,23 +66,23 @@ pub struct Questions<'a> {
     stamped: u64,
     ended_ns: Nanos,
     times: Histogram,
-    /// Times of the running interval; handed over at its end.
+    /// Times of the current interval, handed over at its end.
     recent: Histogram,
     intervals_ended: u64,
     interval_ends_ns: Nanos,
-    /// Which numbers were answered, where they tell themselves.
+    /// Numbers of received responses, where these carry numbers.
     pub numbers: Option<Sequence>,
     slow: Option<SlowWatch>,
     breath: Option<Breath>,
-    /// Reads what the device writes into its answers.
+    /// Timestamps that the device writes into its responses.
     device: Option<DeviceWatch>,
-    /// Further distributions, by name.
+    /// Further histograms, by name.
     pub more: Vec<(&'static str, Histogram)>,
-    /// Open loop: questions that were due and never left.
+    /// Open loop: requests that were due and never sent.
     pub unsent: Option<u64>,
-    /// Open loop: times that are ages at the end, because no answer had come.
+    /// Open loop: requests without a response, counted with their age at the end.
     pub unanswered: u64,
-    /// Times that no local port was free.
+    /// Number of waits for a free local port.
     pub ports_waited: u64,
     pub broken: u64,
 }
@@ -93,7 +93,7 @@ impl<'a> Questions<'a> {
         let mut mailbox = flow.shared.mailbox.lock().expect("no holder panics");
         mailbox.times = Some(flow.room.beside());
         drop(mailbox);
-        // Content that differs from byte to byte, so that a shifted answer is told.
+        // Content that differs from byte to byte, so that a shifted response is detected.
         let mut message: Vec<u8> = (0..plan.payload_bytes).map(|n| (n % 251) as u8).collect();
         let device = plan.round_trip.device_stamps.map(DeviceWatch::new);
         if let Some(watch) = &device {
@@ -102,7 +102,7 @@ impl<'a> Questions<'a> {
         let bounces = match flow.framing {
             Framing::Bounceback { .. } => {
                 let bytes = u32::try_from(plan.payload_bytes).unwrap_or(u32::MAX);
-                // Whoever asked for it has seen that it can be.
+                // The size was validated when the plan was made.
                 bounceback::Client::new(bytes, 0).ok()
             }
             _ => None,
@@ -148,7 +148,7 @@ impl<'a> Questions<'a> {
         }
     }
 
-    /// Keeps account of the numbers of answers.
+    /// Enables the tracking of response numbers.
     pub fn with_numbers(mut self) -> Self {
         self.numbers = Some(Sequence::new());
         self
@@ -158,15 +158,16 @@ impl<'a> Questions<'a> {
         self.left == 0 || self.lane.phase.is_ending()
     }
 
-    /// Whether the answer to the question of this time is waited for no longer because the run is over:
-    /// an interrupted one waits for none, and the regular end does as long as for every other.
+    /// Returns whether a response is no longer awaited because the run is over. An interrupted run
+    /// does
+    /// not wait; at the regular end the usual timeout applies, up to a limit.
     pub fn lets_go(&self, asked_ns: Nanos, now: Nanos) -> bool {
         let phase = self.lane.phase;
         let patience = self.timeout_ns.min(LAST_ANSWERS_LIMIT_NS);
         phase.is_interrupted() || phase.is_ending() && now >= asked_ns.saturating_add(patience)
     }
 
-    /// Before a question on a socket that stays.
+    /// Prepares a request on a socket that stays open.
     #[inline]
     pub fn begin<T: Transport>(&mut self, transport: &T, socket: T::Socket) {
         if let Some(slow) = &mut self.slow {
@@ -177,13 +178,13 @@ impl<'a> Questions<'a> {
         }
     }
 
-    /// Where the device writes into its answers.
+    /// Returns where the device writes its timestamps.
     #[inline]
     pub fn device_stamps(&self) -> Option<DeviceStamps> {
         self.device.as_ref().map(DeviceWatch::stamps)
     }
 
-    /// Notes what an answer tells of its time inside the device.
+    /// Records the time inside the device from a response's timestamps.
     #[inline]
     pub fn was_inside(&mut self, stamped: Option<Stamped>, asked_ns: Nanos, now: Nanos) {
         if let Some(watch) = &mut self.device
@@ -193,7 +194,7 @@ impl<'a> Questions<'a> {
         }
     }
 
-    /// Between two questions: the time to pause.
+    /// Pauses between two requests if it is time (see `breath`).
     #[inline]
     pub fn breathe(&mut self) {
         if let Some(breath) = &mut self.breath {
@@ -201,17 +202,18 @@ impl<'a> Questions<'a> {
         }
     }
 
-    /// Sets when the flow ended.
+    /// Sets the end time of the flow.
     pub fn end_at(&mut self, now: Nanos) {
         self.ended_ns = now;
     }
 
-    /// Questions that were answered or given up: the number of the next one of a closed loop.
+    /// Number of requests responded to or given up, and number of the next request of a closed
+    /// loop.
     pub fn asked(&self) -> u64 {
         self.totals.calls
     }
 
-    /// Writes the number of the next question into its message.
+    /// Writes the number of the next request into the message; returns it.
     pub fn number_message(&mut self) -> u64 {
         let number = self.totals.calls;
         if let (Framing::Bounceback { wall_ahead_ns }, Some(bounces)) =
@@ -224,7 +226,7 @@ impl<'a> Questions<'a> {
                 room.copy_from_slice(&(number + 1).to_be_bytes());
             }
         } else if self.message.len() >= wire::HEADER_BYTES {
-            // A datagram is stamped with the time that is read as it leaves.
+            // The send time is written when the datagram is sent.
             wire::write_header(&mut self.message, number, 0);
         } else {
             write_short(&mut self.message, number);
@@ -232,7 +234,7 @@ impl<'a> Questions<'a> {
         number
     }
 
-    /// Time has passed, whether an answer came or not: intervals that are over end.
+    /// Ends intervals that are over.
     #[inline]
     pub fn passed(&mut self, now: Nanos) {
         if now >= self.interval_ends_ns {
@@ -256,7 +258,7 @@ impl<'a> Questions<'a> {
         self.recent.clear();
     }
 
-    /// Notes an answer that came in time.
+    /// Records a response that arrived in time.
     #[inline]
     pub fn answered<T: Transport>(
         &mut self,
@@ -299,8 +301,8 @@ impl<'a> Questions<'a> {
                 let waited_ns = socket.and_then(|socket| {
                     let since = transport.since_arrival(socket)?;
                     let waited = since.saturating_sub(T::clock().saturating_sub(answered_ns));
-                    // Nothing arrives before it is asked for: then somebody set the time of day. And
-                    // a packet without a stamp has that of the question for it.
+                    // A packet cannot arrive before its request was sent: then the system time was
+                    // set. Without a timestamp the kernel reports that of the request.
                     (waited > 0 && waited <= time).then_some(waited)
                 });
                 let answer = Late {
@@ -315,15 +317,15 @@ impl<'a> Questions<'a> {
         }
     }
 
-    /// Notes an answer that came for a question that nobody waits for any more.
+    /// Records a response to a request that was given up.
     pub fn came_again(&mut self, number: u64) {
-        // What was never asked is nobody's answer.
+        // A number that was never sent is ignored.
         if let Some(numbers) = self.numbers.as_mut().filter(|_| number < self.totals.calls) {
             numbers.take(number);
         }
     }
 
-    /// Notes that no answer came to a question in time.
+    /// Records that no response arrived in time.
     pub fn missed(&mut self, number: u64, now: Nanos) {
         if let Some(numbers) = &mut self.numbers {
             numbers.give_up(number);
@@ -333,7 +335,7 @@ impl<'a> Questions<'a> {
         let ended_ns = self.ended_ns;
         self.done(now);
         if self.lane.phase.is_ending() {
-            // The wait after the end was in vain: it belongs to no rate.
+            // The wait after the end of the run must not lower the rate.
             self.ended_ns = ended_ns;
         }
     }
@@ -352,7 +354,7 @@ impl<'a> Questions<'a> {
         socket: Option<T::Socket>,
         error: Option<io::Error>,
     ) -> FlowOutcome {
-        // What the last, shortened interval holds is handed over too.
+        // Hands over the last, shortened interval as well.
         let mut mailbox = self.shared.mailbox.lock().expect("no holder panics");
         if let Some(times) = &mut mailbox.times {
             times.add(&self.recent);
@@ -400,16 +402,16 @@ impl<'a> Questions<'a> {
     }
 }
 
-/// Writes a number into a message too short for a header: as many of its low bytes as fit.
+/// Writes a number into a message too short for a header: as many low bytes as fit.
 pub fn write_short(message: &mut [u8], number: u64) {
     let len = message.len().min(8);
     message[..len].copy_from_slice(&number.to_be_bytes()[8 - len..]);
 }
 
-/// How far back a number in a short message is looked for before its answer counts as wrong.
+/// Largest distance of an earlier request whose number is recognised in a short message.
 const SHORT_WINDOW: u64 = 64;
 
-/// The number of the earlier question that a payload without a header answers.
+/// Finds the number of the earlier request to which a payload without a header responds.
 fn earlier_short(payload: &[u8], question: &[u8], number: u64) -> Option<u64> {
     let len = question.len().min(8);
     if payload.len() != question.len() || payload[len..] != question[len..] {
@@ -420,7 +422,7 @@ fn earlier_short(payload: &[u8], question: &[u8], number: u64) -> Option<u64> {
         .find(|earlier| payload[..len] == earlier.to_be_bytes()[8 - len..])
 }
 
-/// What a datagram says to the question with this number.
+/// Classifies a datagram against the request with this number.
 #[inline]
 pub fn judge(payload: &[u8], question: &[u8], number: u64, verify: bool) -> Answer {
     if verify && payload == question {
@@ -430,7 +432,7 @@ pub fn judge(payload: &[u8], question: &[u8], number: u64, verify: bool) -> Answ
 }
 
 fn judge_unequal(payload: &[u8], question: &[u8], number: u64, verify: bool) -> Answer {
-    // Echo is asked whether it is there until it answers: a slow one answers each time, the last ones later.
+    // An echo server is probed until it responds; a slow one responds to each probe, possibly late.
     if (is_greeting(payload) || payload == MARK) && payload != question {
         return Answer::Greeting;
     }
@@ -447,7 +449,7 @@ fn judge_unequal(payload: &[u8], question: &[u8], number: u64, verify: bool) -> 
     Answer::Due(differs(payload, question, verify))
 }
 
-/// The same where another dialect's header tells the number.
+/// Classifies like [`judge`], for headers of another tool's protocol.
 pub fn judge_framed(
     framing: &Framing,
     payload: &[u8],
@@ -467,7 +469,7 @@ pub fn judge_framed(
     }
 }
 
-/// The same where the device writes into its answers: those bytes are its own.
+/// Classifies like [`judge`], but ignores the bytes in which the device writes its timestamps.
 pub fn judge_around(
     payload: &[u8],
     question: &[u8],
@@ -481,7 +483,7 @@ pub fn judge_around(
     judge_unequal(payload, question, number, verify)
 }
 
-/// How an answer differs from its question.
+/// Compares a response with its request.
 fn differs(payload: &[u8], question: &[u8], verify: bool) -> Verdict {
     if !verify {
         Verdict::Right
@@ -512,7 +514,7 @@ mod tests {
         message
     }
 
-    /// One that comes late is no answer of an interval that nobody answered in, and keeps none of those before back.
+    /// A late response counts in the interval in which it arrives, and does not delay earlier ones.
     #[test]
     fn intervals_end_while_an_answer_is_waited_for() {
         const MS: Nanos = 1_000_000;
@@ -584,7 +586,7 @@ mod tests {
                 other[16..32].fill(0xee);
                 assert_eq!(of(&other), Answer::Due(Verdict::Stamped), "{bytes}");
                 let unseen = judge(&other, &asked, 9, false);
-                assert_eq!(unseen, Answer::Due(Verdict::Right), "nobody looks");
+                assert_eq!(unseen, Answer::Due(Verdict::Right), "not verified");
             }
             let earlier = judge(&question(bytes, 7), &asked, 9, false);
             assert_eq!(earlier, Answer::Earlier(7), "{bytes} unverified");

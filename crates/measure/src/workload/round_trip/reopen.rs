@@ -1,7 +1,7 @@
-//! A socket for each question: opened, bound where that was asked for, connected, asked with, closed.
+//! A socket per request: opened, bound if requested, connected, used once, closed.
 //!
-//! Over TCP the answering end closes first, so that the state that lingers after a connection
-//! (TIME_WAIT) stays at its one port and uses up none of the asking end's.
+//! Over TCP the responding end closes first, so that TIME_WAIT stays at its one port and uses up
+//! no ports of the requesting end.
 
 use std::cell::RefCell;
 use std::io;
@@ -20,16 +20,16 @@ use crate::transport::{FlowOptions, Transport};
 use crate::workload::room::Room;
 use crate::workload::{Lane, Opened, Progress, Reopening, Workload};
 
-/// Pause before it is tried again to get a local port.
+/// Pause before the next try to get a local port.
 const PORT_PAUSE_NS: Nanos = 1_000_000;
 
-/// Pause after a connection that was refused or broken off.
+/// Pause after a connection was refused or reset.
 const BROKEN_PAUSE_NS: Nanos = 1_000_000;
 
-/// "Cannot assign requested address": no local port is free.
+/// EADDRNOTAVAIL, "Cannot assign requested address": no local port is free.
 const EADDRNOTAVAIL: i32 = 99;
 
-/// What each step of a round trip took, on all flows of a thread.
+/// Histograms of the steps of a round trip, of all flows of a thread.
 pub struct Steps {
     open: Histogram,
     bind: Histogram,
@@ -40,7 +40,7 @@ pub struct Steps {
     whole: Histogram,
 }
 
-/// When each step of the running round trip was over.
+/// Times of the steps of the current round trip.
 #[derive(Clone, Copy, Default)]
 struct Marks {
     begun: Nanos,
@@ -53,7 +53,7 @@ struct Marks {
 }
 
 impl Steps {
-    /// Of the room that the first flow of a thread has.
+    /// Takes the histograms of the first flow of a thread.
     pub fn of(room: &mut Room) -> Self {
         Self {
             open: room.beside(),
@@ -93,10 +93,10 @@ impl Steps {
     }
 }
 
-/// How far a round trip has come.
+/// State of a round trip.
 #[derive(Clone, Copy)]
 enum Step {
-    /// Nothing is open; not before this time.
+    /// No socket is open; the next one is opened from this time on.
     Nothing(Nanos),
     Connecting,
     Sending(usize),
@@ -104,23 +104,23 @@ enum Step {
         received: usize,
         right: bool,
     },
-    /// TCP: the answer is there, the end of the stream is not.
+    /// TCP: the response is complete, the end of the stream is awaited.
     Ending(Verdict),
 }
 
-/// Asks with a socket for each question.
+/// Sends each request over a socket of its own.
 pub struct Reopener<'a, S> {
     questions: Questions<'a>,
     protocol: Protocol,
     remote: SocketAddr,
     local: Option<SocketAddr>,
     options: FlowOptions,
-    /// The socket that the flow stood with before the start, then the one in use.
+    /// Socket opened before the start, then the one in use.
     socket: Option<S>,
     step: Step,
     marks: Marks,
     number: u64,
-    /// Sockets that it has had.
+    /// Number of sockets so far.
     sockets: u64,
     steps: Rc<RefCell<Steps>>,
 }
@@ -137,11 +137,11 @@ impl<'a, S: Copy> Reopener<'a, S> {
         };
         let protocol = lane.plan.protocol;
         let local = match (options.local, protocol) {
-            // One port cannot be used again at once: its address is kept, the port is not.
+            // A port cannot be reused at once, so only the address is kept.
             (Some(local), _) => Some(SocketAddr::new(local.ip(), 0)),
-            // As a program without a wish does, so that this step has its cost too.
+            // As most programs do; so this step is measured, too.
             (None, Protocol::Udp) => Some(SocketAddr::new(any, 0)),
-            // Bound, a TCP socket takes a port from all others; connecting finds one by itself.
+            // Binding would reserve a port against all destinations; `connect` chooses one.
             (None, Protocol::Tcp) => None,
         };
         Self {
@@ -173,7 +173,7 @@ impl<'a, S: Copy> Reopener<'a, S> {
         self.step = Step::Nothing(0);
     }
 
-    /// Opens the next socket and begins to connect it.
+    /// Opens the next socket and starts to connect it.
     fn open<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> io::Result<()> {
         self.close(transport);
         self.marks.begun = T::clock();
@@ -190,7 +190,7 @@ impl<'a, S: Copy> Reopener<'a, S> {
         Ok(())
     }
 
-    /// No port is free: everybody else's connections have to go first.
+    /// Waits for a free local port.
     fn without_port<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> Progress {
         self.close(transport);
         self.questions.ports_waited += 1;
@@ -241,7 +241,7 @@ impl<'a, S: Copy> Reopener<'a, S> {
         Ok(true)
     }
 
-    /// Takes what there is of the answer; the verdict once it is whole.
+    /// Receives what is available of the response; returns the comparison once it is complete.
     fn receive<T: Transport<Socket = S>>(
         &mut self,
         transport: &mut T,
@@ -279,7 +279,7 @@ impl<'a, S: Copy> Reopener<'a, S> {
         };
         let (now, bytes, same) = answer?;
         if bytes == 0 {
-            // The connection ended before its answer: too short.
+            // The connection ended before the response: too short.
             self.marks.answered = now;
             return Ok(Some(Verdict::WrongLength));
         }
@@ -308,7 +308,7 @@ impl<'a, S: Copy> Reopener<'a, S> {
             .answered(transport, None, self.number, asked, answered, verdict);
     }
 
-    /// The connection was refused or broken off: its round trip is lost, and the next one is tried.
+    /// Counts a refused or reset connection as a missing response.
     fn broken_off<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> Progress {
         self.close(transport);
         if self.questions.lane.phase.is_interrupted() {
@@ -317,13 +317,13 @@ impl<'a, S: Copy> Reopener<'a, S> {
         let now = T::clock();
         self.questions.broken += 1;
         self.questions.missed(self.number, now);
-        // Who refuses one refuses them as fast as they come.
+        // Paused, because a server that refuses one connection refuses the next at once.
         let due = now + BROKEN_PAUSE_NS;
         self.step = Step::Nothing(due);
         Progress::Starved(Some(due))
     }
 
-    /// Goes on with the connection as far as it comes without waiting.
+    /// Advances the connection as far as possible without waiting.
     fn go_on<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> io::Result<Progress> {
         if let Step::Nothing(due) = self.step {
             if self.questions.is_over() {
@@ -378,7 +378,7 @@ impl<'a, S: Copy> Reopener<'a, S> {
         }
         if let Step::Ending(verdict) = self.step {
             match transport.tcp_receive(self.socket(), 1, |payload| payload.len()) {
-                // More than the answer came.
+                // More than the response arrived.
                 Poll::Ready(Ok(1)) => {
                     self.finish(transport, Verdict::WrongLength);
                     return Ok(Progress::Worked);
@@ -393,7 +393,7 @@ impl<'a, S: Copy> Reopener<'a, S> {
         let now = T::clock();
         self.questions.passed(now);
         if now >= self.marks.begun + self.questions.timeout_ns {
-            // Whatever it waits for: the round trip is late.
+            // Timed out in any of the steps.
             self.close(transport);
             self.questions.missed(self.number, now);
             return Ok(Progress::Worked);
@@ -406,7 +406,7 @@ impl<'a, S: Copy> Reopener<'a, S> {
     }
 }
 
-/// Whether it ends a connection and not the run: the far end or the path refused it or broke it off.
+/// Returns whether an error ends one connection and not the run: refused, reset or unreachable.
 fn is_of_the_connection(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     matches!(
@@ -438,7 +438,7 @@ impl<T: Transport> Workload<T> for Reopener<'_, T::Socket> {
     }
 
     fn outcome(mut self, transport: &T, error: Option<io::Error>) -> FlowOutcome {
-        // The last flow of the thread tells them for all.
+        // The last flow of the thread reports the steps of all.
         if let Some(steps) = Rc::into_inner(self.steps) {
             self.questions.more = steps.into_inner().named();
         }

@@ -1,7 +1,7 @@
-//! Answers above the limit, and why they were slow as far as this end can tell.
+//! Responses above the limit, and their cause as far as this end has evidence.
 //!
-//! Counters are read after a slow answer, and every few milliseconds between two questions so that
-//! what they grew by belongs to a short time. Neither is within a round trip.
+//! Counters are read after a slow response, and every few milliseconds between two requests, so
+//! that their increase belongs to a short time. Neither happens within a round trip.
 
 use linerate_host::evidence::{Evidence, Reading, steal_tick_ns};
 use linerate_host::sys::clock::{self, Nanos};
@@ -9,39 +9,41 @@ use linerate_metric::histogram::Histogram;
 use linerate_metric::round_trip::{SLOW_LISTED, SlowAnswer};
 use linerate_metric::units::format_nanos;
 
-/// Shortest time between two readings without a slow answer: at 20 us each they take 0.2 % of the
-/// time between questions.
+/// Shortest time between two readings without a slow response: at 20 us each they take 0.2 % of the
+/// time between requests.
 const REFRESH_NS: Nanos = 10_000_000;
 
-/// What made an answer slow.
+/// Cause of a slow response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The kernel sent so many segments of the connection again.
+    /// Number of segments of the connection that the kernel retransmitted.
     Retransmit(u64),
-    /// The asking thread was pushed off its processor, and was ready to run for so long meanwhile
-    /// (0 where the kernel does not tell).
+    /// The requesting thread was preempted and waited for this time to run again, in ns (0 where
+    /// the
+    /// kernel does not report it).
     Preempted(u64),
-    /// It waited for the disk so many times.
+    /// Number of page faults that waited for a disk.
     MajorFault(u64),
-    /// The hypervisor ran somebody else for so many ticks.
+    /// Ticks during which the hypervisor ran other guests.
     Steal(u64),
-    /// It was ready to run for so long before it ran.
+    /// Time from wake-up to running, in ns.
     WakeUp(u64),
-    /// It was moved from one processor to another.
+    /// Processors before and after a migration.
     Migrated(u32, u32),
-    /// It touched so many pages for the first time.
+    /// Number of minor page faults.
     MinorFault(u64),
-    /// So many softirqs that are not the network's ran on its processor.
+    /// Number of softirqs on its processor other than those of the network.
     Softirq(u64),
-    /// It had arrived so long before the receive call gave it to the program.
+    /// Time in the receive queue before the program received it, in ns.
     QueueWait(u64),
-    /// This end has no evidence: the path, the far end, or what no counter shows. The time from its
-    /// arrival to the program, where that is known.
+    /// No evidence at this end: the path, the remote end, or anything without a counter. The time
+    /// from
+    /// arrival to receipt in ns, where known.
     NotKnown(Option<u64>),
 }
 
 impl Cause {
-    /// Its id in the record.
+    /// Id in the record.
     fn id(self) -> &'static str {
         match self {
             Self::Retransmit(_) => "retransmit",
@@ -58,81 +60,85 @@ impl Cause {
 
     fn evidence(self) -> String {
         match self {
-            Self::Retransmit(count) => format!("{count} segments sent again"),
-            Self::Preempted(0) => "pushed off its processor".to_owned(),
+            Self::Retransmit(count) => format!("{count} segments retransmitted"),
+            Self::Preempted(0) => "preempted".to_owned(),
             Self::Preempted(time) => format!(
-                "pushed off its processor, ready to run for {}",
+                "preempted, waited {} for a processor",
                 format_nanos(time as f64)
             ),
-            Self::MajorFault(count) => format!("{count} page faults waited for a disk"),
-            Self::MinorFault(count) => format!("{count} page faults"),
+            Self::MajorFault(count) => format!("{count} major page faults"),
+            Self::MinorFault(count) => format!("{count} minor page faults"),
             Self::Steal(ticks) => {
                 let time = format_nanos((ticks * steal_tick_ns()) as f64);
-                format!("the hypervisor ran others for about {time}")
+                format!("steal time of about {time}")
             }
-            Self::WakeUp(time) => format!("ready to run for {}", format_nanos(time as f64)),
-            Self::Migrated(from, to) => format!("moved from processor {from} to {to}"),
+            Self::WakeUp(time) => format!(
+                "waited {} for a processor after its wake-up",
+                format_nanos(time as f64)
+            ),
+            Self::Migrated(from, to) => format!("migrated from processor {from} to {to}"),
             Self::Softirq(count) => format!("{count} softirqs of timers, scheduler or RCU"),
             Self::QueueWait(time) => format!(
-                "had arrived {} before the program got it",
+                "arrived {} before the program received it",
                 format_nanos(time as f64)
             ),
             Self::NotKnown(None) => String::new(),
             Self::NotKnown(Some(time)) => format!(
-                "the program got it {} after its arrival",
+                "received by the program {} after its arrival",
                 format_nanos(time as f64)
             ),
         }
     }
 }
 
-/// A slow answer, and what is known of the time around it.
+/// A slow response with the context needed to find its cause.
 #[derive(Clone, Copy, Debug)]
 pub struct Around {
-    /// How long the answer took.
+    /// Round-trip time of the response.
     pub time_ns: Nanos,
-    /// How long half of the answers take at most.
+    /// Median round-trip time.
     pub typical_ns: Nanos,
-    /// Run delay that so many answers usually have together.
+    /// Run delay that this number of responses usually has in total.
     pub usual_delay_ns: u64,
-    /// Time in between in which others may have had the processor.
+    /// Time between responses in which other threads may have had the processor.
     pub apart_ns: Nanos,
-    /// Times that so many answers usually push the thread off its processor: where both ends share
-    /// one, every question does.
+    /// Number of preemptions that this number of responses usually has: with both ends on one
+    /// processor, every request has one.
     pub usual_pushes: u64,
-    /// Segments sent again since the reading before.
+    /// Segments retransmitted since the previous reading.
     pub retransmits: u64,
-    /// Time from its arrival in the kernel until the receive call had returned, at least.
+    /// Lower bound of the time from arrival in the kernel to the return of the receive call.
     pub waited_ns: Option<Nanos>,
 }
 
-/// What each event costs at most; the evidence is a count, and has to make up for a fair share of
-/// what the answer took too long. Generous, so that what is ruled out is ruled out: a disk takes tens
-/// of ms when it is busy, a page of memory is cleared in 1 to 2 us, a thread that was moved finds cold
-/// caches, and a softirq of timers, scheduler or RCU runs for some us.
+/// Upper bounds of the cost of each event. The evidence is a count, and has to account for a fair
+/// share of the excess time. Generous, so that a cause is ruled out only safely: a busy disk takes
+/// tens of ms, clearing a page 1 to 2 us, a migrated thread finds cold caches, and a softirq of
+/// timers, scheduler or RCU runs for some us.
 const MAJOR_FAULT_NS: u64 = 50_000_000;
 const MINOR_FAULT_NS: u64 = 2_000;
 const MIGRATION_NS: u64 = 50_000;
 const SOFTIRQ_NS: u64 = 30_000;
 
-/// A wait for the processor and a time in the socket are one where they differ by no more than this
-/// part: the one ends as the thread is put on its processor, the other when its call returns.
+/// Run delay and time in the socket are the same wait if they differ by at most one part in so
+/// many.
+/// One ends when the thread gets its processor, the other when its call returns.
 const SAME: u64 = 10;
 
-/// Answers from which on their median says what is typical.
+/// Number of responses from which their median counts as typical.
 const TYPICAL_FROM: u64 = 10;
 
-/// The strongest evidence between two readings, the certain kinds first.
+/// Returns the cause with the strongest evidence between two readings, the certain kinds first.
 #[must_use]
 pub fn cause(before: &Reading, after: &Reading, around: &Around) -> Cause {
-    // Where the median is above the limit itself, the excess is a part of the answer all the same.
+    // If the median itself is above the limit, a quarter of the time counts as excess.
     let excess_ns = (around.time_ns.saturating_sub(around.typical_ns)).max(around.time_ns / 4);
     let explains = |time_ns: u64| time_ns > 0 && time_ns >= excess_ns / 2;
     let window_ns = after.at_ns.saturating_sub(before.at_ns).max(1);
     let grown = |after: u64, before: u64| after.saturating_sub(before);
     let known = |after: Option<u64>, before: Option<u64>| Some(grown(after?, before?));
-    // Whether the answer fills enough of the time between the readings that what happened in that
-    // time happened to it.
+    // True if the response fills so much of the time between the readings that events in that time
+    // can be attributed to it.
     let fills = around.time_ns.saturating_mul(4) >= window_ns;
     let events = |count: u64, each_ns: u64| fills && explains(count.saturating_mul(each_ns));
     if around.retransmits > 0 && fills {
@@ -148,8 +154,8 @@ pub fn cause(before: &Reading, after: &Reading, around: &Around) -> Cause {
     if let Some(delay) = known(after.run_delay_ns, before.run_delay_ns) {
         let its = |taken: u64| delay.saturating_sub(taken);
         let alone = its(around.usual_delay_ns + around.apart_ns);
-        // It lay in the socket for as long as the thread waited for its processor, at least: that is one
-        // and the same wait, whatever is usual and whoever had the processor in between.
+        // It waited in the socket at least as long as the thread waited for its processor: the same
+        // wait, independent of usual delays and of other threads.
         let lay = around.waited_ns.filter(|&waited| explains(waited));
         let same = |waited: u64| {
             let slack = waited / SAME;
@@ -160,8 +166,9 @@ pub fn cause(before: &Reading, after: &Reading, around: &Around) -> Cause {
             }
         };
         let delay = lay.and_then(same).unwrap_or(alone);
-        // More than the answer took was not its: nobody knows how much of it was, where others came
-        // between the readings.
+        // A longer delay than the response took is not all its own. With other responses between
+        // the
+        // readings its share is unknown.
         let is_its = fills || delay <= around.time_ns;
         let delay = delay.min(around.time_ns);
         if is_its && explains(delay) {
@@ -173,7 +180,7 @@ pub fn cause(before: &Reading, after: &Reading, around: &Around) -> Cause {
     } else if was_pushed && fills {
         return Cause::Preempted(0);
     }
-    // Where it was all that time, when nothing tells why.
+    // Cause of last resort: the place where it waited.
     let where_it_was = match around.waited_ns {
         Some(waited) if explains(waited) => Cause::QueueWait(waited),
         waited => Cause::NotKnown(waited),
@@ -182,7 +189,7 @@ pub fn cause(before: &Reading, after: &Reading, around: &Around) -> Cause {
     if let Some(ticks) = known(after.steal_ticks, before.steal_ticks)
         && same_cpu
         && events(ticks, steal_tick_ns())
-        // A tick is counted when enough small thefts have added up: a short answer cannot be one.
+        // A tick is counted when enough short steals have added up, so a short response is none.
         && around.time_ns.saturating_mul(4) >= steal_tick_ns()
     {
         return Cause::Steal(ticks);
@@ -190,7 +197,7 @@ pub fn cause(before: &Reading, after: &Reading, around: &Around) -> Cause {
     if !same_cpu {
         return match events(1, MIGRATION_NS) {
             true => Cause::Migrated(before.cpu, after.cpu),
-            // The counters of two processors say nothing together.
+            // Counters of two processors cannot be compared.
             false => where_it_was,
         };
     }
@@ -204,22 +211,22 @@ pub fn cause(before: &Reading, after: &Reading, around: &Around) -> Cause {
     }
 }
 
-/// A slow answer, as whoever received it knows it.
+/// A slow response, as received.
 #[derive(Clone, Copy, Debug)]
 pub struct Late {
-    /// Number of the question.
+    /// Number of the request.
     pub number: u64,
-    /// When it came, from the start of the run.
+    /// Time of receipt, from the start of the run.
     pub at_ns: Nanos,
-    /// The same on the thread's clock.
+    /// Time of receipt on the thread's clock.
     pub answered_ns: Nanos,
-    /// How long it took.
+    /// Round-trip time.
     pub time_ns: Nanos,
-    /// Time from its arrival until the receive call had returned.
+    /// Time from its arrival to the return of the receive call.
     pub waited_ns: Option<Nanos>,
 }
 
-/// A listed answer before it is put in words.
+/// A listed response, before its evidence is formatted.
 struct Noted {
     number: u64,
     at_ns: Nanos,
@@ -227,27 +234,29 @@ struct Noted {
     cause: Cause,
 }
 
-/// Where the time since the last reading went that ordinary answers do not take: what the thread
-/// waited for its processor then is not what an answer usually waits.
+/// Time since the last reading that ordinary responses do not take. The run delay in it is not part
+/// of a usual response.
 #[derive(Clone, Copy, Debug, Default)]
 struct Apart {
-    /// Long stretches between an answer and the next question, and long answers that are within the
-    /// limit, since the last reading.
+    /// Long gaps between a response and the next request, and long responses within the limit,
+    /// since
+    /// the last reading.
     since_reading_ns: Nanos,
-    /// The answer before.
+    /// Time of the previous response.
     answered_ns: Option<Nanos>,
-    /// What an ordinary answer takes: the mean of some sixteen.
+    /// Moving average of ordinary round-trip times, over some sixteen.
     ordinary_ns: f64,
 }
 
 impl Apart {
-    /// A stretch is long that an answer within it would be listed for soon, and that is no ordinary
-    /// answer of a flow whose limit is close to its median.
+    /// Returns whether a stretch is long: near the limit, and clearly above an ordinary response
+    /// (the
+    /// limit may be close to the median).
     fn is_long(&self, stretch_ns: Nanos, limit_ns: Nanos) -> bool {
         stretch_ns >= limit_ns / 4 && stretch_ns as f64 >= 2.0 * self.ordinary_ns
     }
 
-    /// A question was asked and answered.
+    /// Adds the gap before a request, if it is long.
     #[inline]
     fn turn(&mut self, asked_ns: Nanos, answered_ns: Nanos, limit_ns: Nanos) {
         let since = |before: Nanos| asked_ns.saturating_sub(before);
@@ -257,7 +266,7 @@ impl Apart {
         }
     }
 
-    /// Its answer is not listed.
+    /// Adds a response that is not listed.
     #[inline]
     fn ordinary(&mut self, time_ns: Nanos, limit_ns: Nanos) {
         if self.ordinary_ns > 0.0 && self.is_long(time_ns, limit_ns) {
@@ -273,7 +282,7 @@ impl Apart {
     }
 }
 
-/// Run delay and pushes of one answer in times without a slow one.
+/// Usual run delay and preemptions of one response, without slow ones.
 #[derive(Clone, Copy, Debug, Default)]
 struct Usual {
     readings: u64,
@@ -282,7 +291,7 @@ struct Usual {
 }
 
 impl Usual {
-    /// What grew between two readings, with so many answers of so long and so much time apart.
+    /// Updates the values from two readings and the number and times of the responses between them.
     fn learn(
         &mut self,
         before: &Reading,
@@ -294,14 +303,13 @@ impl Usual {
         let answers = answers.max(1) as f64;
         let grown = |now: u64, then: u64| now.saturating_sub(then);
         let delay = (after.run_delay_ns.zip(before.run_delay_ns)).map(|(now, then)| {
-            // An ordinary answer waits no longer than it takes.
+            // A response cannot wait longer than it takes.
             let most = (answers * ordinary_ns) as u64;
             grown(now, then).saturating_sub(apart_ns).min(most) as f64 / answers
         });
         let pushes = |reading: &Reading| reading.events.involuntary_switches;
         let pushed = grown(pushes(after), pushes(before)) as f64 / answers;
-        // It falls at once and rises slowly: a time in which somebody else had the processor tells
-        // nothing of an ordinary answer.
+        // Falls at once and rises slowly: a time with another busy thread is not representative.
         let learn = |usual: f64, each: f64| match self.readings {
             0 => each,
             _ => each.min(usual + (each - usual) / 10.0),
@@ -322,7 +330,7 @@ impl Usual {
     }
 }
 
-/// Watches for slow answers of one flow.
+/// Watches one flow for slow responses.
 pub struct SlowWatch {
     limit_ns: Nanos,
     count: u64,
@@ -330,15 +338,15 @@ pub struct SlowWatch {
     room: usize,
     evidence: Evidence,
     before: Reading,
-    /// Answers since the last reading.
+    /// Responses since the last reading.
     answers: u64,
-    /// Whether questions follow their answers at once: a flow with a schedule sleeps in between.
+    /// True if requests follow responses at once; a flow with a schedule sleeps in between.
     closed_loop: bool,
     apart: Apart,
     usual: Usual,
-    /// Segments sent again up to the last reading; `None` before the first look.
+    /// Retransmitted segments up to the last reading; `None` before the first.
     retransmits: Option<u64>,
-    /// Whether the time that counts has begun.
+    /// True once the counted time has started.
     counting: bool,
 }
 
@@ -362,7 +370,7 @@ impl SlowWatch {
         }
     }
 
-    /// Before a question on a stream: what was sent again before the first one is not its.
+    /// Called before a request on a stream; retransmissions before the first request do not count.
     #[inline]
     pub fn begin(&mut self, retransmits: impl FnOnce() -> Option<u64>) {
         if self.retransmits.is_none() {
@@ -375,7 +383,7 @@ impl SlowWatch {
         self.limit_ns
     }
 
-    /// An answer came in time, or in the time that does not count.
+    /// Records a response within the limit, or before the counted time.
     #[inline]
     pub fn passed(
         &mut self,
@@ -391,7 +399,7 @@ impl SlowWatch {
         }
         self.apart
             .ordinary(now.saturating_sub(asked_ns), self.limit_ns);
-        // What happened before the counted time, or to a slow answer in it, is over with it.
+        // Events before the counted time, or of a slow response in it, must not count later.
         let anew = counts != self.counting || slow;
         self.counting = counts;
         if (anew || now >= self.before.at_ns + REFRESH_NS) && self.listed.len() < self.room {
@@ -416,7 +424,7 @@ impl SlowWatch {
         self.answers = 0;
     }
 
-    /// An answer was slow. Beyond the list it is only counted.
+    /// Records a slow response; beyond the capacity of the list it is only counted.
     #[cold]
     pub fn note(
         &mut self,
@@ -463,12 +471,12 @@ impl SlowWatch {
         });
         self.retransmits = sent_again.or(self.retransmits);
         self.before = after;
-        // The looking itself took time that belongs to nobody.
+        // Taking the evidence took time that belongs to no response.
         self.before.at_ns = clock::now();
         self.answers = 0;
     }
 
-    /// How many there were, and the list of the first ones.
+    /// Returns the number of slow responses, and the list of the first ones.
     pub fn finish(self, flow: u32) -> (u64, Vec<SlowAnswer>) {
         let listed = self.listed.into_iter().map(|noted| SlowAnswer {
             flow,
@@ -516,8 +524,8 @@ mod tests {
             cause(&before, &after, &around)
         };
         assert_eq!(with(|_| {}), Cause::NotKnown(None));
-        // A short wait is no reason for a long answer, and none is no reason at all: not where the
-        // median is as slow as the answer either.
+        // A short wait does not explain a long response, and no wait explains nothing; neither does
+        // it when the median is as slow as the response.
         let usual = Around {
             typical_ns: 300_000,
             ..around
@@ -528,7 +536,7 @@ mod tests {
             assert_eq!(cause(&before, &after, &around), Cause::NotKnown(None));
             assert_eq!(cause(&before, &after, &usual), Cause::NotKnown(None));
         }
-        // Pushed off, but back at once.
+        // Preempted, but running again at once.
         assert_eq!(
             with(|after| after.events.involuntary_switches = 2),
             Cause::NotKnown(None)
@@ -572,7 +580,7 @@ mod tests {
         let mut moved = quiet;
         moved.cpu = 0;
         assert_eq!(cause(&before, &moved, &short), Cause::Migrated(1, 0));
-        // 5 us more than at first, 2 us of which are usual: no reason for 250 us.
+        // 5 us more than before, of which 2 us are usual: no explanation of 250 us.
         assert_eq!(
             with(|after| after.run_delay_ns = Some(10_000)),
             Cause::NotKnown(None)
@@ -590,7 +598,7 @@ mod tests {
             with(|after| after.other_softirqs = Some(16)),
             Cause::Softirq(6)
         );
-        // A wait of 1.2 ms was not that of an answer of 0.3 ms among others.
+        // A wait of 1.2 ms does not belong to a response of 0.3 ms among others.
         assert_eq!(
             with(|after| {
                 after.run_delay_ns = Some(1_207_000);
@@ -598,7 +606,7 @@ mod tests {
             }),
             Cause::NotKnown(None)
         );
-        // Too long ago to be this answer's.
+        // Too long ago to belong to this response.
         assert_eq!(
             with(|after| {
                 after.other_softirqs = Some(90);
@@ -618,7 +626,7 @@ mod tests {
             ..quiet
         };
         assert_eq!(cause(&before, &late, &old), Cause::NotKnown(None));
-        // A tick of 10 ms was not stolen within 0.3 ms.
+        // A tick of 10 ms cannot be stolen within 0.3 ms.
         assert_eq!(
             with(|after| after.steal_ticks = Some(4)),
             Cause::NotKnown(None)
@@ -635,7 +643,7 @@ mod tests {
             ..long
         };
         assert_eq!(cause(&before, &after, &lost), Cause::Retransmit(1));
-        // What cannot be read is no evidence.
+        // Missing counters are no evidence.
         after.run_delay_ns = None;
         after.steal_ticks = None;
         after.other_softirqs = None;
@@ -669,14 +677,14 @@ mod tests {
         for (waited, want) in [
             (None, Cause::NotKnown(None)),
             (Some(4_000), Cause::NotKnown(Some(4_000))),
-            // Half of what it took too long.
+            // Half of the excess time.
             (Some(124_000), Cause::NotKnown(Some(124_000))),
             (Some(125_000), Cause::QueueWait(125_000)),
             (Some(290_000), Cause::QueueWait(290_000)),
         ] {
             assert_eq!(of(waited, &after), want, "{waited:?}");
         }
-        // What tells why comes first.
+        // Evidence of a cause takes precedence.
         let ready = Reading {
             run_delay_ns: Some(280_000),
             ..after
@@ -688,8 +696,8 @@ mod tests {
         assert_eq!(
             texts,
             [
-                "had arrived 290 us before the program got it",
-                "the program got it 4.00 us after its arrival"
+                "arrived 290 us before the program received it",
+                "received by the program 4.00 us after its arrival"
             ]
         );
     }
@@ -706,8 +714,9 @@ mod tests {
 
     #[test]
     fn waiting_between_two_questions_is_not_what_answers_wait() {
-        // Somebody else burns time on the thread's processor: answers of 40 us, 5 us of which it waits
-        // for its processor, and at times it is pushed off for 3 ms.
+        // Another thread uses the processor: of responses of 40 us, 5 us are run delay, and
+        // sometimes
+        // the thread is preempted for 3 ms.
         let (limit_ns, time_ns, waits_ns) = (1_000_000, 40_000, 5_000);
         let mut apart = Apart::default();
         let mut usual = Usual::default();
@@ -719,7 +728,7 @@ mod tests {
         let mut window = |apart: &mut Apart, answers: u64, pushed_off: u64| {
             let before = reading;
             for answer in 0..answers {
-                // After the answer before, and before this question.
+                // Between the previous response and this request.
                 now += 2_000 + if answer == 3 { pushed_off } else { 0 };
                 apart.turn(now, now + time_ns, limit_ns);
                 apart.ordinary(time_ns, limit_ns);
@@ -736,7 +745,7 @@ mod tests {
             usual.learn(&before, &after, 160, apart.ordinary_ns, apart_ns);
         }
         assert!((4_900.0..5_100.0).contains(&usual.delay_ns), "{usual:?}");
-        // So the slow answer after 40 quick ones keeps what it waited, of 2.4 ms.
+        // A slow response of 2.4 ms after 40 quick ones keeps its own delay.
         let (before, mut after) = window(&mut apart, 40, 0);
         after.at_ns += 2_400_000;
         after.run_delay_ns = after.run_delay_ns.map(|delay| delay + 2_350_000);
@@ -751,7 +760,7 @@ mod tests {
         };
         let found = cause(&before, &after, &around);
         assert!(matches!(found, Cause::WakeUp(_)), "{found:?}");
-        // Where what is usual was learned wrong, the time in the socket tells that it was one wait.
+        // With a wrong usual delay, the time in the socket shows that it was the same wait.
         let wrong = Around {
             usual_delay_ns: 6_000_000,
             ..around
@@ -762,7 +771,7 @@ mod tests {
             ..wrong
         };
         assert_eq!(cause(&before, &after, &unseen), Cause::NotKnown(None));
-        // One quiet time is enough to know better.
+        // One quiet time corrects the usual delay.
         let (before, after) = window(&mut apart, 160, 0);
         let mut wrong = Usual {
             delay_ns: 100_000.0,
@@ -780,16 +789,16 @@ mod tests {
             watch.note(late(0, long_ns), &times, || Some(sent_again));
             watch.listed.last().unwrap().cause
         };
-        // Before the first question.
+        // Before the first request.
         let mut watch = SlowWatch::new(100, 1, true);
         watch.begin(|| Some(3));
         watch.begin(|| panic!("once"));
         assert_ne!(caused(&mut watch, 3), Cause::Retransmit(3));
         assert_eq!(caused(&mut watch, 4), Cause::Retransmit(1));
-        // In the omitted time, to a slow answer.
+        // In the omitted time, of a slow response.
         watch.passed(10, 20, false, true, || Some(9));
         assert_eq!(caused(&mut watch, 11), Cause::Retransmit(2));
-        // In the omitted time, to none; counting begins with the next.
+        // In the omitted time, of none; counting begins with the next.
         watch.passed(10, 20, false, false, || Some(12));
         watch.passed(10, 20, true, false, || Some(13));
         assert_eq!(caused(&mut watch, 14), Cause::Retransmit(1));
