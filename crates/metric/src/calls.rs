@@ -1,9 +1,10 @@
-//! What the system calls of a run took, by call and by what the call found.
+//! Durations of a run's system calls, by call and by outcome.
 //!
-//! Names of calls are those of the kernel (`strace` shows the same): `sendto`, `sendmsg`, `sendmmsg`,
-//! `sendfile`, `splice`, `recvfrom`, `recvmsg`, `recvmmsg`, `poll` (ppoll), `select`, `epoll_wait`,
-//! `io_uring_enter`. Of our own stack they are those on it: `turn`, `flush`, `sleep`, `tcp_send`, `tcp_receive`,
-//! `udp_send`, `udp_receive`, `udp_send_burst`, `udp_receive_burst`, `udp_echo`.
+//! Calls have the kernel's names (as in `strace`): `sendto`, `sendmsg`, `sendmmsg`, `sendfile`,
+//! `splice`, `recvfrom`, `recvmsg`, `recvmmsg`, `poll` (ppoll), `select`, `epoll_wait`,
+//! `io_uring_enter`. Calls to our stack are `turn` (its poll function), `flush`, `sleep`,
+//! `tcp_send`, `tcp_receive`, `udp_send`, `udp_receive`, `udp_send_burst`, `udp_receive_burst`,
+//! `udp_echo`.
 
 use std::collections::BTreeMap;
 
@@ -13,30 +14,30 @@ use serde::{Deserialize, Serialize};
 use crate::facts::Role;
 use crate::histogram::{Histogram, HistogramData, Quantiles};
 
-/// One system call, told apart by what it found. A kind that never happened is absent.
+/// Durations of one system call by outcome; an outcome that never happened is absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Call {
-    /// Sends that found room for all they had.
+    /// Sends whose data fit into the buffer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub room: Option<CallTimes>,
-    /// Sends that found the buffer full, or too full for all they had: those that may sleep until
-    /// there was room, the others until they came back with less, or with nothing.
+    /// Sends whose data did not fit. A blocking send includes the time until there was space; a
+    /// non-blocking one returned with a part of the data sent, or none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub full: Option<CallTimes>,
-    /// What was waited for was there already.
+    /// Receives or waits whose data or event was ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready: Option<CallTimes>,
-    /// It was not: the call slept until it came, or until its time was over.
+    /// Receives or waits that blocked until the data or event arrived, or until their timeout.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waited: Option<CallTimes>,
-    /// It was not, and the call came back at once without it.
+    /// Receives or waits that returned at once with nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub empty: Option<CallTimes>,
 }
 
 impl Call {
-    /// The kinds that happened, each with its name.
+    /// Returns the outcomes that happened, with their names.
     pub fn kinds(&self) -> impl Iterator<Item = (&'static str, &CallTimes)> {
         [
             ("room", &self.room),
@@ -50,25 +51,25 @@ impl Call {
     }
 }
 
-/// The calls of one end by name.
+/// Calls of one end by name.
 pub type Calls = BTreeMap<String, Call>;
 
-/// How long calls of one kind took, in nanoseconds; the omitted time is left out.
+/// Durations of calls with one outcome, in nanoseconds, without the omitted time.
 ///
-/// Each duration contains one reading of the clock ([`CallClock::read_ns`]).
+/// Each duration includes one reading of the clock ([`CallClock::read_ns`]).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CallTimes {
-    /// Their distribution.
+    /// Distribution of the durations.
     #[serde(flatten)]
     pub times: Quantiles,
-    /// All of them together: time that the measuring threads spent in these calls.
+    /// Sum of the durations: time that the measuring threads spent in these calls.
     pub total_ns: u64,
-    /// Every duration.
+    /// Full histogram of the durations.
     pub histogram: HistogramData,
 }
 
 impl CallTimes {
-    /// The times of a histogram; `None` when it is empty.
+    /// Returns the times of a histogram; `None` if it is empty.
     #[must_use]
     pub fn of(histogram: &Histogram) -> Option<Self> {
         let data = HistogramData::from(histogram);
@@ -80,19 +81,19 @@ impl CallTimes {
     }
 }
 
-/// What the calls of one end were timed with, and what that cost.
+/// Clock that timed the calls of one end, and its cost.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CallClock {
-    /// Which end.
+    /// End of the run.
     pub role: Role,
-    /// `tsc` where the processor's counter is invariant and the kernel's own clock, else
+    /// `tsc` if the processor's counter is invariant and the kernel uses it as its clock, else
     /// `clock_gettime`.
     pub source: String,
-    /// Steps of that counter per second, as compared with the kernel's clock over the run.
+    /// Frequency of the counter, calibrated against the kernel's clock over the run.
     pub hz: f64,
-    /// One reading of it, which every duration contains, in nanoseconds.
+    /// Time of one clock reading, which every duration includes, in nanoseconds.
     pub read_ns: f64,
-    /// What recording adds to one call in all, in nanoseconds: measured before the run.
+    /// Total overhead of recording one call, in nanoseconds, measured before the run.
     pub record_ns: f64,
     /// Measuring threads whose calls were recorded.
     pub threads: u32,

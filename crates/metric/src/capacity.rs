@@ -1,102 +1,106 @@
-//! What a device can carry: results of RFC 2544's tests, with the goals of MLRsearch.
+//! Capacity of a device: results of the RFC 2544 tests, with the search goals of MLRsearch.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::histogram::Quantiles;
 
-/// The result of `linerate capacity`.
+/// Result of `linerate capacity`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Capacity {
-    /// The port that sends.
+    /// Port that sends.
     pub send: String,
-    /// The port that receives.
+    /// Port that receives.
     pub receive: String,
-    /// Length of the trials that decide. RFC 2544 section 24 asks for 60 s at least.
+    /// Duration of the trials that decide. RFC 2544 section 24 demands at least 60 s.
     pub trial_ns: u64,
-    /// How close bounds had to come, as a share of the upper one.
+    /// Largest gap between the bounds of a search, as a share of the upper one.
     pub resolution: f64,
-    /// Rate of the line in bits per second, where it is known.
+    /// Line rate in bits per second, where it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line_bps: Option<u64>,
-    /// By frame size.
+    /// Results by frame size.
     pub sizes: Vec<SizeCapacity>,
 }
 
-/// The results for one size of frames.
+/// Results for one frame size.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct SizeCapacity {
-    /// The size as it was asked for: `64`, `imix`.
+    /// Frame size as requested: `64`, `imix`.
     pub size: String,
-    /// Mean size with check sequence.
+    /// Mean frame size in bytes, FCS included.
     pub frame_bytes: f64,
-    /// The highest load tried in frames per second: the line's, or what the generator gave.
+    /// Highest load tried, in frames per second: the line rate, or the most that the generator
+    /// could offer.
     pub most_fps: f64,
-    /// By loss goal, the strictest first.
+    /// Throughput by loss goal, the strictest first.
     pub throughput: Vec<Throughput>,
-    /// By share of the throughput (RFC 2544 section 26.2).
+    /// Delay by share of the throughput (RFC 2544 section 26.2).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub latency: Vec<DelayAt>,
-    /// By offered load, from the highest down (RFC 2544 section 26.3).
+    /// Loss by offered load, descending (RFC 2544 section 26.3).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub frame_loss: Vec<LossAt>,
-    /// The longest burst without loss (RFC 2544 section 26.4, RFC 9004).
+    /// Longest burst without loss (RFC 2544 section 26.4, RFC 9004).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub back_to_back: Option<BackToBack>,
-    /// All trials in their order.
+    /// Every trial, in order.
     pub trials: Vec<CapacityTrial>,
 }
 
-/// The highest rate at which no more than a share of frames is lost.
+/// Highest rate at which the loss does not exceed a goal.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Throughput {
-    /// `ndr` where nothing may be lost (the throughput of RFC 2544 section 26.1), `pdr` otherwise.
+    /// `ndr` for a goal of zero loss (the throughput of RFC 2544 section 26.1), else `pdr`.
     pub name: String,
-    /// Share of the frames that may be lost.
+    /// Largest permitted share of lost frames.
     pub loss_goal: f64,
-    /// The highest load that passed below all that failed (MLRsearch: relevant lower bound), frames
-    /// per second; absent when none did. As it was offered, where that was another than asked for.
+    /// Highest load that passed below every failed load (MLRsearch: relevant lower bound), in
+    /// frames per second; absent if none passed. The offered load, where it differs from the
+    /// intended one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fps: Option<f64>,
-    /// The same in bits of frames with check sequence.
+    /// The load in bits per second of frames, FCS included.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub l2_bps: Option<f64>,
-    /// The same with preambles and gaps.
+    /// The load in bits per second, preamble and gap included.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub l1_bps: Option<f64>,
-    /// Share lost at that load.
+    /// Share of frames lost at that load.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss_fraction: Option<f64>,
-    /// Frames per second that arrived then (MLRsearch: conditional throughput).
+    /// Frames received per second at that load (MLRsearch: conditional throughput).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forwarding_fps: Option<f64>,
-    /// The lowest load that failed, as it was offered: the truth lies between the two.
+    /// Lowest load that failed, as offered: the true throughput lies between it and `fps`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed_fps: Option<f64>,
-    /// The load that was asked for in the trials at `failed_fps`; absent where that is the same.
+    /// Intended load of the trials at `failed_fps`; absent if it is equal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_asked_fps: Option<f64>,
-    /// The lowest load at or below `fps` at which a later trial of this size lost more than the goal; absent
-    /// where none did. `fps` is then what passed in the search, and not what the device carries each time.
+    /// Lowest load at or below `fps` at which a later trial of this size lost more than the goal;
+    /// absent if none did. With it, `fps` is the result of the search and not a load that the
+    /// device carries every time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contradicted_fps: Option<f64>,
-    /// Share lost in that trial.
+    /// Share of frames lost in that trial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contradicted_loss: Option<f64>,
-    /// Whether `failed_fps` stands on nothing but trials in which this machine may have lost what was lost
-    /// (`own` of the trials): the device may carry more than `fps`.
+    /// True if all trials behind `failed_fps` may have lost their frames on this machine
+    /// (`local_loss` of the trials): the device may carry more than `fps`.
     #[serde(default, skip_serializing_if = "is_false")]
     pub disturbed: bool,
-    /// Frames beyond `failed_fps` that a shorter trial let through: room or an allowance of the device that no
-    /// delay shows. By as many the trials that decide may overstate its rate as well. Absent where none did.
+    /// Frames beyond `failed_fps` that a shorter trial passed: buffer space or a burst allowance of
+    /// the device that no delay shows. The deciding trials may overstate its rate by as many
+    /// frames. Absent if none did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beyond_frames: Option<f64>,
-    /// Why it ended: `resolution`, `line` (the highest load passes), `generator` (it can offer no
-    /// more, and that passes), `floor` (not even a frame a trial), `trials` (too many),
-    /// `nothing-sent` (no frame left the port) or `interrupted`.
+    /// Reason for the end of the search: `resolution`, `line` (the highest load passes),
+    /// `generator` (its highest load passes), `floor` (not even one frame per trial passes),
+    /// `trials` (too many), `nothing-sent` (no frame left the port) or `interrupted`.
     pub stopped_by: String,
 }
 
@@ -106,74 +110,74 @@ pub struct Throughput {
 pub struct DelayAt {
     /// Share of the throughput, 0 to 1.
     pub share: f64,
-    /// Offered frames per second.
+    /// Offered load in frames per second.
     pub offered_fps: f64,
-    /// Frames per second that were asked for, where the generator could not offer them; absent where it did.
+    /// Intended load in frames per second; absent if the generator offered it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_offered_fps: Option<f64>,
-    /// Share lost meanwhile.
+    /// Share of frames lost.
     pub loss_fraction: f64,
-    /// From when the generator handed a frame over to when the receiving side had it; absent where
-    /// frames are too short to carry a time.
+    /// Time from passing a frame to the sending port until it was received; absent if frames are
+    /// too short to carry a timestamp.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub one_way_delay_ns: Option<Quantiles>,
 }
 
-/// Loss at an offered load.
+/// Frame loss at an offered load.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct LossAt {
-    /// Share of the highest load, 0 to 1: of what was asked for.
+    /// Intended load as a share of the highest one, 0 to 1.
     pub share: f64,
-    /// Offered frames per second.
+    /// Offered load in frames per second.
     pub offered_fps: f64,
-    /// Frames per second that were asked for, where the generator could not offer them: what was lost is then
-    /// the loss at a lower load than `share` says. Absent where it did.
+    /// Intended load in frames per second; absent if the generator offered it. With it, the loss
+    /// belongs to a lower load than `share` names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_offered_fps: Option<f64>,
-    /// Frames per second that arrived.
+    /// Frames received per second.
     pub forwarding_fps: f64,
-    /// Share lost.
+    /// Share of frames lost.
     pub loss_fraction: f64,
 }
 
-/// Bursts at the smallest gap.
+/// Longest burst of frames at the minimum gap.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct BackToBack {
-    /// Frames of the longest burst without loss: the mean of the searches.
+    /// Length in frames of the longest burst without loss: mean of the searches.
     pub frames: f64,
-    /// Each search's.
+    /// Result of each search.
     pub searches: Vec<u64>,
-    /// Whether the longest burst that may be tried passed: the truth is longer.
+    /// True if the longest permitted burst passed: the device may take longer ones.
     pub unlimited: bool,
-    /// Frames per second within the longest of them; 0 where none passed, or where a burst left so
-    /// fast that it has no rate.
+    /// Frames per second within the longest burst; 0 if none passed, or if the burst was too short
+    /// in time to have a rate.
     pub burst_fps: f64,
-    /// Whether bursts left at the smallest gap of the line; absent where its rate is not known, and the
-    /// gap is the generator's.
+    /// True if bursts were sent at the minimum gap of the line; absent if the line rate is not
+    /// known and the gap is the generator's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_line_rate: Option<bool>,
-    /// What the device's buffers hold in time at the highest rate, corrected by what it forwards
-    /// meanwhile (RFC 9004 section 6.4); absent where no throughput is known.
+    /// Buffer time of the device at the highest rate, corrected by the frames it forwards meanwhile
+    /// (RFC 9004 section 6.4); absent if the throughput is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub buffer_ns: Option<u64>,
 }
 
-/// One trial.
+/// Trial of a capacity measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct CapacityTrial {
-    /// From 1, over all sizes.
+    /// Number from 1, over all sizes.
     pub number: u32,
-    /// What it was for: `throughput`, `latency`, `frame-loss`, `back-to-back`.
+    /// Test that it belongs to: `throughput`, `latency`, `frame-loss`, `back-to-back`.
     pub test: String,
-    /// Size as it was asked for.
+    /// Frame size as requested.
     pub size: String,
-    /// Frames per second asked for; absent: as fast as it goes.
+    /// Intended load in frames per second; absent: as fast as possible.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked_fps: Option<f64>,
-    /// Length of sending.
+    /// Time of sending.
     pub duration_ns: u64,
     /// Frames sent.
     pub sent: u64,
@@ -181,24 +185,24 @@ pub struct CapacityTrial {
     pub lost: u64,
     /// Frames sent per second.
     pub offered_fps: f64,
-    /// Frames that arrived, over the time of sending.
+    /// Frames received per second of sending.
     pub forwarding_fps: f64,
-    /// Share lost.
+    /// Share of frames lost.
     pub loss_fraction: f64,
-    /// Whether the generator offered what it was asked for.
+    /// True if the generator offered the intended load.
     pub kept: bool,
-    /// Frames that a queue on the way held back, at the rate at which it was still filling when sending ended:
-    /// the search counts them as lost. Absent where none was filling.
+    /// Frames that a queue on the path delayed, extrapolated at the rate at which it was still
+    /// growing when sending ended: the search counts them as lost. Absent if no queue was growing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queued: Option<u64>,
-    /// How much longer frames took at the end than the fastest ones of the trial, where a queue was filling.
+    /// Delay at the end of the trial less the delay of its fastest frames, if a queue was growing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_wait_ns: Option<u64>,
-    /// Frames among the lost ones that this machine may have lost itself: it was late, stood still, or did not
-    /// look into its own ring in time. Absent where it was not.
+    /// Lost frames that this machine may have lost itself, because it sent late, stalled, or polled
+    /// its own ring too late. Absent if it did not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own: Option<u64>,
-    /// Whether the trial says nothing because of that and was made again.
+    /// True if the trial is invalid for that reason and was repeated.
     #[serde(default, skip_serializing_if = "is_false")]
     pub again: bool,
 }

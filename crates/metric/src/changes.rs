@@ -1,9 +1,9 @@
-//! Where a series of runs changed its level: change points without a model of the noise.
+//! Change points in a series of runs, without a model of the noise.
 //!
-//! Method: PELT (Killick, Fearnhead, Eckley 2012) with the sum of absolute deviations from the median
-//! as the cost of a stretch. Absolute deviations keep a single outlier from looking like a stretch of
-//! its own, which squared ones do not; adding a boundary never makes that cost larger, which is all that
-//! PELT's pruning asks for.
+//! Method: PELT (Killick, Fearnhead, Eckley 2012). The cost of a segment is the sum of absolute
+//! deviations from its median. Absolute deviations keep a single outlier from forming a segment,
+//! squared ones do not. Adding a boundary never increases that cost, which is the condition of
+//! PELT's pruning.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::statistics::{Estimate, estimate, median};
 
-/// Shortest stretch that counts as a level: of two runs that differ nobody can say which is the odd one.
+/// Fewest runs of a level: of two runs that differ, either could be the outlier.
 pub const SHORTEST: usize = 3;
 
-/// What a boundary costs, in mean absolute deviations of the noise times the logarithm of the number of
-/// runs. At 3, noise alone makes a boundary in fewer than one of twenty series (see the test).
+/// Cost of a boundary, in mean absolute deviations of the noise times the logarithm of the number
+/// of runs. With 3, noise alone makes a boundary in fewer than one of twenty series (see the test).
 const PENALTY: f64 = 3.0;
 
 /// Mean absolute deviation of normal noise over its standard deviation: the square root of 2/pi.
@@ -26,26 +26,27 @@ const MEAN_OVER_SIGMA: f64 = 0.797_884_560_802_865_4;
 /// Standard deviation of normal noise over the median of its absolute deviations.
 const SIGMA_OVER_MEDIAN: f64 = 1.482_602_218_505_602;
 
-/// A change smaller than this share of the level is none, however even the series is otherwise.
+/// Smallest change, as a share of the level, that counts as one even if the series has less noise.
 const SMALLEST_SHARE: f64 = 0.005;
 
-/// Runs in a row that are alike.
+/// Consecutive runs of one level.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Level {
     /// Index of its first run.
     pub from: usize,
     /// Index after its last run.
     pub to: usize,
-    /// Its median, with the interval.
+    /// Median of the level with its interval.
     pub figure: Estimate,
-    /// Its median over that of the level before; absent for the first one, and where that was zero.
+    /// Median over the median of the previous level; absent for the first level, and if the
+    /// previous median is zero.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
 }
 
-/// Divides a series, in its order, into levels; one level where nothing changed.
+/// Splits a series, in its order, into levels; one level if nothing changed.
 ///
-/// Values that are no finite numbers must be kept out by the caller. An empty series has no level.
+/// The caller must remove values that are not finite. An empty series has no level.
 #[must_use]
 pub fn levels(values: &[f64]) -> Vec<Level> {
     let mut levels: Vec<Level> = Vec::new();
@@ -67,20 +68,20 @@ pub fn levels(values: &[f64]) -> Vec<Level> {
     levels
 }
 
-/// Indices at which a new level begins, ascending.
+/// Returns the indices at which a new level starts, ascending.
 fn boundaries(values: &[f64]) -> Vec<usize> {
     let n = values.len();
     if n < 2 * SHORTEST {
         return Vec::new();
     }
     let penalty = PENALTY * (n as f64).ln() * MEAN_OVER_SIGMA * sigma(values);
-    // best[t]: the least cost of the first t values; came[t]: where their last stretch begins.
+    // best[t]: lowest cost of the first t values; came[t]: start of their last segment.
     let mut best = vec![f64::INFINITY; n + 1];
     let mut came = vec![0; n + 1];
     best[0] = -penalty;
     let mut open: Vec<Start> = Vec::new();
     for t in 1..=n {
-        // A stretch may begin where the values before it can be divided.
+        // A segment may start where the values before it have a valid split.
         if best[t - 1].is_finite() {
             open.push(Start::at(t - 1));
         }
@@ -93,8 +94,8 @@ fn boundaries(values: &[f64]) -> Vec<usize> {
                 }
             }
         }
-        // PELT: a start that is worse than beginning here stays worse, but only for stretches that
-        // are long enough to begin here.
+        // PELT: a start whose cost exceeds that of a new segment here never wins again, but only
+        // for segments that are long enough to start here.
         open.retain_mut(|start| {
             if start.worse_at.is_none() && best[start.from] + start.spread.cost() >= best[t] {
                 start.worse_at = Some(t);
@@ -114,7 +115,8 @@ fn boundaries(values: &[f64]) -> Vec<usize> {
     found
 }
 
-/// The noise from one run to the next: a change of level is in one difference only, so it does not count.
+/// Returns the standard deviation of the noise between consecutive runs: a change of level affects
+/// one difference only.
 fn sigma(values: &[f64]) -> f64 {
     let steps: Vec<f64> = values
         .windows(2)
@@ -126,11 +128,11 @@ fn sigma(values: &[f64]) -> f64 {
     noise.max(smallest)
 }
 
-/// Where a stretch may begin.
+/// Possible start of a segment.
 struct Start {
     from: usize,
     spread: Spread,
-    /// Since when another start is at least as good.
+    /// Index from which another start has a lower or equal cost.
     worse_at: Option<usize>,
 }
 
@@ -144,7 +146,7 @@ impl Start {
     }
 }
 
-/// A number that can be ordered, for the heaps.
+/// A float with a total order, for the heaps.
 #[derive(Clone, Copy, PartialEq)]
 struct Value(f64);
 
@@ -162,7 +164,7 @@ impl Ord for Value {
     }
 }
 
-/// Values that come one by one, and the sum of their absolute deviations from their median.
+/// Running sum of absolute deviations of values from their median.
 #[derive(Default)]
 struct Spread {
     low: BinaryHeap<Value>,
@@ -209,7 +211,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn noise(random: &mut fastrand::Rng) -> f64 {
-        // Sum of twelve uniforms: normal enough, standard deviation 1.
+        // The sum of twelve uniform numbers is close to normal, with standard deviation 1.
         (0..12).map(|_| random.f64()).sum::<f64>() - 6.0
     }
 
@@ -279,7 +281,7 @@ mod tests {
         assert_eq!(starts(&[1.0, 100.0, 1.0, 100.0]), [0]);
     }
 
-    /// The same without pruning and without heaps.
+    /// Reference without pruning and without heaps.
     fn plain(values: &[f64]) -> f64 {
         let n = values.len();
         let penalty = PENALTY * (n as f64).ln() * MEAN_OVER_SIGMA * sigma(values);
