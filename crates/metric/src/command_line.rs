@@ -1,40 +1,40 @@
-//! The command that asked for a run, in a form that it can be typed again with one thing changed.
+//! Command line that started a run, in a form that can be changed and printed again.
 
 use std::fmt;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A command of this program with its arguments as somebody typed them. What only says how results look,
-/// and where they go, is left out.
+/// A command of this program with its arguments as they were typed. Options that only affect output
+/// and storage are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct CommandLine {
-    /// What it was started through, such as `linerate lab exec LAB/HOST --`.
+    /// Wrapper command in front of this program, such as `linerate lab exec LAB/HOST --`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub through: Vec<String>,
-    /// How this program was called; empty: `linerate`.
+    /// Name or path of this program as it was called; empty: `linerate`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub program: String,
-    /// `throughput`, `latency`, ...
+    /// Subcommand: `throughput`, `latency`, ...
     pub command: String,
-    /// Its arguments, in their order.
+    /// Arguments in order.
     pub arguments: Vec<Argument>,
 }
 
-/// One argument: an option with its value, or what stands for itself.
+/// Argument: an option with its value, or a positional argument.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Argument {
-    /// The option's long name; absent: none, as the far host.
+    /// Long name of the option; absent for positional arguments such as the host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub option: Option<String>,
-    /// Its words as they were typed.
+    /// Tokens as they were typed.
     pub words: Vec<String>,
 }
 
 impl CommandLine {
-    /// A command without arguments.
+    /// Creates a command without arguments.
     #[must_use]
     pub fn new(command: impl Into<String>) -> Self {
         Self {
@@ -43,7 +43,7 @@ impl CommandLine {
         }
     }
 
-    /// Adds what stands for itself.
+    /// Appends a positional argument.
     pub fn push(&mut self, word: impl Into<String>) {
         self.arguments.push(Argument {
             option: None,
@@ -51,18 +51,18 @@ impl CommandLine {
         });
     }
 
-    /// Whether an option is among the arguments.
+    /// Returns true if the option is among the arguments.
     #[must_use]
     pub fn has(&self, option: &str) -> bool {
         (self.arguments.iter()).any(|argument| argument.option.as_deref() == Some(option))
     }
 
-    /// Leaves an option out.
+    /// Removes all uses of an option.
     pub fn remove(&mut self, option: &str) {
         (self.arguments).retain(|argument| argument.option.as_deref() != Some(option));
     }
 
-    /// Adds an option beside others of its name.
+    /// Appends an option, and keeps other uses of it.
     pub fn add(&mut self, option: &str, words: &[&str]) {
         self.arguments.push(Argument {
             option: Some(option.to_owned()),
@@ -70,20 +70,20 @@ impl CommandLine {
         });
     }
 
-    /// Puts an option in the place of what was said of it, or behind the others.
+    /// Replaces an option in place, or appends it.
     pub fn set(&mut self, option: &str, words: &[&str]) {
         let own = |argument: &Argument| argument.option.as_deref() == Some(option);
         let place = self.arguments.iter().position(own);
         self.remove(option);
         self.add(option, words);
         if let Some(place) = place {
-            // What stood between it and the end moves one behind.
+            // `add` appended it: rotate it back to the position of the old one.
             let last = self.arguments.len() - 1;
             self.arguments[place.min(last)..].rotate_right(1);
         }
     }
 
-    /// Sets one key of an option that is given once for each key, as `--set KEY=VALUE` is.
+    /// Sets one key of an option that is repeated per key, such as `--set KEY=VALUE`.
     pub fn set_key(&mut self, option: &str, key: &str, value: &str) {
         let given = format!("{key}=");
         let own = |argument: &Argument| {
@@ -99,7 +99,7 @@ impl CommandLine {
 }
 
 impl fmt::Display for CommandLine {
-    /// As a shell takes it.
+    /// Prints the command with shell quoting.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for word in &self.through {
             write!(f, "{} ", quoted(word))?;
@@ -116,7 +116,7 @@ impl fmt::Display for CommandLine {
     }
 }
 
-/// A word as a shell takes it for one.
+/// Quotes a token for a POSIX shell if necessary.
 #[must_use]
 pub fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,%+@".contains(c);

@@ -1,8 +1,9 @@
-//! Two sides of one figure, and whether they differ: what `compare` finds.
+//! Comparison of one figure between two sides: the result of `compare`.
 //!
-//! Pairs are judged by the signed ranks of their logarithmic ratios, samples without pairs by the ranks of
-//! all values. A figure that was zero (losses, retransmits) has no ratio: then differences are judged, as shares of
-//! the larger side. Everything here is arithmetic on numbers that were measured elsewhere.
+//! Pairs are judged by the signed ranks of their logarithmic ratios, unpaired samples by the ranks
+//! of all values. A figure that was zero in some run (losses, retransmits) has no ratio: then
+//! differences are judged, as shares of the larger side. Everything here is arithmetic on measured
+//! values.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,36 +12,38 @@ use crate::power::pairs_needed;
 use crate::rank::{centre, mann_whitney, shift, signed_rank, spread};
 use crate::statistics::{Estimate, estimate, interval_of};
 
-/// Chance that two sides that do not differ are called different.
+/// Probability that two equal sides are called different.
 ///
-/// All looks at the growing list of pairs together have it, so that of 100 comparisons of a thing with
-/// itself at least 95 end well: with 2 in 100 expected, more than 5 come once in 65 such hundreds.
+/// It is divided among all interim analyses of the growing list of pairs. At least 95 of 100
+/// comparisons of a thing with itself should end well: with 2 false results expected in 100, more
+/// than 5 occur once in 65 such series.
 pub const SIGNIFICANCE: f64 = 0.02;
 
-/// The part of it that the first look has, after [`FIRST_LOOK`] pairs: all of them on one side (2 in 256).
+/// Part of [`SIGNIFICANCE`] spent at the first analysis, after [`FIRST_LOOK`] pairs: all of them on
+/// one side (2 in 256).
 pub const FIRST_SIGNIFICANCE: f64 = 0.008;
 
-/// The part that the last look has.
+/// Part of [`SIGNIFICANCE`] spent at the last analysis.
 pub const LAST_SIGNIFICANCE: f64 = SIGNIFICANCE - FIRST_SIGNIFICANCE;
 
-/// Chance that a difference of the size asked for is found with the number of pairs that is asked for,
-/// when noise is normal. Wild runs that the first pairs did not show take some of it away: with one run
-/// in twenty 30 % low, 95 of 100 are left.
+/// Probability that a difference of the requested size is found with the planned number of pairs,
+/// for normal noise. Outliers that the first pairs did not have reduce it: with one run in twenty
+/// 30 % low, 95 of 100 are found.
 pub const POWER: f64 = 0.995;
 
-/// Pairs before the first look: the fewest that can be significant at all.
+/// Pairs before the first analysis: the fewest that can be significant at its level.
 pub const FIRST_LOOK: usize = 8;
 
-/// Share of repeats whose interval would hold the true ratio, where there are pairs enough for it.
+/// Confidence of the ratio's interval, if there are enough pairs for it.
 pub const CONFIDENCE: f64 = 1.0 - SIGNIFICANCE;
 
-/// Which way a figure is better.
+/// Direction in which a figure improves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Better {
-    /// As rates are.
+    /// Higher is better: rates.
     Higher,
-    /// As times and losses are.
+    /// Lower is better: times and losses.
     Lower,
 }
 
@@ -51,12 +54,12 @@ impl std::str::FromStr for Better {
         match text {
             "higher" => Ok(Self::Higher),
             "lower" => Ok(Self::Lower),
-            _ => Err(format!("`{text}` is neither higher nor lower")),
+            _ => Err(format!("`{text}` is not a direction: use higher or lower")),
         }
     }
 }
 
-/// How a comparison came out, told of B.
+/// Result of a comparison, for side B.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -64,28 +67,28 @@ pub enum Verdict {
     Faster,
     /// B is worse than A.
     Slower,
-    /// They do not differ by as much as was asked for.
+    /// The difference is smaller than the requested effect.
     NoDifference,
-    /// Too few pairs, or too much noise, to tell.
+    /// Too few pairs, or too much noise.
     Undecided,
 }
 
-/// Which test gave the p-value.
+/// Test that gave the p-value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Test {
-    /// Wilcoxon's, of pairs that were measured in turn.
+    /// Wilcoxon's signed-rank test, of interleaved pairs.
     SignedRank,
-    /// Mann and Whitney's, of two independent samples.
+    /// Mann-Whitney test, of two independent samples.
     MannWhitney,
 }
 
-/// One of the two sides.
+/// Side of a comparison.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Side {
-    /// What it is: its options, command, or the name of its record.
+    /// Name of the side: its options, its command, or the name of its record.
     pub label: String,
-    /// Median and interval of its runs; absent without one.
+    /// Median and interval of its runs; absent without runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<Estimate>,
     /// Ids of its records.
@@ -93,81 +96,84 @@ pub struct Side {
     pub records: Vec<String>,
 }
 
-/// Both sides, measured one right after the other.
+/// Run of each side, measured one right after the other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Pair {
-    /// The figure of A.
+    /// Figure of A.
     pub a: f64,
-    /// The figure of B.
+    /// Figure of B.
     pub b: f64,
-    /// Whether B was measured first.
+    /// True if B was measured first.
     pub b_first: bool,
-    /// Time of a cache line between two processors and back, before the pair and after it, in ns.
+    /// Round-trip time of a cache line between two processors before and after the pair, in ns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub line_rtt_ns: Option<[f64; 2]>,
-    /// Why it does not count: `machine-state` (the processors moved between its halves).
+    /// Reason for excluding the pair: `machine-state` (the distance of the processors changed
+    /// within it).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dropped: Option<String>,
 }
 
-/// What `compare` found.
+/// Result of `compare`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Comparison {
-    /// The figure, by the name that `--figure` knows, or the expression that found it.
+    /// Name of the figure for `--figure`, or the expression that extracted it.
     pub figure: String,
-    /// Which way it is better.
+    /// Direction in which the figure improves.
     pub better: Better,
-    /// The side that was there before.
+    /// Baseline side.
     pub a: Side,
-    /// The side that is judged.
+    /// Side that is judged.
     pub b: Side,
-    /// The pairs in their order; empty where the sides were measured apart.
+    /// Pairs in their order; empty if the sides were measured separately.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pairs: Vec<Pair>,
-    /// Which test was used.
+    /// Test that gave the p-value.
     pub test: Test,
-    /// B over A, with the interval of `confidence`; absent where a side has no figure above zero.
+    /// Ratio B / A with its interval at `confidence`; absent if a side has a figure that is not
+    /// above zero.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<Estimate>,
-    /// B less A in the figure's own unit, with the same interval: where a figure was zero, so that there is no ratio.
+    /// Difference B - A in the unit of the figure, with an interval at the same confidence: where a
+    /// figure was zero, so that there is no ratio.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub difference: Option<Estimate>,
-    /// Share of repeats whose interval would hold the true ratio: [`CONFIDENCE`], or less of few pairs.
+    /// Confidence of the interval: [`CONFIDENCE`], or less for few pairs.
     pub confidence: f64,
-    /// Chance of ranks as uneven as these if the sides did not differ.
+    /// Probability of ranks at least as uneven as these if the sides do not differ.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p_value: Option<f64>,
-    /// Below which p-value the sides are called different.
+    /// Largest p-value at which the sides are called different.
     pub significance: f64,
-    /// Relative difference that is worth knowing.
+    /// Smallest relative difference of interest.
     pub effect: f64,
-    /// Pairs (runs of each side, where they were measured apart) that find such a difference in
-    /// [`POWER`] of all cases, with the noise that was seen.
+    /// Pairs (or runs of each side, if measured separately) that find such a difference with
+    /// probability [`POWER`] at the measured noise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pairs_needed: Option<u64>,
-    /// No difference is larger than this, as far as the interval tells: a share of A, of figures at zero one of the
-    /// larger side.
+    /// Upper bound of the difference from the interval: a share of A, or of the larger side if
+    /// there is no ratio.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub largest_difference: Option<f64>,
-    /// How it came out for B.
+    /// Verdict for B.
     pub verdict: Verdict,
-    /// Whether B lost as much as is worth knowing: `slower`, and the interval reaches a loss of `effect`.
+    /// True if B regressed: `slower`, and the interval reaches a loss of `effect`.
     pub regression: bool,
-    /// The seed of the random order; absent where there was none.
+    /// Seed of the random order; absent if there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
 }
 
-/// Pairs (runs of each side, where they were measured apart) below which two sides cannot be called different
-/// at this significance, however clear it looks: with fewer, chance alone puts all of them in one order
-/// more often than that.
+/// Returns the fewest pairs (or runs of each side, if measured separately) that can be significant
+/// at this level: with fewer, chance alone puts all of them in one order more often than that.
 #[must_use]
 pub fn fewest(test: Test, significance: f64) -> usize {
     let fewest = (1..64).find(|&count| chance(test, count) <= significance);
     fewest.unwrap_or(usize::MAX)
 }
 
-/// How often chance alone puts all pairs one way, or all runs of one side above all of the other: both tails.
+/// Returns the two-sided probability that chance alone puts all pairs on one side, or all runs of
+/// one side above those of the other.
 fn chance(test: Test, count: usize) -> f64 {
     let doubled = (1..=count).fold(1.0, |orders, at| match test {
         Test::SignedRank => orders * 2.0,
@@ -176,24 +182,26 @@ fn chance(test: Test, count: usize) -> f64 {
     (2.0 / doubled).min(1.0)
 }
 
-/// What the interval of so many pairs, or runs of each side, can hold the true ratio in: no resample goes beyond the
-/// runs themselves, and all of them are on one side of it as often as chance puts them there.
+/// Returns the confidence of an interval over a number of pairs, or of runs of each side. No
+/// resample exceeds the range of the runs, and chance puts the true ratio outside of that range
+/// with [`chance`]'s probability.
 fn confidence(test: Test, count: usize) -> f64 {
     CONFIDENCE.min(1.0 - chance(test, count))
 }
 
-/// What can be said of the pairs so far.
+/// Interim analysis of the pairs measured so far.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Look {
-    /// B over A; of figures at zero one more than their difference as a share of the larger side.
+    /// Ratio B / A; for figures at zero 1 + their difference as a share of the larger side.
     pub ratio: f64,
-    /// Of Wilcoxon's test.
+    /// P-value of Wilcoxon's test.
     pub p_value: f64,
-    /// Pairs that the effect asked for takes; `None`: more than a million.
+    /// Pairs needed for the requested effect; `None`: more than a million.
     pub needed: Option<u64>,
 }
 
-/// Logarithms of B over A; pairs that do not count, or without two figures above zero, are left out.
+/// Returns the logarithms of B / A. Excluded pairs, and pairs without two figures above zero, are
+/// skipped.
 #[must_use]
 pub fn logs(pairs: &[Pair]) -> Vec<f64> {
     pairs
@@ -203,16 +211,16 @@ pub fn logs(pairs: &[Pair]) -> Vec<f64> {
         .collect()
 }
 
-/// Differences within pairs, by what they are judged by.
+/// Differences within pairs, in the measure in which they are judged.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Differences {
-    /// Logarithms of B over A, or B less A over `scale`; of each pair that counts.
+    /// Logarithms of B / A, or (B - A) / `scale`, for each pair that counts.
     pub values: Vec<f64>,
-    /// The larger side's mean, where a figure was zero or below; absent where all have a ratio.
+    /// Larger side's mean, if a figure was zero or negative; `None` if all pairs have a ratio.
     pub scale: Option<f64>,
 }
 
-/// What the differences of these pairs are; pairs that do not count are left out.
+/// Returns the differences within pairs; excluded pairs are skipped.
 #[must_use]
 pub fn differences(pairs: &[Pair]) -> Differences {
     let counted = || pairs.iter().filter(|pair| pair.dropped.is_none());
@@ -233,13 +241,13 @@ pub fn differences(pairs: &[Pair]) -> Differences {
     }
 }
 
-/// The larger of the sides' means, whatever its sign; zero where all values are.
+/// Returns the larger of the two sides' absolute means; zero if all values are.
 fn larger(values: &[Vec<f64>; 2]) -> f64 {
     let size = |values: &Vec<f64>| mean(values).map_or(0.0, f64::abs);
     size(&values[0]).max(size(&values[1]))
 }
 
-/// A difference as a share of what it is held against.
+/// Returns a difference as a share of `scale`; 0 for a scale of zero.
 fn over(difference: f64, scale: f64) -> f64 {
     if scale > 0.0 { difference / scale } else { 0.0 }
 }
@@ -248,7 +256,7 @@ fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// The standard deviation of a sample.
+/// Returns the standard deviation of a sample; `None` for fewer than two values.
 fn deviation(values: &[f64]) -> Option<f64> {
     let mean = mean(values).filter(|_| values.len() > 1)?;
     let squares = values.iter().map(|value| (value - mean) * (value - mean));
@@ -256,8 +264,8 @@ fn deviation(values: &[f64]) -> Option<f64> {
 }
 
 impl Differences {
-    /// The middle: Hodges and Lehmann's, and of figures at zero the mean, because one that is seldom above zero has
-    /// its middle there.
+    /// Returns the location of the differences: Hodges and Lehmann's estimate, or the mean for
+    /// figures at zero, because the median of a figure that is mostly zero is zero.
     fn centre(&self, values: &[f64]) -> Option<f64> {
         match self.scale {
             None => centre(values),
@@ -272,7 +280,7 @@ impl Differences {
         }
     }
 
-    /// A difference as a share of A, or of the larger side.
+    /// Converts a value to a share of A, or of the larger side.
     fn share(scale: Option<f64>, value: f64) -> f64 {
         match scale {
             None => value.exp_m1(),
@@ -280,7 +288,7 @@ impl Differences {
         }
     }
 
-    /// The effect in the measure of the values.
+    /// Converts the effect to the measure of the values.
     fn effect(scale: Option<f64>, effect: f64) -> f64 {
         match scale {
             None => effect.ln_1p(),
@@ -290,14 +298,14 @@ impl Differences {
 }
 
 impl Look {
-    /// Whether the middle is no further from no difference than is worth knowing.
+    /// Returns true if the ratio differs from 1 by no more than the effect.
     #[must_use]
     pub fn is_within(&self, effect: f64) -> bool {
         (self.ratio - 1.0).abs() <= effect
     }
 }
 
-/// Looks at differences of pairs; `None` below four of them.
+/// Analyses the differences of the pairs so far; `None` for fewer than four.
 #[must_use]
 pub fn look(found: &Differences, effect: f64) -> Option<Look> {
     let spread = Differences::spread(found.scale, &found.values)?;
@@ -309,20 +317,20 @@ pub fn look(found: &Differences, effect: f64) -> Option<Look> {
     })
 }
 
-/// What judging needs besides the values.
+/// Parameters of a comparison.
 #[derive(Clone, Debug)]
 pub struct Question {
     /// Name of the figure.
     pub figure: String,
-    /// Which way it is better.
+    /// Direction in which the figure improves.
     pub better: Better,
-    /// Relative difference that is worth knowing.
+    /// Smallest relative difference of interest.
     pub effect: f64,
-    /// Below which p-value the sides are called different.
+    /// Largest p-value at which the sides are called different.
     pub significance: f64,
 }
 
-/// Judges pairs that were measured in turn.
+/// Compares interleaved pairs.
 #[must_use]
 pub fn of_pairs(question: &Question, sides: [Side; 2], pairs: Vec<Pair>) -> Comparison {
     let found = differences(&pairs);
@@ -344,7 +352,7 @@ pub fn of_pairs(question: &Question, sides: [Side; 2], pairs: Vec<Pair>) -> Comp
     judged(question, sides, &values, pairs, seen)
 }
 
-/// Judges two samples that were measured apart.
+/// Compares two independent samples.
 #[must_use]
 pub fn of_samples(question: &Question, sides: [Side; 2], a: &[f64], b: &[f64]) -> Comparison {
     let values = [a.to_vec(), b.to_vec()];
@@ -376,7 +384,7 @@ pub fn of_samples(question: &Question, sides: [Side; 2], a: &[f64], b: &[f64]) -
 
 struct Seen {
     test: Test,
-    /// Of logarithms, or of differences over `scale`.
+    /// Location of the logarithms, or of the differences over `scale`.
     centre: Option<Estimate>,
     scale: Option<f64>,
     p_value: Option<f64>,
@@ -417,7 +425,8 @@ fn judged(
     let verdict = match gain {
         Some(gain) if differs && gain > 0.0 => Verdict::Faster,
         Some(gain) if differs && gain < 0.0 => Verdict::Slower,
-        // A middle beyond the effect, of pairs that are too few or too wild to be sure of it, says neither.
+        // An estimate beyond the effect without significance, from too few or too noisy pairs,
+        // decides nothing.
         Some(gain) if enough && gain.abs() <= question.effect => Verdict::NoDifference,
         _ => Verdict::Undecided,
     };
@@ -499,7 +508,7 @@ mod tests {
             (1.10, Better::Lower, 0.05, Verdict::Slower, true),
             (0.90, Better::Higher, 0.05, Verdict::Slower, true),
             (0.90, Better::Lower, 0.05, Verdict::Faster, false),
-            // Told apart, and too small to matter.
+            // Significant, but smaller than the effect.
             (0.98, Better::Higher, 0.05, Verdict::Slower, false),
             (1.00, Better::Higher, 0.05, Verdict::NoDifference, false),
         ] {
@@ -539,7 +548,8 @@ mod tests {
         }
     }
 
-    /// Three pairs, beyond which no resample goes, were told with 98 % confidence beside a p-value of 0.25.
+    /// Three pairs have an interval of 75 % confidence, because no resample exceeds their range: 98
+    /// % would contradict their p-value of 0.25.
     #[test]
     fn an_interval_of_few_pairs_is_called_no_surer_than_it_is() {
         for (count, sure) in [
@@ -554,7 +564,7 @@ mod tests {
         }
         assert!((confidence(Test::MannWhitney, 3) - 0.9).abs() < 1e-9);
         assert_eq!(confidence(Test::MannWhitney, 5), CONFIDENCE);
-        // Of triples around no difference as many hold it as is said.
+        // The interval of three pairs contains the true ratio as often as its confidence.
         let holds = |seed: &u64| {
             let found = judge(Better::Higher, 0.05, pairs(1.0, 0.1, 3, *seed));
             let ratio = found.ratio.expect("nothing is zero");
@@ -601,7 +611,7 @@ mod tests {
         assert_eq!(apart(3.0, 1).verdict, Verdict::Undecided);
     }
 
-    /// Losses and retransmits are zero where all is well: there is no ratio, and there is a difference.
+    /// Losses and retransmits are zero in a healthy run: there is a difference and no ratio.
     #[test]
     fn figures_at_zero_are_told_by_their_difference() {
         let lost = [0.011, 0.009, 0.012, 0.008, 0.010, 0.013, 0.011, 0.009];
@@ -613,7 +623,7 @@ mod tests {
             (none, lost, Better::Higher, Verdict::Faster, false),
             (some, lost, Better::Lower, Verdict::Slower, true),
             (none, none, Better::Lower, Verdict::NoDifference, false),
-            // Two of eight are no proof of anything.
+            // Two of eight values above zero are not significant.
             (none, some, Better::Lower, Verdict::Undecided, false),
         ] {
             let pair = |(&a, &b): (&f64, &f64)| Pair {
@@ -639,7 +649,7 @@ mod tests {
                 assert!(found.p_value.is_some(), "{what}");
             }
         }
-        // Nothing at zero: as ever.
+        // Without zeros there is a ratio.
         let found = judge(Better::Higher, 0.05, pairs(1.1, 0.02, 12, 5));
         assert!(found.ratio.is_some() && found.difference.is_none());
     }

@@ -1,4 +1,4 @@
-//! What a run cost the hosts: processor time thread by thread, the machine's own work, memory.
+//! Cost of a run on its hosts: processor time by thread and by machine, and memory.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,74 +7,75 @@ use crate::facts::Role;
 use crate::plan::{Cpus, Direction};
 use crate::record::CountedAt;
 
-/// Threads of an end that a record lists one by one; the sums hold all of them.
+/// Most threads of an end that a record lists; the sums include all threads.
 pub const THREADS_LISTED: usize = 64;
 
-/// What one measuring thread cost, from the start to its end.
+/// Cost of one measuring thread, from its start to its end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ThreadCost {
-    /// Which way its flows went.
+    /// Direction of its flows.
     pub direction: Direction,
-    /// What it did in them: `sender` (the asking end of round trips) or `receiver`.
+    /// End of the flows: `sender` (for round trips the requesting end) or `receiver`.
     pub part: CountedAt,
     /// Flows that it moved.
     pub flows: u32,
-    /// Time from the start to its end, ns.
+    /// Wall time from its start to its end, ns.
     pub wall_ns: u64,
-    /// Processor time, ns: exact to the scheduler's clock.
+    /// Processor time, ns: as exact as the scheduler's clock.
     pub cpu_ns: u64,
-    /// Of that in user mode, ns; an estimate where the kernel samples it by ticks.
+    /// Processor time in user mode, ns; an estimate if the kernel samples it by ticks.
     pub user_ns: u64,
-    /// Of that in the kernel, ns; an estimate likewise.
+    /// Processor time in the kernel, ns; an estimate if the kernel samples it by ticks.
     pub system_ns: u64,
-    /// Time that it could have run and did not, ns (run_delay of /proc/PID/schedstat):
-    /// [`ThreadCost::delay`] tells waking up from waiting for a core.
+    /// Time runnable and not running, ns (run_delay of /proc/PID/schedstat): [`ThreadCost::delay`]
+    /// divides it into wake-up latency and waiting for a core.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runnable_ns: Option<u64>,
-    /// Time that it slept, ns: wall time less the two above. What sends sleeps for room, what
-    /// receives sleeps for payload.
+    /// Time asleep, ns: wall time less processor time and `runnable_ns`. A sender sleeps for buffer
+    /// space, a receiver for payload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocked_ns: Option<u64>,
-    /// Times it went to sleep.
+    /// Voluntary context switches.
     pub voluntary_switches: u64,
-    /// Times it was pushed off its processor.
+    /// Involuntary context switches.
     pub involuntary_switches: u64,
-    /// Processors that it was seen on when intervals ended; absent: nobody looked.
+    /// Processors on which the thread was sampled at the ends of intervals; absent: not sampled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<Cpus>,
-    /// Send or receive calls that were made; absent: not counted.
+    /// Send or receive calls; absent: not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calls: Option<u64>,
-    /// Of these, calls that found nothing to receive, or no room to send.
+    /// Calls that had nothing to receive, or no buffer space to send.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub empty_calls: Option<u64>,
-    /// Processor cycles; absent where the machine counts none.
+    /// Processor cycles; absent if the machine has no counter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cycles: Option<u64>,
-    /// Instructions retired; absent where the machine counts none.
+    /// Instructions retired; absent if the machine has no counter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instructions: Option<u64>,
 }
 
-/// What a receive call costs that finds nothing, ns (docs/METHOD.md, calls: 190 to 210 ns on the 2-core VM): by it calls in
-/// vain tell of the free time of a thread that spins.
+/// Cost of a receive call without data, ns (docs/method/defaults.md#constants-of-estimates: 190 to
+/// 210 ns on the 2-core VM). With it, empty calls give the idle time of a spinning thread.
 pub const EMPTY_CALL_NS: u64 = 200;
 
-/// What waking up takes at most without anybody in the way, ns: from being made ready to running, a
-/// core that leaves its idle state included (a halted virtual one: 15 to 25 us).
+/// Longest wake-up latency on a free core, ns: from runnable to running, including the exit from an
+/// idle state (for a halted virtual core 15 to 25 us).
 const WAKE_NS: u64 = 30_000;
 
-/// Time in which a thread was ready to run and did not (run_delay): the kernel counts both as one.
+/// Time runnable and not running (run_delay), divided into its two causes; the kernel reports only
+/// the sum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delay {
-    /// As long as a core takes to wake up after each sleep.
+    /// Wake-up latency: at most 30 us for each sleep.
     pub waking_ns: u64,
-    /// All beyond that: others had the core.
+    /// Rest: time in which other threads had the core.
     pub waited_ns: u64,
 }
 
 impl Delay {
-    /// Both parts of what the scheduler counted over so many sleeps.
+    /// Splits the scheduler's run delay over a number of sleeps.
     #[must_use]
     pub fn of(runnable_ns: u64, sleeps: u64) -> Self {
         let waking_ns = runnable_ns.min(sleeps.saturating_mul(WAKE_NS));
@@ -84,7 +85,7 @@ impl Delay {
         }
     }
 
-    /// The sum over threads; `None` without any, and where the scheduler told nothing of one.
+    /// Returns the sum over threads; `None` without threads, or if a thread has no run delay.
     #[must_use]
     pub fn of_all<'a>(threads: impl IntoIterator<Item = &'a ThreadCost>) -> Option<Self> {
         let each: Option<Vec<Self>> = threads.into_iter().map(ThreadCost::delay).collect();
@@ -96,8 +97,8 @@ impl Delay {
     }
 }
 
-/// Shares of some threads' time, 0 to 1: waking up, and waiting for a core. Threads of which the
-/// scheduler told nothing are left out; `None` when those are all.
+/// Returns wake-up latency and waiting for a core as shares of the threads' time, 0 to 1. Threads
+/// without a run delay are skipped; `None` if all are.
 #[must_use]
 pub fn delay_shares(threads: &[ThreadCost]) -> Option<(f64, f64)> {
     let noted: Vec<_> = (threads.iter())
@@ -110,7 +111,7 @@ pub fn delay_shares(threads: &[ThreadCost]) -> Option<(f64, f64)> {
 }
 
 impl ThreadCost {
-    /// What of its time ready to run was waking up, and what was waiting for a core.
+    /// Returns its run delay, divided into wake-up latency and waiting for a core.
     #[must_use]
     pub fn delay(&self) -> Option<Delay> {
         let runnable_ns = self.runnable_ns?;
@@ -118,33 +119,34 @@ impl ThreadCost {
     }
 }
 
-/// Where the time of all processors of a machine went while a run moved payload, in ns
-/// (/proc/stat, which most kernels sample by ticks). Everything that ran there is in it.
+/// Time of all processors of a machine while a run moved payload, by use, in ns (/proc/stat,
+/// sampled by ticks on most kernels). Includes all programs of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct MachineTime {
-    /// Processors.
+    /// Number of processors.
     pub processors: u32,
-    /// Programs in user mode.
+    /// User mode.
     pub user_ns: u64,
-    /// The kernel on behalf of programs.
+    /// Kernel, for programs.
     pub system_ns: u64,
     /// Hardware interrupts.
     pub irq_ns: u64,
-    /// Deferred interrupt work: most of a network stack's receiving.
+    /// Soft interrupts: most of the receive work of a network stack.
     pub softirq_ns: u64,
-    /// Taken by the hypervisor for others.
+    /// Stolen by the hypervisor.
     pub steal_ns: u64,
-    /// Idle, waiting for disks included.
+    /// Idle, disk waits included.
     pub idle_ns: u64,
 }
 
-/// What a processor's time has to come to before shares of it mean something, ns: ten of the ticks
-/// (USER_HZ, 10 ms each) that /proc/stat counts in.
+/// Shortest time per processor for which shares are meaningful, ns: ten ticks (USER_HZ, 10 ms each)
+/// of /proc/stat.
 const SHARES_OF_NS: u64 = 100_000_000;
 
 impl MachineTime {
-    /// All processors' time together: what they were looked at for, whatever a thread's own time was.
+    /// Returns the total time of all processors, which covers the measured period and not a
+    /// thread's own time.
     #[must_use]
     pub fn whole_ns(&self) -> u64 {
         let parts = [
@@ -158,7 +160,8 @@ impl MachineTime {
         parts.into_iter().fold(0, u64::saturating_add)
     }
 
-    /// A part of it as a share, 0 to 1; `None` over so short a time that a tick more or less decides.
+    /// Returns a part as a share of the total, 0 to 1; `None` if the time is so short that one tick
+    /// decides.
     #[must_use]
     pub fn share(&self, part_ns: u64) -> Option<f64> {
         let whole = self.whole_ns();
@@ -167,107 +170,108 @@ impl MachineTime {
     }
 }
 
-/// Where the time of one processor went meanwhile, in ns (/proc/stat), and what it received.
+/// Time of one processor during a run, in ns (/proc/stat), and its receive work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ProcessorTime {
-    /// Its number.
+    /// Processor number.
     pub cpu: u32,
-    /// Programs, and the kernel on their behalf.
+    /// Programs, and the kernel for them.
     pub program_ns: u64,
-    /// Interrupts and deferred interrupt work.
+    /// Hardware and soft interrupts.
     pub interrupt_ns: u64,
-    /// Taken by the hypervisor for others.
+    /// Stolen by the hypervisor.
     pub steal_ns: u64,
     /// Idle.
     pub idle_ns: u64,
-    /// Rounds of deferred receive work (NET_RX of /proc/softirqs).
+    /// NET_RX soft interrupts (/proc/softirqs).
     pub receive_rounds: u64,
 }
 
-/// What the flows of one end took in memory.
+/// Memory of the flows of one end.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryCost {
-    /// Which end.
+    /// End of the run.
     pub role: Role,
     /// Flows at that end, both directions.
     pub streams: u32,
-    /// Growth of the process's resident memory from before its flows were opened to the end of the
-    /// run, by flow; threads, call buffers and other tests of a server are in it.
+    /// Growth of the process's resident memory per flow, from before its flows were opened to the
+    /// end of the run. Includes threads, call buffers and other tests of the same server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process_bytes_per_stream: Option<f64>,
-    /// Memory that a socket held for its queues: the largest mean over its flows at an interval's
-    /// end (SO_MEMINFO, of up to 64 flows). The kernel's own structures are not in it.
+    /// Memory of a socket's queues: the largest mean over its flows at the end of an interval
+    /// (SO_MEMINFO, of up to 64 flows). Excludes the kernel's own structures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket_bytes_per_stream: Option<f64>,
 }
 
-/// How the threads of one end spent an interval, as shares of its length, 0 to 1: means over the
-/// threads that have not ended.
+/// Use of an interval by the threads of one end, as shares of its length, 0 to 1: means over the
+/// threads that are still running.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ThreadShares {
     /// On a processor.
     pub running: f64,
-    /// Ready to run and not running: waking up, and waiting for a core.
+    /// Runnable and not running: wake-up latency and waiting for a core.
     pub runnable: f64,
-    /// Asleep in a send, receive or waiting call.
+    /// Blocked in a send, receive or wait call.
     pub blocked: f64,
 }
 
-/// What the sending kernels told of a direction's TCP connections (TCP_INFO), for one interval.
+/// State of a direction's TCP connections at the sender (TCP_INFO), for one interval.
 ///
-/// Counts are those of the interval, states those at its end; all flows added up where a mean is
-/// not named. A field that an older kernel lacks is absent.
+/// Counters are differences over the interval, states are those at its end. Values are sums over
+/// all flows unless the field is a mean. A field that the kernel lacks is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct TcpInterval {
-    /// Connections that were looked at.
+    /// Connections that were sampled.
     pub flows: u32,
-    /// Congestion windows, in bytes.
+    /// Congestion windows in bytes.
     pub cwnd_bytes: u64,
-    /// Mean of the smoothed round-trip times.
+    /// Mean smoothed round-trip time.
     pub rtt_ns: u64,
-    /// Least of the least round-trip times.
+    /// Smallest minimum round-trip time of a flow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_rtt_ns: Option<u64>,
-    /// Mean over flows of the rates of their latest deliveries: what one got while it was its turn. With
-    /// several flows, their number times this is more than ever passed.
+    /// Mean over the flows of their most recent delivery rate. With several flows, their number
+    /// times this exceeds the real rate, because each is measured while it is sending.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delivery_rate_bps: Option<u64>,
-    /// Segments sent again.
+    /// Segments retransmitted.
     pub retransmits: u64,
-    /// Bytes sent again (Linux 4.19).
+    /// Bytes retransmitted (Linux 4.19).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retransmitted_bytes: Option<u64>,
-    /// Segments that arrived twice, as the receiver said (DSACK): retransmits that were not needed
+    /// Segments that arrived twice, as the receiver reported (DSACK): unnecessary retransmits
     /// (Linux 4.19).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spurious_retransmits: Option<u64>,
-    /// Times the sender found segments reordered (Linux 4.19).
+    /// Times the sender detected reordering (Linux 4.19).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reordering_seen: Option<u64>,
-    /// Retransmission time-outs (Linux 6.7).
+    /// Retransmission timeouts (Linux 6.7).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeouts: Option<u64>,
     /// Segments that arrived with a congestion mark (ECN, Linux 4.18).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub marked: Option<u64>,
-    /// Share of the interval with data to send, 0 to 1; mean over flows (Linux 4.10).
+    /// Share of the interval with data to send, 0 to 1; mean over the flows (Linux 4.10).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub busy: Option<f64>,
-    /// Share limited by the receiver's window.
+    /// Share limited by the receiver's window, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receive_window_limited: Option<f64>,
-    /// Share limited by the send buffer (the kernel misses most of it: docs/METHOD.md).
+    /// Share limited by the send buffer, 0 to 1 (the kernel misses most of it:
+    /// docs/method/tcp-state.md).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub send_buffer_limited: Option<f64>,
 }
 
-/// Flows of a direction up to which the series holds each of them.
+/// Most flows of a direction for which the intervals list each flow.
 pub const STREAMS_IN_SERIES: u32 = 64;
 
-/// One flow's part of an interval.
+/// Figures of one flow in an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct StreamInterval {
@@ -278,24 +282,24 @@ pub struct StreamInterval {
     /// UDP: datagrams. Latency: round trips.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packets: Option<u64>,
-    /// UDP: numbers found missing.
+    /// UDP: sequence numbers found missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost: Option<u64>,
-    /// TCP: segments sent again.
+    /// TCP: segments retransmitted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retransmits: Option<u64>,
-    /// TCP: congestion window at the end, in bytes.
+    /// TCP: congestion window at the end of the interval, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwnd_bytes: Option<u64>,
-    /// TCP: smoothed round-trip time at the end.
+    /// TCP: smoothed round-trip time at the end of the interval.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tcp_rtt_ns: Option<u64>,
 }
 
-/// Jain's fairness index of what flows got: 1 when all got the same, 1/n when one got everything.
+/// Returns Jain's fairness index: 1 if all shares are equal, 1/n if one flow has everything.
 ///
 /// Formula: `(sum x)^2 / (n * sum x^2)` (Jain, Chiu, Hawe, DEC-TR-301, 1984). `None` for fewer than
-/// two flows, and when nothing was got.
+/// two flows, and if all shares are zero.
 #[must_use]
 pub fn fairness(shares: &[f64]) -> Option<f64> {
     let sum: f64 = shares.iter().sum();
@@ -359,7 +363,7 @@ mod tests {
         };
         for (ticks, idle) in [
             ([0, 0, 0], None),
-            // A tenth of a second on two processors is the least.
+            // The shortest time with shares: 0.1 s on each of two processors.
             ([5, 4, 10], None),
             ([5, 5, 10], Some(0.5)),
             ([0, 0, 400], Some(1.0)),
