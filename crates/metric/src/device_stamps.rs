@@ -1,7 +1,8 @@
-//! Times that a device writes into its answers: when a question came in, and when the answer left.
+//! Timestamps that a device writes into its responses: arrival of the request and departure of the
+//! response.
 //!
-//! Two counts of the device's own clock follow each other in the payload. What they mean by the far
-//! clock does not matter: only how far they are apart.
+//! Two counts of the device's own clock, one after the other in the payload. Only their difference
+//! is used, so the clock's epoch does not matter.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,60 +13,60 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::parse_count;
 
-/// In which order the bytes of a count stand.
+/// Byte order of a count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ByteOrder {
-    /// The highest first, as in protocols.
+    /// Big-endian (network order).
     #[default]
     Be,
-    /// The lowest first, as most processors have it.
+    /// Little-endian.
     Le,
 }
 
-/// Where and how a device writes its two counts. Written as on the command line:
+/// Position and format of a device's two counts. Written as on the command line:
 /// `16,width=4,order=le,hz=25M`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(into = "String", try_from = "String")]
 #[schemars(with = "String")]
 pub struct DeviceStamps {
-    /// First byte of the count at arrival; the one at departure stands behind it.
+    /// Payload offset of the arrival count; the departure count follows it.
     pub offset: u32,
-    /// Bytes of a count: 4 or 8.
+    /// Bytes per count: 4 or 8.
     pub width: u8,
-    /// Order of these bytes.
+    /// Byte order of the counts.
     pub order: ByteOrder,
-    /// Counts a second.
+    /// Counts per second.
     pub hz: u64,
 }
 
-/// Counts a second of a clock of nanoseconds: what `linerate target-code --stamps` writes.
+/// Counts per second of a nanosecond clock, as `linerate target-code --stamps` writes them.
 pub const NANOSECONDS_HZ: u64 = 1_000_000_000;
 
-/// Bytes at the beginning of a message that tell its number and time.
+/// Bytes at the start of a message with its sequence number and send time.
 const HEADER_BYTES: u32 = 16;
 
-/// Largest place of a count: no datagram is longer.
+/// Largest offset of a count: the longest UDP payload.
 const OFFSET_LIMIT: u32 = 65_507;
 
-/// The two counts of an answer.
+/// The two counts of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamped {
-    /// When the question came in.
+    /// Count at the arrival of the request.
     pub came: u64,
-    /// When the answer left.
+    /// Count at the departure of the response.
     pub left: u64,
 }
 
 impl DeviceStamps {
-    /// The bytes of both counts in a payload.
+    /// Returns the byte range of both counts in a payload.
     #[must_use]
     pub fn range(&self) -> Range<usize> {
         let from = self.offset as usize;
         from..from + 2 * usize::from(self.width)
     }
 
-    /// Reads both counts; `None` where the payload is too short for them.
+    /// Reads both counts; `None` if the payload is too short.
     #[inline]
     #[must_use]
     pub fn read(&self, payload: &[u8]) -> Option<Stamped> {
@@ -84,7 +85,7 @@ impl DeviceStamps {
         }
     }
 
-    /// Writes both counts, from times in nanoseconds; false where the payload is too short for them.
+    /// Writes both counts from times in nanoseconds; returns false if the payload is too short.
     pub fn write(&self, payload: &mut [u8], came_ns: u64, left_ns: u64) -> bool {
         let width = usize::from(self.width);
         let Some(room) = payload.get_mut(self.range()) else {
@@ -101,18 +102,18 @@ impl DeviceStamps {
         true
     }
 
-    /// A time as a count, of which the lower bytes are written.
+    /// Converts a time to a count; the caller writes its low-order bytes.
     #[inline]
     fn ticks(&self, ns: u64) -> u64 {
-        // Divisions of such numbers are a tenth of what an answer takes.
+        // The 128-bit division would take a tenth of the response time.
         if self.hz == NANOSECONDS_HZ {
             return ns;
         }
         (u128::from(ns) * u128::from(self.hz) / u128::from(NANOSECONDS_HZ)) as u64
     }
 
-    /// Time between both counts in nanoseconds, however often the count began anew in between: once
-    /// is right, and more often nobody can know.
+    /// Returns the time between both counts in nanoseconds. A counter that wrapped once gives the
+    /// right time; more wraps cannot be detected.
     #[inline]
     #[must_use]
     pub fn between_ns(&self, stamped: Stamped) -> u64 {
@@ -122,7 +123,7 @@ impl DeviceStamps {
         u64::try_from(ns).unwrap_or(u64::MAX)
     }
 
-    /// The same stamps in what stands behind so many bytes of the message.
+    /// Returns the same timestamps relative to the payload without its first `bytes`.
     #[must_use]
     pub fn behind(&self, bytes: usize) -> Self {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -132,17 +133,18 @@ impl DeviceStamps {
         }
     }
 
-    /// What keeps messages of so many bytes from carrying these counts.
+    /// Returns the reason why messages of this size cannot carry the counts.
     #[must_use]
     pub fn unfit(&self, payload_bytes: u64) -> Option<String> {
         let end = self.range().end as u64;
         if self.offset < HEADER_BYTES {
             return Some(format!(
-                "bytes below {HEADER_BYTES} carry the number and time that tell answers apart"
+                "bytes below {HEADER_BYTES} have the sequence number and send time of the message"
             ));
         }
-        (end > payload_bytes)
-            .then(|| format!("the counts end at byte {end}, and a message has {payload_bytes}"))
+        (end > payload_bytes).then(|| {
+            format!("the counts end at byte {end}, and a message has {payload_bytes} bytes")
+        })
     }
 }
 
@@ -169,7 +171,7 @@ impl FromStr for DeviceStamps {
         let mut stamps = Self {
             offset: offset.ok_or_else(|| {
                 format!(
-                    "`{text}` does not begin with a byte offset: write 16,width=4,order=le,hz=25M"
+                    "`{text}` does not start with a byte offset: write 16,width=4,order=le,hz=25M"
                 )
             })?,
             width: 8,
@@ -186,11 +188,11 @@ impl FromStr for DeviceStamps {
                     stamps.hz = parse_count(hz)
                         .ok()
                         .filter(|&hz| hz > 0)
-                        .ok_or_else(|| format!("`{part}` is no rate: write hz=25M"))?;
+                        .ok_or_else(|| format!("`{part}` is not a clock rate: write hz=25M"))?;
                 }
                 _ => {
                     return Err(format!(
-                        "`{part}` is none of width=4, width=8, order=be, order=le and hz=N"
+                        "`{part}` is not one of width=4, width=8, order=be, order=le, hz=N"
                     ));
                 }
             }

@@ -1,4 +1,4 @@
-//! What happens while a run goes on, as data: the engine emits these, `report` renders them.
+//! Events of a run in progress, as data: the engine emits them, `report` prints them.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,108 +10,111 @@ use crate::record::{Doubt, Interval, Record};
 use crate::set::Trial;
 use crate::stack::StackInterval;
 
-/// Something that happened, and to which test.
+/// An event and its test.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Event {
-    /// Number of the test within this process, from 1; 0 for the process itself.
+    /// Number of the test within the process, from 1; 0 for the process itself.
     pub test: u32,
-    /// What happened.
+    /// Kind of the event with its data.
     #[serde(flatten)]
     pub what: What,
 }
 
-/// What happened.
+/// Kinds of events.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum What {
-    /// The server can be reached now.
+    /// The server accepts connections.
     Ready {
-        /// Its port.
+        /// Listen port.
         port: u16,
-        /// The addresses it listens on.
+        /// Listen addresses.
         addresses: Vec<String>,
-        /// Ports beside its own.
+        /// Additional listen ports, of other protocols.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         also: Vec<u16>,
     },
-    /// The control connection stands.
+    /// The control connection is established.
     Connected {
-        /// The other end's address and port.
+        /// Address and port of the peer.
         peer: String,
-        /// What the other end says it is (`linerate 0.1.0`).
+        /// Program and version of the peer (`linerate 0.1.0`).
         agent: String,
     },
-    /// Both ends are about to move payload.
+    /// Both ends are about to send payload.
     Started {
         /// Every effective option.
         plan: Box<Plan>,
-        /// How each end waits.
+        /// Wait mode of each end.
         wait: Ends<Wait>,
-        /// On which processors each end's threads run.
+        /// Processors of each end's threads.
         cpu: Ends<Cpus>,
-        /// Why that way of waiting was chosen, when nobody asked for it.
+        /// Reason for the wait mode, if the user did not request one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         because: Option<String>,
     },
-    /// One interval of one direction ended.
+    /// An interval of one direction ended.
     Interval {
-        /// Its figures.
+        /// Figures of the interval.
         interval: Box<Interval>,
     },
-    /// An interval of a host on our own stack ended.
+    /// An interval of a host on our stack ended.
     StackInterval {
-        /// What was counted in it.
+        /// Counters of the interval.
         interval: Box<StackInterval>,
     },
-    /// Something speaks against the figures to come.
+    /// A caveat of the figures to come was detected.
+    #[serde(rename = "doubted")]
     Doubted {
-        /// What, and why.
+        /// The caveat.
+        #[serde(rename = "doubt")]
         doubt: Doubt,
     },
-    /// Another pass of the run begins, whose figures explain those of the first.
+    /// Another pass of the run starts, whose figures explain those of the first.
     Pass {
-        /// Its number; the run itself is 1.
+        /// Number of the pass; the first one gives the figures.
         pass: u32,
-        /// How many there are.
+        /// Number of passes.
         passes: u32,
-        /// What it notes.
+        /// Data that this pass records.
         notes: String,
     },
-    /// Payload is over, and the result waits for something else that takes its time.
+    /// Payload is complete, and the result waits for something slow.
+    #[serde(rename = "awaited")]
     Awaited {
-        /// What it waits for.
+        /// Activity that it waits for.
         what: String,
     },
-    /// The server did not do what somebody asked for; the next step names the option that would have
-    /// allowed it.
+    /// The server rejected a requested setting; the next step names the server option that would
+    /// allow it.
     Refused {
-        /// What was refused, to whom, and what would allow it.
+        /// Rejected setting, its client, and the option that would allow it.
         problem: Problem,
     },
-    /// A trial of a search is over.
+    /// A trial of a rate search ended.
     Trial {
-        /// What it saw.
+        /// Result of the trial.
         trial: Box<Trial>,
     },
-    /// A trial of a measurement of capacity is over.
+    /// A trial of a capacity measurement ended.
     CapacityTrial {
-        /// What it saw.
+        /// Result of the trial.
         trial: Box<CapacityTrial>,
     },
-    /// The run is over.
+    /// The run ended.
     Finished {
-        /// All of it.
+        /// Record of the run.
         record: Box<Record>,
     },
     /// The test ended without a result.
     Failed {
-        /// What happened, to what, and what to do.
+        /// Situation, object and next step.
         problem: Problem,
     },
 }
 
-/// Reads a line of `--json-stream` of a run: `tell` has what happened; a line that ends the run gives the
-/// document that `--json` would have printed in its place.
+/// Parses one line of a run's `--json-stream` and passes its event to the callback. For a line that
+/// ends the run, returns the document that `--json` would have printed.
 pub fn read_line(line: &str, tell: &mut dyn FnMut(Event)) -> Option<String> {
     let Ok(mut value) = serde_json::from_str::<Value>(line) else {
         return Some(line.to_owned());
@@ -130,7 +133,7 @@ pub fn read_line(line: &str, tell: &mut dyn FnMut(Event)) -> Option<String> {
         }
         Some("failed") => Some(json!({ "error": value["problem"] }).to_string()),
         Some(_) => {
-            // What a newer version tells besides is for newer readers.
+            // Unknown events of newer versions are skipped.
             Event::deserialize(value).into_iter().for_each(tell);
             None
         }
@@ -138,37 +141,37 @@ pub fn read_line(line: &str, tell: &mut dyn FnMut(Event)) -> Option<String> {
     }
 }
 
-/// What ends a next step where a command of its own may wait for whoever does not listen yet.
+/// Suffix of a next step for commands that can retry until the peer listens.
 pub const WAIT_FOR_IT: &str = ", or wait for it with --retry 5s";
 
-/// A failure as people and scripts need it: the situation, the object, the next step.
+/// An error in the form that users and scripts need: situation, object, next step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Problem {
-    /// What went wrong, as a sentence fragment.
+    /// Error as a sentence fragment.
     pub situation: String,
-    /// Which host, port, option, file it is about.
+    /// Host, port, option or file concerned.
     pub object: String,
-    /// What to do now.
+    /// Action that solves the problem.
     pub next_step: String,
-    /// What asking again comes to, where that is known.
+    /// Result to expect from a retry, where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub again: Option<Again>,
 }
 
-/// What asking again comes to after a failure.
+/// Result to expect from a retry after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Again {
-    /// It may pass by itself: nobody listens yet, or there is no room.
+    /// A retry may succeed: the port has no listener yet, or the server is full.
     MayPass,
-    /// It stays, whatever is measured: another key, another program, no such host.
+    /// A retry fails, whatever is measured: wrong key, another program, unknown host.
     Stays,
-    /// It stays for whatever names the same object: an interface that is not there.
+    /// A retry fails for every run that names the same object: a missing interface.
     StaysForObject,
 }
 
 impl Problem {
-    /// A problem with its three parts.
+    /// Creates an error from its three parts.
     #[must_use]
     pub fn new(
         situation: impl Into<String>,
@@ -183,7 +186,7 @@ impl Problem {
         }
     }
 
-    /// The same with what asking again comes to.
+    /// Returns the error with the expected result of a retry.
     #[must_use]
     pub fn asking_again(self, again: Option<Again>) -> Self {
         Self { again, ..self }
@@ -228,7 +231,7 @@ mod tests {
         let finished = serde_json::to_string(&finished).unwrap();
         let document = read(&finished).unwrap();
         assert_eq!(serde_json::from_str::<Record>(&document).unwrap(), record);
-        // The document of a set stands on a line as it is; so does whatever is none of ours.
+        // Documents of a set, and lines of other programs, are returned unchanged.
         for other in [r#"{"schema":"linerate/set/1","runs":[]}"#, "no json"] {
             assert_eq!(read(other).as_deref(), Some(other));
         }
