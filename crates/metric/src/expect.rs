@@ -1,4 +1,4 @@
-//! Thresholds that a script sets: `--expect 'p99<100us'`, `--expect 'goodput>9G'`.
+//! Thresholds set by a script: `--expect 'p99<100us'`, `--expect 'goodput>9G'`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ use crate::units::{
     format_per_second, format_share, parse_count, parse_duration, parse_fraction,
 };
 
-/// How a figure's value is written and read.
+/// Unit of a figure, which decides how its values are written and parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
@@ -23,19 +23,19 @@ pub enum Unit {
     Nanos,
     /// A share, 0 to 1.
     Share,
-    /// A number of things.
+    /// A count.
     Count,
-    /// Things per second.
+    /// Events per second.
     PerSecond,
     /// Bytes.
     Bytes,
 }
 
 impl Unit {
-    /// Reads a value in one of its spellings, into base units.
+    /// Parses a value in one of its notations, into base units.
     ///
     /// # Errors
-    /// [`UnitError`] when it is none.
+    /// [`UnitError`] if the text is not such a value.
     pub fn parse(self, text: &str) -> Result<f64, UnitError> {
         match self {
             Self::BitRate => text.parse::<BitRate>().map(|rate| rate.0 as f64),
@@ -62,15 +62,15 @@ impl Unit {
     }
 }
 
-/// A figure of a summary that has a name.
+/// A named figure of a summary.
 pub struct Figure {
-    /// As it is written in `--expect` and in the results of repeats.
+    /// Name in `--expect` and in the results of repeats.
     pub name: &'static str,
-    /// How its value is written.
+    /// Unit of the value.
     pub unit: Unit,
-    /// The kinds of run that have it.
+    /// Kinds of runs that have the figure.
     pub kinds: &'static [Kind],
-    /// Reads it; `None` where the run could not know it.
+    /// Reads the figure; `None` if the run did not measure it.
     pub read: fn(&Summary) -> Option<f64>,
 }
 
@@ -91,7 +91,7 @@ macro_rules! figure {
     };
 }
 
-/// Every figure that has a name, in the order messages list them.
+/// Named figures, in the order in which messages list them.
 pub const FIGURES: &[Figure] = &[
     figure!("goodput", BitRate, THROUGHPUT, |s| s.goodput_bps),
     figure!("offered", BitRate, THROUGHPUT, |s| s.offered_bps),
@@ -159,7 +159,7 @@ enum Comparison {
     More,
 }
 
-/// One threshold.
+/// A threshold on one figure.
 #[derive(Clone)]
 pub struct Expectation {
     figure: &'static Figure,
@@ -168,32 +168,32 @@ pub struct Expectation {
     text: String,
 }
 
-/// Why a text is no threshold.
+/// Error of parsing a threshold.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExpectError {
-    /// No comparison sign.
-    #[error("`{text}` compares nothing: write FIGURE<VALUE, as in p99<100us or goodput>9G")]
+    /// The comparison operator is missing.
+    #[error("`{text}` has no comparison: write FIGURE<VALUE, as in p99<100us or goodput>9G")]
     NoComparison {
-        /// What was written.
+        /// Text as written.
         text: String,
     },
-    /// The figure has no such name.
-    #[error("`{name}` is no figure: {}", figure_names(*kind))]
+    /// No figure has this name.
+    #[error("`{name}` is not a figure: {}", figure_names(*kind))]
     UnknownFigure {
-        /// What was written.
+        /// Name as written.
         name: String,
-        /// The kind of run whose figures are to choose from, where that is known.
+        /// Kind of run whose figures can be used, where it is known.
         kind: Option<Kind>,
     },
-    /// The value cannot be read.
+    /// The value cannot be parsed.
     #[error(transparent)]
     Value(#[from] UnitError),
-    /// The kind of run never has this figure.
+    /// This kind of run does not have the figure.
     #[error("a {kind} run has no {name}: {}", figure_names(Some(*kind)))]
     WrongKind {
-        /// What was asked for.
+        /// Name of the figure.
         name: &'static str,
-        /// The kind of run.
+        /// Kind of run.
         kind: Kind,
     },
 }
@@ -216,10 +216,10 @@ impl FromStr for Expectation {
 }
 
 impl Expectation {
-    /// Reads one on a figure that this kind of run has.
+    /// Parses a threshold on a figure of this kind of run.
     ///
     /// # Errors
-    /// What is wrong, with the figures of that kind.
+    /// The error, with the figures of that kind.
     pub fn of_kind(text: &str, kind: Kind) -> Result<Self, ExpectError> {
         let expectation = Self::read(text, Some(kind))?;
         expectation.check_kind(kind)?;
@@ -240,7 +240,7 @@ impl Expectation {
             [b'>', ..] => (Comparison::More, 1),
             _ => (Comparison::Equal, 1),
         };
-        // The record spells p99.9 as p99_9, and both are read here.
+        // Records write p99.9 as p99_9; both are accepted.
         let name = name.trim().replace("p99_", "p99.");
         let figure = FIGURES
             .iter()
@@ -261,19 +261,19 @@ impl fmt::Debug for Expectation {
     }
 }
 
-/// How a threshold came out.
+/// Result of checking one threshold.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
-    /// The threshold as it was written.
+    /// The threshold as written.
     pub expectation: String,
-    /// Whether it holds. A figure that could not be known does not hold.
+    /// True if the threshold is met. A figure that was not measured does not meet it.
     pub holds: bool,
-    /// What was measured, for people.
+    /// Measured value as text for users.
     pub measured: String,
 }
 
 impl Expectation {
-    /// Refuses a threshold on a figure that this kind of run never has.
+    /// Rejects a threshold on a figure that this kind of run does not have.
     ///
     /// # Errors
     /// [`ExpectError::WrongKind`].
@@ -287,25 +287,25 @@ impl Expectation {
         })
     }
 
-    /// Holds it against a run.
+    /// Checks the threshold against a run.
     #[must_use]
     pub fn judge(&self, summary: &Summary) -> Verdict {
         self.judge_value((self.figure.read)(summary))
     }
 
-    /// Holds it against the median of repeats.
+    /// Checks the threshold against the median of repeats.
     #[must_use]
     pub fn judge_result(&self, result: &crate::set::SetResult) -> Verdict {
         self.judge_value(result.figures.get(self.figure.name).map(|e| e.median))
     }
 
-    /// The figure that it is about.
+    /// Returns the figure of the threshold.
     #[must_use]
     pub fn figure(&self) -> &'static Figure {
         self.figure
     }
 
-    /// Whether a value of that figure keeps to it.
+    /// Returns true if a value of the figure meets the threshold.
     #[must_use]
     pub fn holds(&self, value: f64) -> bool {
         match self.comparison {
@@ -323,7 +323,7 @@ impl Expectation {
             holds: value.is_some_and(|value| self.holds(value)),
             measured: match value {
                 Some(value) => format!("{} = {}", self.figure.name, self.figure.unit.format(value)),
-                None => format!("{} is not known for this run", self.figure.name),
+                None => format!("{} was not measured in this run", self.figure.name),
             },
         }
     }
@@ -373,7 +373,7 @@ mod tests {
         let p99 = "p99<100us".parse::<Expectation>().unwrap();
         assert!(p99.check_kind(Kind::Throughput).is_err());
         assert!(p99.check_kind(Kind::Latency).is_ok());
-        // A command offers the figures that it has, and no others.
+        // Each command lists only its own figures.
         for text in ["speed>9G", "p99<100us", "goodput>1G"] {
             let refused = Expectation::of_kind(text, Kind::Generate).unwrap_err();
             let (_, offered) = refused

@@ -1,5 +1,4 @@
-//! A whole experiment: what was varied, what came out at each point, and whether its shape is the
-//! expected one.
+//! Result of an experiment: its points, their figures, and the check of the expected shape.
 
 use std::collections::BTreeMap;
 
@@ -9,107 +8,110 @@ use serde::{Deserialize, Serialize};
 use crate::expect::Unit;
 use crate::statistics::Estimate;
 
-/// Values of the knobs at one point, by knob.
+/// Value of each knob at one point, by knob name.
 pub type Setting = BTreeMap<String, String>;
 
-/// What an experiment says, beside the records of its runs.
+/// Result of an experiment, without the records of its runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ExperimentResult {
-    /// Its name: `udp-hops`.
+    /// Name: `udp-hops`.
     pub name: String,
-    /// What it is called in a heading.
+    /// Title for headings.
     pub title: String,
-    /// What it answers.
+    /// Question that the experiment answers.
     pub question: String,
-    /// The table that points were added to (`--label`); absent without one.
+    /// Table that the points were added to (`--label`); absent without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// Whether it was run with fewer points and shorter (`--quick`).
+    /// True if it was run with fewer and shorter points (`--quick`).
     pub quick: bool,
-    /// Where: `lab`, or the host of `--on`.
+    /// Location of the run: `lab`, or the host of `--on`.
     pub place: String,
-    /// Switches between the client and the server in the order of the way, of the longest way that was
+    /// Switches between the client and the server, in path order, of the longest path that was
     /// built.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub between: Vec<String>,
-    /// Whether it was run without root.
+    /// True if it was run without root.
     pub rootless: bool,
-    /// What it does without root, for people.
+    /// Limits of a run without root, as text for users.
     pub without_root: String,
-    /// What was varied, the slowest first.
+    /// Varied knobs, the slowest first.
     pub knobs: Vec<Knob>,
-    /// What was read from each run.
+    /// Figures read from each run.
     pub figures: Vec<FigureOf>,
-    /// Every point, in the order of the file.
+    /// Points in the order of the file.
     pub points: Vec<Point>,
-    /// How it is tabulated.
+    /// Tables of the report.
     pub tables: Vec<TableOf>,
-    /// How it is drawn.
+    /// Plots of the report.
     pub plots: Vec<PlotOf>,
-    /// What others published, beside what was measured here.
+    /// Published figures with the values measured here.
     pub published: Vec<Published>,
-    /// Which way published figures went from one setting to the next, and whether they do so here.
+    /// Published changes from one setting to the next, checked against those measured here.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub trends: Vec<Trend>,
-    /// What was expected of the shape, and whether it is so.
+    /// Expected shapes with the result of their check.
     pub shapes: Vec<Shape>,
-    /// Figures that no record of a measured point had, with where they were looked for.
+    /// Figures that were missing in every record of a measured point, with the path that was read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unread: Vec<String>,
 }
 
-/// Something that is varied.
+/// A varied knob with its values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Knob {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its values, in the order of the file.
+    /// Values in the order of the file.
     pub values: Vec<String>,
 }
 
 /// A figure that is read from each run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FigureOf {
-    /// Its name within the experiment.
+    /// Name within the experiment.
     pub name: String,
-    /// How its values are written.
+    /// Unit of its values.
     pub unit: Unit,
-    /// What it means.
+    /// Meaning of the figure.
     pub says: String,
-    /// Whether it is the same in every run: any difference is one.
+    /// True if the figure is exact: any difference between runs is real, not noise.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub exact: bool,
 }
 
-/// One point: a value of each knob.
+/// Point of an experiment: a value for each knob.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Point {
-    /// The values of the knobs.
+    /// Values of the knobs.
     pub setting: Setting,
-    /// The commands that measured it, to repeat it by hand: for a host of a lab by way of `lab exec`.
+    /// Commands that measured it, for repeating it by hand; with `lab exec` for a lab host.
     pub commands: Vec<String>,
-    /// What it takes around them, to repeat it by hand: the network, and what runs on its other hosts.
+    /// Commands that set up the network and start the programs of other hosts, for repeating it by
+    /// hand.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub around: Vec<String>,
-    /// Each figure's median over the repeats, with its interval.
+    /// Median of each figure over the repeats, with its interval.
     pub figures: BTreeMap<String, Estimate>,
-    /// Each figure in every run that has it, where there is more than one; absent in results of older versions.
+    /// Values of each figure by run, if there is more than one; absent in results of older
+    /// versions.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub values: BTreeMap<String, Vec<f64>>,
-    /// The same of the runs before and behind which the processors were found that far apart; absent where nobody asked.
+    /// Values of each figure by run, for the runs before and after which the processors had this
+    /// distance; absent if the distance was not measured.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub values_at: BTreeMap<Distance, BTreeMap<String, Vec<f64>>>,
-    /// Ids of its records.
+    /// Ids of the records.
     pub runs: Vec<String>,
-    /// Why it was not measured; absent where it was.
+    /// Reason for not measuring the point; absent if it was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
 }
 
 impl Point {
-    /// A figure in each of its runs: where they are not known, the median of all.
+    /// Returns the figure in each run, or the median if the runs' values are not available.
     #[must_use]
     pub fn each(&self, figure: &str) -> Vec<f64> {
         let median = || Some(self.figures.get(figure)?.median);
@@ -120,142 +122,142 @@ impl Point {
     }
 }
 
-/// How far apart two processors are, by the time a cache line takes from one to the other and back.
+/// Distance of two processors, from the round-trip time of a cache line between them.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Distance {
-    /// They share a cache.
+    /// The processors share a cache.
     Near,
-    /// They share none.
+    /// The processors do not share a cache.
     Far,
 }
 
-/// A figure over two knobs.
+/// A table of figures over two sets of knobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct TableOf {
-    /// Its heading.
+    /// Heading.
     pub title: String,
-    /// The figures in it; more than one become columns.
+    /// Figures of the table; several figures become columns.
     pub figures: Vec<String>,
-    /// The knobs along its side.
+    /// Knobs of the rows.
     pub rows: Vec<String>,
-    /// The knobs along its top.
+    /// Knobs of the columns.
     pub columns: Vec<String>,
-    /// Knobs that stand still in it, with their values: for figures that do not depend on them.
+    /// Knobs with a fixed value in this table, for figures that do not depend on them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub at: Setting,
-    /// Whether what each step along the side adds stands below: for knobs that are numbers.
+    /// True if the table shows the difference from row to row, for knobs with numeric values.
     pub steps: bool,
-    /// The value of a row's knob that every other row is held against: each names its direction.
+    /// Value of the row knob that the other rows are compared with, each as a direction of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub against: Option<String>,
 }
 
-/// A figure against a knob.
+/// A plot of a figure over a knob.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct PlotOf {
-    /// Its heading.
+    /// Heading.
     pub title: String,
-    /// The figure.
+    /// Figure on the y axis.
     pub figure: String,
-    /// The knob along x; where its values are words they are drawn as bars.
+    /// Knob on the x axis; values that are not numbers are drawn as bars.
     pub x: String,
-    /// The knobs whose values make a line each.
+    /// Knobs whose values get a line each.
     pub series: Vec<String>,
-    /// Whether x is logarithmic.
+    /// True if the x axis is logarithmic.
     pub log_x: bool,
 }
 
-/// A figure that others published, with what was measured here.
+/// A published figure, with the value measured here.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Published {
-    /// The point that it belongs to, as far as it is told.
+    /// Point that it belongs to, as far as it was published.
     pub setting: Setting,
-    /// The figure.
+    /// Name of the figure.
     pub figure: String,
-    /// Its value there, in base units.
+    /// Published value in base units.
     pub value: f64,
-    /// What it was measured on.
+    /// Hardware and software of the publication.
     pub on: String,
-    /// Its value here; absent where no measured point fits.
+    /// Value measured here; absent if no measured point matches.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured: Option<f64>,
 }
 
-/// How a published figure moved with one knob, beside how it moved here.
+/// Published change of a figure with one knob, and the change measured here.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Trend {
-    /// The figure.
+    /// Name of the figure.
     pub figure: String,
-    /// The knobs that stand still.
+    /// Knobs with a fixed value.
     pub at: Setting,
-    /// The knob that is moved.
+    /// Knob that changes.
     pub knob: String,
-    /// Its value before.
+    /// Value of the knob before.
     pub from: String,
-    /// Its value after.
+    /// Value of the knob after.
     pub to: String,
-    /// The published figure after over the one before.
+    /// Published figure after over the one before.
     pub published: f64,
-    /// The same of what was measured here; absent where one of both was not measured.
+    /// Measured figure after over the one before; absent if one of them was not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured: Option<f64>,
-    /// Whether both moved the same way: up, down, or by less than a tenth.
+    /// True if both changed in the same direction: up, down, or by less than a tenth.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agrees: Option<bool>,
-    /// What speaks against the runs that this rests on: `steal in 2 of 4 runs`.
+    /// Caveats of the runs behind it: `steal in 2 of 4 runs`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub doubts: Vec<String>,
-    /// Why it need not be so, where it is not.
+    /// Possible reason for a disagreement.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub why: String,
 }
 
-/// Something that was expected.
+/// An expected shape of the results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Shape {
-    /// What is expected, for people.
+    /// Expectation as text for users.
     pub says: String,
-    /// The same as a rule: `slope(p50 over hops) > 0`.
+    /// Expectation as a rule: `slope(p50 over hops) > 0`.
     pub rule: String,
-    /// Whether it is so.
+    /// Result of the check.
     pub state: ShapeState,
-    /// What was measured, for people.
+    /// Measured values as text for users.
     pub measured: String,
-    /// What speaks against the runs that this rests on: `steal in 2 of 4 runs`.
+    /// Caveats of the runs behind it: `steal in 2 of 4 runs`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub doubts: Vec<String>,
-    /// Why it need not be so, where it is not.
+    /// Possible reason for a miss.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub why: String,
 }
 
-/// Whether a shape is as expected.
+/// Result of checking an expected shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ShapeState {
-    /// It is.
+    /// The shape is as expected.
     Holds,
-    /// It is not.
+    /// The shape differs.
     Misses,
-    /// The points that tell were not measured.
+    /// The points needed for the check were not measured.
     Untested,
 }
 
 impl ExperimentResult {
-    /// The figure of a name.
+    /// Returns the figure with this name.
     #[must_use]
     pub fn figure(&self, name: &str) -> Option<&FigureOf> {
         self.figures.iter().find(|figure| figure.name == name)
     }
 
-    /// Measured points that a setting fits, which may leave knobs open.
+    /// Returns the points that match a setting, which may leave knobs open.
     pub fn fitting<'a>(&'a self, setting: &Setting) -> impl Iterator<Item = &'a Point> {
         self.points.iter().filter(move |point| {
             setting
@@ -264,7 +266,7 @@ impl ExperimentResult {
         })
     }
 
-    /// Whether a shape that could be tested is not as expected.
+    /// Returns true if a tested shape is not as expected.
     #[must_use]
     pub fn misses(&self) -> bool {
         self.shapes
@@ -273,7 +275,7 @@ impl ExperimentResult {
     }
 }
 
-/// A value of a knob as a number, for slopes and axes: `4`, `1.5`, `32K` (1024 each).
+/// Parses the value of a knob as a number, for slopes and axes: `4`, `1.5`, `32K` (1024 each).
 #[must_use]
 pub fn number(value: &str) -> Option<f64> {
     if let Ok(number) = value.parse::<f64>() {

@@ -1,7 +1,7 @@
-//! What is known of a host and of the interface that a run used.
+//! Facts of a host and of the interface that a run used.
 //!
-//! Plain data for the record; reading it from the kernel is the `host` crate's work. What could not
-//! be read is `None` or left out, never zero.
+//! Plain data for the record; the `host` crate reads it from the kernel. A fact that could not be
+//! read is `None` or left out, never zero.
 
 use std::collections::BTreeMap;
 
@@ -11,29 +11,28 @@ use serde::{Deserialize, Serialize};
 use crate::plan::Sched;
 use crate::stack::StackFacts;
 
-/// Which end of a run a host was.
+/// End of a run.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// The end that asked for the run.
+    /// The end that started the run.
     Client,
-    /// The end that served it.
+    /// The end that served the run.
     Server,
 }
 
-/// One host of a run.
+/// Facts of one host of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Host {
-    /// Which end it was; absent for a host that only looked at itself (`linerate doctor`).
+    /// End of the run; absent for a host that only examined itself (`linerate doctor`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<Role>,
-    /// Its node name.
+    /// Node name.
     pub hostname: Option<String>,
-    /// A value that differs from boot to boot and machine to machine: equal means the same kernel,
-    /// so the ends share their cores.
+    /// Boot id of the kernel: two ends with the same id share one machine and its cores.
     pub boot_id: Option<String>,
     /// Kernel release, as `uname -r` prints it.
     pub kernel: Option<String>,
@@ -41,148 +40,149 @@ pub struct Host {
     pub distribution: Option<String>,
     /// Machine architecture, as `uname -m` prints it.
     pub architecture: Option<String>,
-    /// Processor.
+    /// Processor facts.
     pub cpu: Cpu,
     /// Memory in bytes.
     pub memory_bytes: Option<u64>,
-    /// The kernel's clock source (`tsc` is the cheap and steady one on x86).
+    /// Clock source of the kernel (`tsc` is the fast and steady one on x86).
     pub clock_source: Option<String>,
-    /// Round-trip time of two threads on different cores that wake each other, each asleep until then:
-    /// lower quartile, ns. Two wake-ups and nothing of a network; absent where nobody slept in the run.
+    /// Round-trip time of two threads on different cores that block and wake each other, in ns
+    /// (lower quartile): two wake-ups without a network. Absent if no thread blocked in the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wake_up_ns: Option<u64>,
-    /// The interface that carried the run.
+    /// Interface that carried the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<Interface>,
-    /// Real-time class that the program was started in (`chrt`); absent where it was none. Threads of which no
-    /// other was asked for have it.
+    /// Real-time policy that the program was started with (`chrt`); absent if none. Threads inherit
+    /// it unless another policy was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_as: Option<Sched>,
-    /// Our own stack, where it moved the payload in place of the kernel's.
+    /// Facts of our stack, if it carried the payload instead of the kernel's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stack: Option<Box<StackFacts>>,
-    /// Settings that matter to a network stack, by their sysctl names.
+    /// Network settings by their sysctl names.
     pub sysctls: BTreeMap<String, String>,
 }
 
-/// The processor of a host.
+/// Facts of a host's processors.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Cpu {
     /// Model name.
     pub model: Option<String>,
-    /// Processors this process may run on (its affinity mask).
+    /// Processors that this process may use (its affinity mask).
     pub usable: Option<u32>,
     /// Logical processors online.
     pub logical: Option<u32>,
     /// Physical cores online.
     pub cores: Option<u32>,
-    /// Sockets.
+    /// CPU sockets.
     pub sockets: Option<u32>,
     /// NUMA nodes.
     pub numa_nodes: Option<u32>,
-    /// Hypervisor that it runs under; absent on bare metal.
+    /// Hypervisor; absent on bare metal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hypervisor: Option<String>,
-    /// Frequency governor of processor 0; absent where the kernel does not scale.
+    /// Frequency governor of processor 0; absent without frequency scaling.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub governor: Option<String>,
-    /// Frequency of that processor the process may run on which was nearest to its highest when the run was over, Hz.
+    /// Current frequency in Hz at the end of the run, of the usable processor that was closest to
+    /// its maximum.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frequency_hz: Option<u64>,
-    /// The highest frequency that it can have, Hz.
+    /// Maximum frequency in Hz.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frequency_max_hz: Option<u64>,
-    /// Current idle driver, and `idle states` it offers.
+    /// Current idle driver and its idle states.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle: Option<String>,
-    /// How processor 0 may rest, lightest first.
+    /// Idle states of processor 0, shallowest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub idle_states: Vec<IdleState>,
-    /// Mitigations by vulnerability; those not affected are left out.
+    /// CPU mitigations by vulnerability, without those that do not affect the processor.
     pub mitigations: BTreeMap<String, String>,
 }
 
-/// One way for a processor to rest.
+/// An idle state of a processor.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct IdleState {
     /// `POLL`, `C1`, `C6`, ...
     pub name: String,
-    /// Time to wake up that the driver states, us.
+    /// Exit latency that the driver declares, us.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency_us: Option<u64>,
-    /// Whether it was switched off.
+    /// True if the state is disabled.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub disabled: bool,
 }
 
-/// A network interface.
+/// Facts of a network interface.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Interface {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// Driver.
     pub driver: Option<String>,
-    /// Version that the driver states.
+    /// Driver version.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub driver_version: Option<String>,
     /// Firmware version.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub firmware: Option<String>,
-    /// PCI vendor and device, `8086:1521`.
+    /// PCI vendor and device id, `8086:1521`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pci_id: Option<String>,
     /// PCI address, `0000:03:00.0`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pci_address: Option<String>,
-    /// NUMA node that the device sits on.
+    /// NUMA node of the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<u32>,
     /// Link-layer address.
     pub mac: Option<String>,
-    /// Link speed in bit/s; absent where the link has none (veth, loopback).
+    /// Link speed in bit/s; absent for links without one (veth, loopback).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speed_bps: Option<u64>,
-    /// The highest speed that the device supports, bit/s.
+    /// Highest speed that the device supports, bit/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fastest_bps: Option<u64>,
     /// `full` or `half`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duplex: Option<String>,
-    /// What the device sits on, where it is one: `pci`, `usb`, `virtio`, `platform`.
+    /// Bus of the device, if it is hardware: `pci`, `usb`, `virtio`, `platform`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bus: Option<String>,
-    /// Largest IP packet in bytes.
+    /// MTU in bytes.
     pub mtu: Option<u32>,
-    /// Root queueing discipline.
+    /// Root qdisc.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub qdisc: Option<String>,
-    /// Rate that the discipline holds the interface to, bit/s with Ethernet's header.
+    /// Rate limit of the root qdisc, bit/s with the Ethernet header.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub qdisc_rate_bps: Option<u64>,
-    /// Bytes that may leave at once after a pause, where it has a rate.
+    /// Bytes that the root qdisc may send at once after a pause, if it has a rate limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub qdisc_burst_bytes: Option<u64>,
-    /// Disciplines right below the root one, those that are alike as one: `mq` has one for each transmit queue.
+    /// Child qdiscs of the root, equal ones grouped: `mq` has one for each transmit queue.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub qdisc_children: Vec<ChildQdisc>,
-    /// Offloads by ethtool's names (`tx-tcp-segmentation`, `generic-receive-offload`, ...).
+    /// Offloads by their ethtool names (`tx-tcp-segmentation`, `generic-receive-offload`, ...).
     pub offloads: BTreeMap<String, bool>,
-    /// Those of them that the driver lets nobody switch (`[fixed]` in `ethtool -k`).
+    /// Offloads that the driver does not let users change (`[fixed]` in `ethtool -k`).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fixed_offloads: Vec<String>,
     /// Largest segmentation-offload packet in bytes for IPv4.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gso_ipv4_max_bytes: Option<u32>,
-    /// The most segments that such a packet is cut into.
+    /// Most segments of such a packet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gso_max_segments: Option<u32>,
-    /// The largest of these packets that its driver takes, in bytes.
+    /// Largest segmentation-offload packet that the driver accepts, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tso_max_bytes: Option<u32>,
-    /// The most segments of one that its driver takes.
+    /// Most segments of a packet that the driver accepts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tso_max_segments: Option<u32>,
     /// Receive queues.
@@ -195,13 +195,14 @@ pub struct Interface {
     /// Transmit descriptors per queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tx_descriptors: Option<u32>,
-    /// The most receive descriptors that a queue can have.
+    /// Most receive descriptors that a queue can have.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rx_descriptors_max: Option<u32>,
-    /// How long interrupts are held back.
+    /// Interrupt coalescing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coalescing: Option<Coalescing>,
-    /// What of it the driver knows, by the names of `ethtool -C`; empty where the kernel does not tell.
+    /// Coalescing settings that the driver supports, by their `ethtool -C` names; empty if the
+    /// kernel does not report them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub coalescing_settings: Vec<String>,
     /// Energy-Efficient Ethernet (IEEE 802.3az).
@@ -209,86 +210,87 @@ pub struct Interface {
     pub energy_efficient: Option<EnergyEfficient>,
 }
 
-/// Queueing disciplines below another one.
+/// Equal child qdiscs of another qdisc.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ChildQdisc {
     /// `fq`, `fq_codel`, `tbf`, ...
     pub kind: String,
-    /// How many there are of it.
+    /// Number of equal qdiscs.
     pub count: u32,
-    /// Rate that each of them holds what passes it to, bit/s with Ethernet's header.
+    /// Rate limit of each qdisc, bit/s with the Ethernet header.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_bps: Option<u64>,
-    /// Bytes that may leave each of them at once after a pause, where it has a rate.
+    /// Bytes that each qdisc may send at once after a pause, if it has a rate limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst_bytes: Option<u64>,
 }
 
-/// How long a device holds interrupts back (`ethtool -c`).
+/// Interrupt coalescing of a device (`ethtool -c`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Coalescing {
     /// Longest time from a received frame to its interrupt, us.
     pub rx_us: u32,
-    /// Received frames that cause one at once.
+    /// Received frames that trigger an interrupt at once.
     pub rx_frames: u32,
     /// Longest time from a sent frame to its interrupt, us.
     pub tx_us: u32,
-    /// Sent frames that cause one at once.
+    /// Sent frames that trigger an interrupt at once.
     pub tx_frames: u32,
-    /// Whether the driver changes `rx_us` by itself.
+    /// True if the driver adapts `rx_us`.
     pub adaptive_rx: bool,
 }
 
-/// Energy-Efficient Ethernet: the link sleeps between frames and has to wake up (`ethtool --show-eee`).
+/// Energy-Efficient Ethernet: the link sleeps between frames and needs time to wake up (`ethtool
+/// --show-eee`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct EnergyEfficient {
-    /// Whether this end wants it.
+    /// True if this end has it enabled.
     pub enabled: bool,
-    /// Whether both ends agreed on it.
+    /// True if both ends negotiated it.
     pub active: bool,
-    /// Time without frames after which the link sleeps, us.
+    /// Idle time before the link sleeps, us.
     pub tx_timer_us: u32,
 }
 
-/// What this machine can do towards one thing that a run may want.
+/// Degree to which this machine supports something that a run may need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Ability {
-    /// It can.
+    /// Supported.
     Ok,
-    /// It can, but less than it could.
+    /// Supported with limits.
     Limited,
-    /// It cannot.
+    /// Not supported.
     Missing,
-    /// Nobody could tell.
+    /// Could not be determined.
     Unknown,
 }
 
-/// One line of `linerate doctor`.
+/// Check of `linerate doctor`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Check {
     /// Kebab-case name, stable for scripts.
     pub name: String,
-    /// Whether the machine can.
+    /// Degree of support.
     pub ability: Ability,
-    /// What was found, for people.
+    /// Result of the check, as text for users.
     pub found: String,
-    /// How to enable what is missing or limited.
+    /// Instructions for enabling what is missing or limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enable: Option<String>,
 }
 
-/// All that `linerate doctor` found.
+/// Full result of `linerate doctor`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Examination {
     /// `linerate/doctor/1`.
     pub schema: String,
     /// The host.
     pub host: Host,
-    /// Every check, in the order they print.
+    /// Checks in the order in which they are printed.
     pub checks: Vec<Check>,
 }
 
