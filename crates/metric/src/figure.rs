@@ -1,13 +1,14 @@
-//! Figures by name: those of `--expect`, and what a run costs.
+//! Figures by name: those of `--expect`, and the processor cost of a run.
 
 use crate::comparison::Better;
 use crate::expect::{FIGURES, Figure, Unit};
 use crate::plan::Kind;
 use crate::record::{Record, Summary};
 
-/// Processor time of both ends for what was moved: ns per byte of throughput, per round trip of latency.
+/// Processor time of both ends per unit of work: ns per byte of throughput, or per round trip of
+/// latency.
 ///
-/// Absent unless both ends tell it.
+/// Absent unless both ends report it.
 pub const CPU: Figure = Figure {
     name: "cpu",
     unit: Unit::Nanos,
@@ -16,7 +17,7 @@ pub const CPU: Figure = Figure {
 };
 
 fn cpu(summary: &Summary) -> Option<f64> {
-    // Datagrams and round trips have both; a stream has bytes alone.
+    // Datagrams and round trips have both costs; a TCP stream has bytes only.
     let each = |read: fn(&crate::record::CpuCost) -> Option<f64>| -> Option<f64> {
         let ends: Option<Vec<f64>> = summary.cpu.iter().map(read).collect();
         ends.filter(|ends| ends.len() > 1)
@@ -28,7 +29,7 @@ fn cpu(summary: &Summary) -> Option<f64> {
     }
 }
 
-/// The figure of that name; the record's own spellings (`goodput_bps`, `p99_9`) are known, too.
+/// Returns the figure with this name; the record's notation (`goodput_bps`, `p99_9`) works as well.
 #[must_use]
 pub fn named(name: &str) -> Option<&'static Figure> {
     let name = match name {
@@ -44,7 +45,7 @@ pub fn named(name: &str) -> Option<&'static Figure> {
         .find(|figure| figure.name == name)
 }
 
-/// Names of all figures, for messages.
+/// Returns the names of all figures, for messages.
 #[must_use]
 pub fn names() -> String {
     let names: Vec<_> = FIGURES
@@ -55,7 +56,7 @@ pub fn names() -> String {
     names.join(", ")
 }
 
-/// What runs of a kind are compared by when nobody says.
+/// Returns the figure by which runs of this kind are compared by default.
 #[must_use]
 pub fn of_kind(kind: Kind) -> &'static Figure {
     let name = match kind {
@@ -67,7 +68,7 @@ pub fn of_kind(kind: Kind) -> &'static Figure {
 }
 
 impl Figure {
-    /// Which way it is better.
+    /// Returns the direction in which the figure improves.
     #[must_use]
     pub fn better(&self) -> Better {
         match (self.unit, self.name) {
@@ -76,14 +77,14 @@ impl Figure {
         }
     }
 
-    /// Reads it from a run.
+    /// Reads the figure from a run.
     #[must_use]
     pub fn of(&self, run: &Record) -> Option<f64> {
         (self.read)(&run.summary)
     }
 }
 
-/// Prints a value of a figure that may have no name of ours.
+/// Formats a value of a figure, which may be a name that is not in our list.
 #[must_use]
 pub fn format(figure: &str, value: f64) -> String {
     match named(figure) {

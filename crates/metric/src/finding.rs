@@ -1,6 +1,6 @@
-//! Findings: why a run was no faster, what proves it, and what to try.
+//! Findings: the cause of a result, its evidence, and a remedy.
 //!
-//! Plain data for the record. The `explain` crate makes them, from records alone.
+//! Plain data for the record. The `explain` crate makes them, from records only.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,33 +8,33 @@ use serde::{Deserialize, Serialize};
 use crate::facts::Role;
 use crate::plan::Direction;
 
-/// What sort of thing was found.
+/// Kind of a finding.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum FindingKind {
-    /// Something that can be changed and that costs. A healthy run has none.
+    /// A cause that can be changed and costs performance. A healthy run has none.
     Cause,
-    /// What the run came up against: the line, a processor, what was asked for.
+    /// A limit that the run reached: line rate, processor, requested rate.
     Limit,
-    /// What could not be decided, because something could not be read.
+    /// Something that could not be decided, because some value could not be read.
     Unknown,
 }
 
-/// Where it is.
+/// Location of a finding.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum End {
-    /// The end that asked for the run.
+    /// The client.
     Client,
-    /// The end that served it.
+    /// The server.
     Server,
-    /// Both ends alike.
+    /// Both ends.
     Both,
-    /// Between them.
+    /// The path between them.
     Path,
 }
 
@@ -47,76 +47,77 @@ impl From<Role> for End {
     }
 }
 
-/// A number or a word.
+/// Value of an evidence: a number or a text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Value {
-    /// A whole number.
+    /// An integer.
     Count(u64),
     /// Any other number.
     Number(f64),
-    /// A word, as the kernel has it.
+    /// A text, as the kernel prints it.
     Word(String),
 }
 
-/// A reading that a finding rests on.
+/// A value that supports a finding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Evidence {
-    /// What was read: a counter by the kernel's name or ours, a setting, a figure of the run.
+    /// Name of the value: a counter by the kernel's name or ours, a setting, a figure of the run.
     pub counter: String,
-    /// What it said; absent: it could not be read.
+    /// The value; absent if it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<Value>,
-    /// Unit of the value: `ns`, `B`, `bit/s`, `share`, `packets`, …; empty for words and bare counts.
+    /// Unit of the value: `ns`, `B`, `bit/s`, `share`, `packets`, …; empty for texts and plain
+    /// counts.
     pub unit: String,
-    /// Where it was read: `server TCP_INFO`, `client /proc/stat`, `plan`.
+    /// Source of the value: `server TCP_INFO`, `client /proc/stat`, `plan`.
     pub read: String,
-    /// Why it could not be read.
+    /// Reason for a missing value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
 }
 
-/// One finding.
+/// A finding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
-    /// Cause, limit, or not known.
+    /// Cause, limit or unknown.
     pub kind: FindingKind,
     /// Kebab-case id, stable for scripts: docs/CAUSES.md has a section for each.
     pub cause: String,
-    /// Where it is.
+    /// Location of the cause.
     pub end: End,
-    /// The direction of payload that it concerns; absent: all of the run.
+    /// Payload direction that is affected; absent: the full run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub direction: Option<Direction>,
-    /// Share of the run that it costs, 0 to 1: of its time, of its packets, or of what it could
-    /// have carried (docs/CAUSES.md says which). Findings are ordered by this.
+    /// Cost as a share of the run, 0 to 1: of its time, its packets, or the payload it could have
+    /// carried (see docs/CAUSES.md). Findings are sorted by it.
     pub cost: f64,
-    /// The finding that this one is a consequence of, by its id.
+    /// Id of the finding that causes this one.
     #[serde(default)]
     pub follows_from: Option<String>,
-    /// What happened, for people: a sentence.
+    /// Cause as a sentence for users.
     pub what: String,
-    /// What proves it.
+    /// Evidence of the cause.
     pub evidence: Vec<Evidence>,
-    /// What to do, for people: a sentence.
+    /// Remedy as a sentence for users.
     pub remedy: String,
-    /// The exact command or setting to try.
+    /// Exact command or setting to try.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
-    /// What of this kind the run had already.
+    /// Remedies of this kind that the run already used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tried: Vec<String>,
-    /// Estimate of what the remedy gives: the figure after over the figure before, of goodput or of
-    /// round trips a second (2 is twice as good); absent: nobody can say.
+    /// Estimated effect of the remedy: the figure after over the figure before, of goodput or of
+    /// round trips per second (2 is twice as good); absent if there is no estimate.
     #[serde(default)]
     pub gain: Option<f64>,
-    /// How the estimate was made.
+    /// Formula of the estimate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain_formula: Option<String>,
 }
 
 impl Finding {
-    /// Whether a healthy run would not have it.
+    /// Returns true for a cause: a healthy run has none.
     #[must_use]
     pub fn is_cause(&self) -> bool {
         self.kind == FindingKind::Cause

@@ -1,67 +1,67 @@
-//! What a round trip costs by size: a fixed part, so much for each byte, so much for each fragment.
+//! Cost of a round trip by message size: a fixed part, a part per byte, and a part per fragment.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::statistics::median;
 
-/// Resamples of the bootstrap: beyond this the bounds move by less than the third digit.
+/// Bootstrap resamples: with more, the bounds change by less than the third digit.
 const RESAMPLES: usize = 1_000;
 
-/// Medians of round trips of one size.
+/// Measured medians of round trips of one size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SizePoint {
-    /// Payload bytes of the question.
+    /// Payload bytes of the request.
     pub bytes: u64,
-    /// IP packets that a question of this size leaves as.
+    /// IP packets of a request of this size.
     pub fragments: u64,
-    /// Medians of parts of the measurement, in ns: the error of the fit comes from how they vary.
+    /// Medians of the parts of the measurement, in ns: their variation gives the error of the fit.
     pub medians: Vec<f64>,
 }
 
-/// A cost with the interval that the same runs, drawn again, would give it (95 % bootstrap).
+/// A cost with its 95 % bootstrap interval.
 ///
-/// The interval comes from how the medians of a run's parts vary. It is absent where a run has fewer
-/// than three parts: then the error is not known.
+/// The interval comes from the variation between the medians of the parts of a run. It is absent if
+/// a run has fewer than three parts: then the error is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Cost {
-    /// The cost in ns; never below 0.
+    /// Cost in ns; never negative.
     pub ns: f64,
-    /// Lower end of its interval.
+    /// Lower bound of the interval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub low_ns: Option<f64>,
-    /// Upper end of its interval.
+    /// Upper bound of the interval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub high_ns: Option<f64>,
 }
 
-/// Round-trip time against size, by weighted non-negative least squares on the medians.
+/// Round-trip time as a function of size, by weighted non-negative least squares on the medians.
 ///
-/// Formula: `rtt = fixed + per_byte * bytes + per_fragment * (fragments - 1)`; each median weighs by
-/// its relative error. A question and its answer have the same size, so each cost is that of both
-/// ways together.
+/// Formula: `rtt = fixed + per_byte * bytes + per_fragment * (fragments - 1)`; each median is
+/// weighted by its relative error. A request and its response have the same size, so each cost
+/// covers both directions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SizeCosts {
-    /// What the smallest round trip costs.
+    /// Cost of the smallest round trip.
     pub fixed: Cost,
-    /// What each payload byte adds.
+    /// Cost of each payload byte.
     pub per_byte: Cost,
-    /// What each IP fragment beyond the first adds; absent where the sizes, or the error, do not tell
-    /// it from the bytes.
+    /// Cost of each IP fragment after the first; absent if the sizes, or the error, do not separate
+    /// it from the cost of bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_fragment: Option<Cost>,
-    /// Some sizes have fragments, and what they cost is within `per_byte`.
+    /// True if some sizes have fragments and their cost is included in `per_byte`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fragments_in_bytes: bool,
-    /// Root mean square of what the line misses the medians by, in ns; absent with as many sizes as
-    /// costs, where it goes through all of them whatever they are.
+    /// Root mean square of the residuals, in ns; absent with as many sizes as costs, where the fit
+    /// is always exact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub residual_ns: Option<f64>,
 }
 
-/// IP packets that a UDP payload leaves as on a path with this MTU.
+/// Returns the IP packets of a UDP payload on a path with this MTU.
 ///
-/// RFC 791: all but the last fragment carry a multiple of 8 bytes behind the IP header; IPv6 has a
+/// RFC 791: all fragments but the last carry a multiple of 8 bytes after the IP header; IPv6 has a
 /// fragment header of 8 bytes in each (RFC 8200 section 4.5).
 #[must_use]
 pub fn fragments(payload_bytes: u64, mtu: u64, ipv6: bool) -> u64 {
@@ -75,16 +75,16 @@ pub fn fragments(payload_bytes: u64, mtu: u64, ipv6: bool) -> u64 {
     packet.div_ceil(each)
 }
 
-/// Fewest medians of a point that say how much they vary.
+/// Fewest medians of a point that give a spread.
 const SPREAD_FROM: usize = 3;
 
 /// Smallest relative error of a median: the resolution of the histograms.
 const LEAST_ERROR: f64 = 0.001;
 
-/// Standard errors within which a line that knows no fragments fits.
+/// Standard errors within which a model without fragments is accepted.
 const WITHIN_ERRORS: f64 = 2.0;
 
-/// Fits the costs; `None` with fewer than two sizes, or without a median of each.
+/// Fits the costs; `None` with fewer than two sizes, or if a size has no median.
 #[must_use]
 pub fn size_costs(points: &[SizePoint]) -> Option<SizeCosts> {
     let medians: Vec<f64> = points
@@ -103,7 +103,7 @@ pub fn size_costs(points: &[SizePoint]) -> Option<SizeCosts> {
         .unwrap_or_else(|| bytes_alone.clone());
     let mut drawn = resample(points, &errors, best.columns);
     if known && best.columns == FRAGMENTS && interval(&drawn[2], best.costs[2]).0 <= 0.0 {
-        // It may as well be nothing.
+        // The interval includes zero: the cost of fragments is not significant.
         best = bytes_alone;
         drawn = resample(points, &errors, best.columns);
     }
@@ -131,15 +131,15 @@ pub fn size_costs(points: &[SizePoint]) -> Option<SizeCosts> {
         per_fragment: fragments.then(|| cost(2)),
         fragments_in_bytes: !fragments && points.iter().any(|point| point.fragments > 1),
         residual_ns: (points.len() > used.count())
-            // Below a picosecond it is the arithmetic's.
+            // Below a picosecond it is rounding error.
             .then_some(if residual_ns < 1e-3 { 0.0 } else { residual_ns }),
     })
 }
 
-/// Relative standard error of a point's median, as far as its parts tell it.
+/// Returns the relative standard error of a point's median, from the variation of its parts.
 ///
-/// Formula: standard deviation of the parts over the square root of their number; 1.25 of that for a
-/// median of normal noise, which is the same for all points.
+/// Formula: standard deviation of the parts over the square root of their number. A median of
+/// normal noise has 1.25 of that, the same factor for all points.
 fn error((point, median): (&SizePoint, &f64)) -> f64 {
     let count = point.medians.len() as f64;
     let squares = point.medians.iter().map(|ns| (ns - median).powi(2));
@@ -147,7 +147,7 @@ fn error((point, median): (&SizePoint, &f64)) -> f64 {
     (deviation / count.sqrt() / median.max(f64::MIN_POSITIVE)).max(LEAST_ERROR)
 }
 
-/// The costs that parts drawn again would have, each sorted.
+/// Returns the costs fitted to bootstrap resamples, each list sorted.
 fn resample(points: &[SizePoint], errors: &[f64], columns: usize) -> [Vec<f64>; 3] {
     let mut random = fastrand::Rng::with_seed(0x6c69_6e65_7261_7465);
     let mut drawn: [Vec<f64>; 3] = Default::default();
@@ -174,7 +174,7 @@ fn resample(points: &[SizePoint], errors: &[f64], columns: usize) -> [Vec<f64>; 
     drawn
 }
 
-/// The bounds of 95 % of what was drawn, the cost itself included.
+/// Returns the 95 % bounds of the resampled costs, extended to include the cost itself.
 fn interval(drawn: &[f64], ns: f64) -> (f64, f64) {
     let at = |share: f64| {
         let place = (drawn.len().saturating_sub(1) as f64 * share).round() as usize;
@@ -183,7 +183,7 @@ fn interval(drawn: &[f64], ns: f64) -> (f64, f64) {
     (at(0.025).min(ns), at(0.975).max(ns))
 }
 
-/// Costs of a line: with bytes, or with fragments beside them.
+/// Number of costs in a model: without and with fragments.
 const BYTES: usize = 2;
 const FRAGMENTS: usize = 3;
 
@@ -195,7 +195,7 @@ fn row(point: &SizePoint) -> [f64; 3] {
     ]
 }
 
-/// A line through the medians.
+/// A linear cost model.
 #[derive(Clone, Debug)]
 struct Line {
     costs: [f64; 3],
@@ -203,11 +203,11 @@ struct Line {
 }
 
 impl Line {
-    /// Non-negative least squares; `None` when the sizes do not determine the costs.
+    /// Non-negative least squares; `None` if the sizes do not determine the costs.
     ///
-    /// The best line with costs that are not negative is the best one of those costs that are above
-    /// zero in it: with three costs all choices are tried (Lawson and Hanson, Solving Least Squares
-    /// Problems, chapter 23, for the conditions).
+    /// The best non-negative fit is the best unconstrained fit of those costs that are above zero
+    /// in it. With three costs, all subsets are tried (conditions: Lawson and Hanson, Solving Least
+    /// Squares Problems, chapter 23).
     fn fit(points: &[SizePoint], medians: &[f64], errors: &[f64], columns: usize) -> Option<Self> {
         let weights: Vec<f64> = medians
             .iter()
@@ -215,7 +215,7 @@ impl Line {
             .map(|(ns, error)| 1.0 / (ns * error).max(f64::MIN_POSITIVE))
             .collect();
         let everything = (1u8 << columns) - 1;
-        // Sizes that tell too little tell too little of fewer costs as well.
+        // Sizes that do not determine all costs are rejected, even if a subset could be fitted.
         solve(points, medians, &weights, everything)?;
         let of = |chosen: u8| {
             let costs = solve(points, medians, &weights, chosen)?;
@@ -239,14 +239,14 @@ impl Line {
             .sum()
     }
 
-    /// Sum of the squares of what it misses, in errors.
+    /// Returns the sum of squared residuals, in units of the errors.
     fn misses(&self, points: &[SizePoint], medians: &[f64], weights: &[f64]) -> f64 {
         let each = points.iter().zip(medians).zip(weights);
         each.map(|((point, ns), weight)| ((ns - self.at(point)) * weight).powi(2))
             .sum()
     }
 
-    /// Whether it misses no median by more than its error.
+    /// Returns true if no median deviates from the model by more than its error allows.
     fn fits(&self, points: &[SizePoint], medians: &[f64], errors: &[f64]) -> bool {
         let each = points.iter().zip(medians).zip(errors);
         each.into_iter()
@@ -254,9 +254,9 @@ impl Line {
     }
 }
 
-/// Weighted least squares with the chosen costs (a bit each; the others are zero) through the normal
-/// equations, with columns scaled to one so that they stay well conditioned; `None` when the sizes do
-/// not determine the costs.
+/// Weighted least squares for the chosen costs (one bit each; the others are zero) through the
+/// normal equations. Columns are scaled to one for good conditioning. `None` if the sizes do not
+/// determine the costs.
 fn solve(points: &[SizePoint], medians: &[f64], weights: &[f64], chosen: u8) -> Option<[f64; 3]> {
     let columns: Vec<usize> = (0..3).filter(|column| chosen >> column & 1 == 1).collect();
     let heaviest = weights.iter().copied().fold(0.0, f64::max);
@@ -282,7 +282,8 @@ fn solve(points: &[SizePoint], medians: &[f64], weights: &[f64], chosen: u8) -> 
             system[i][3] += row[a] / scale[a] * ns;
         }
     }
-    // Gauss with row exchange; a pivot this small means that two columns say the same.
+    // Gaussian elimination with pivoting; a pivot this small means that two columns are
+    // proportional.
     const SINGULAR: f64 = 1e-9;
     let count = columns.len();
     for pivot in 0..count {
@@ -306,7 +307,7 @@ fn solve(points: &[SizePoint], medians: &[f64], weights: &[f64], chosen: u8) -> 
     let mut costs = [0.0; 3];
     for (i, &column) in columns.iter().enumerate() {
         let cost = system[i][3] / system[i][i] / scale[column];
-        // What rounding leaves of nothing is nothing.
+        // A result within rounding error of zero is zero.
         let noise = 1e-9 * medians.iter().copied().fold(0.0, f64::max) / scale[column];
         costs[column] = if cost.abs() < noise { 0.0 } else { cost };
     }
@@ -402,7 +403,7 @@ mod tests {
     #[test]
     fn what_the_sizes_cannot_tell_is_left_out() {
         let mut random = fastrand::Rng::with_seed(5);
-        // All in one packet: no fragment to tell.
+        // All sizes fit one packet: the cost of fragments is undetermined.
         let found =
             size_costs(&points([9_000.0, 1.0, 7.0], &[64, 1024], 0.0, &mut random)).unwrap();
         assert_eq!(
@@ -411,7 +412,7 @@ mod tests {
         );
         assert_eq!(found.residual_ns, None, "two sizes, two costs");
         assert!((found.fixed.ns - 9_000.0).abs() < 1e-3 && (found.per_byte.ns - 1.0).abs() < 1e-6);
-        // Two sizes, one of them fragmented: bytes and fragments say the same.
+        // Two sizes, one of them fragmented: the columns of bytes and fragments are proportional.
         let two = points([9_000.0, 1.0, 0.0], &[64, 32_768], 0.0, &mut random);
         let found = size_costs(&two).unwrap();
         assert_eq!((found.per_fragment, found.fragments_in_bytes), (None, true));
@@ -432,7 +433,7 @@ mod tests {
 
     #[test]
     fn noise_makes_no_cost_negative() {
-        // A noisy lab: plain least squares says 32.5 ns a byte and -43 us a fragment.
+        // Noise of a lab: plain least squares gives 32.5 ns a byte and -43 us a fragment.
         let found = size_costs(&[
             measured(64, &[9_000.0, 10_000.0, 30_000.0]),
             measured(1024, &[15_000.0, 41_200.0, 60_000.0]),
@@ -517,7 +518,8 @@ mod tests {
                     prop_assert!((found.per_byte.ns - byte).abs() <= 1e-5);
                     prop_assert!((cost.ns - fragment).abs() <= 2e-2);
                 }
-                // Fragments that cost what bytes do, or nearly nothing: the line holds all the same.
+                // Fragments may cost the same as their bytes, or almost nothing: the model must fit
+                // all the same.
                 None => for bytes in [14u64, 1024, 8192, 65_507] {
                     let more = super::fragments(bytes, 1500, false) - 1;
                     let exact = fixed + byte * bytes as f64 + fragment * more as f64;
