@@ -1,4 +1,4 @@
-//! Forwarding: what a run was told to do, and what each port, stream and core of it did.
+//! Forwarding: plan of a run, and the figures of its ports, streams and threads.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,20 +9,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::parse_duration;
 
-/// Where a stream sends what it receives.
+/// Mapping from the port that receives a frame to the port that sends it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PortTopology {
-    /// Ports are pairs: 0 and 1, 2 and 3; one that is left over sends to itself.
+    /// Ports form pairs: 0 and 1, 2 and 3; the last of an odd number sends to itself.
     #[default]
     Paired,
-    /// Each port sends to the next, the last one to the first.
+    /// Ports form a ring: each sends to the next, the last to the first.
     Chained,
-    /// Each port sends to itself.
+    /// Ports send to themselves.
     Loop,
 }
 
-/// Every topology with its name.
+/// Topologies with their names.
 pub const TOPOLOGIES: &[(&str, PortTopology)] = &[
     ("paired", PortTopology::Paired),
     ("chained", PortTopology::Chained),
@@ -43,12 +43,12 @@ impl FromStr for PortTopology {
         let found = TOPOLOGIES.iter().find(|(name, _)| *name == text);
         found
             .map(|&(_, topology)| topology)
-            .ok_or_else(|| format!("`{text}` is no topology: paired, chained or loop"))
+            .ok_or_else(|| format!("`{text}` is not a topology: use paired, chained or loop"))
     }
 }
 
 impl PortTopology {
-    /// The port that port `from` of `ports` sends to.
+    /// Returns the port that port `from` of `ports` sends to.
     #[must_use]
     pub fn peer(self, from: usize, ports: usize) -> usize {
         match self {
@@ -59,27 +59,27 @@ impl PortTopology {
     }
 }
 
-/// What a forwarding thread does when none of its ports has a frame. Written as on the command line:
+/// Idle strategy of a forwarding thread when no port has a frame. Written as on the command line:
 /// `spin`, `sleep:50us`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(into = "String", try_from = "String")]
 #[schemars(with = "String")]
 pub enum Idle {
-    /// Looks again at once: the core is never free.
+    /// Polls again at once: the core is always busy.
     #[default]
     Spin,
-    /// Lets another thread of the core run, if one wants to.
+    /// Yields the core to other threads.
     Yield,
-    /// Sleeps for so long.
+    /// Sleeps for a fixed time.
     Sleep {
-        /// Nanoseconds.
+        /// Sleep time in nanoseconds.
         time_ns: u64,
     },
-    /// Sleeps until the kernel says that a port has something.
+    /// Sleeps until the kernel signals that a port has frames.
     Interrupt,
 }
 
-/// Longest sleep: beyond it a stop would take too long.
+/// Longest sleep: with more, stopping would take too long.
 const LONGEST_SLEEP_NS: u64 = 1_000_000_000;
 
 impl fmt::Display for Idle {
@@ -113,7 +113,7 @@ impl TryFrom<String> for Idle {
 impl FromStr for Idle {
     type Err = String;
 
-    /// A bare number behind `sleep:` is microseconds.
+    /// Parses a strategy; a plain number after `sleep:` is in microseconds.
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(time) = text.strip_prefix("sleep:") {
             let time_ns = match time.parse::<u64>() {
@@ -125,7 +125,9 @@ impl FromStr for Idle {
             };
             return match time_ns {
                 1..=LONGEST_SLEEP_NS => Ok(Self::Sleep { time_ns }),
-                _ => Err(format!("`{text}` is not within 1ns and 1s")),
+                _ => Err(format!(
+                    "`{text}` is out of range: use sleep:1ns to sleep:1s"
+                )),
             };
         }
         match text {
@@ -133,83 +135,83 @@ impl FromStr for Idle {
             "yield" => Ok(Self::Yield),
             "interrupt" => Ok(Self::Interrupt),
             _ => Err(format!(
-                "`{text}` is nothing to do when idle: spin, yield, sleep:50us or interrupt"
+                "`{text}` is not an idle strategy: use spin, yield, sleep:50us or interrupt"
             )),
         }
     }
 }
 
-/// What a forwarding run does.
+/// Plan of a forwarding run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ForwardPlan {
-    /// The ports as they were named.
+    /// Ports as the user named them.
     pub ports: Vec<String>,
-    /// What happens to frames, with its options: `io`, `link:delay=50us`.
+    /// Forwarding mode with its options: `io`, `link:delay=50us`.
     pub mode: String,
-    /// Threads that forward.
+    /// Number of forwarding threads.
     pub cores: u32,
-    /// The processors they are pinned to; empty: not pinned.
+    /// Processors of the threads; empty: not pinned.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cpus: Vec<u32>,
-    /// Where streams send.
+    /// Port topology.
     pub topology: PortTopology,
-    /// Frames moved by one poll.
+    /// Most frames moved by one poll.
     pub burst: u32,
-    /// Bursts that each stream sends before it forwards.
+    /// Bursts that each stream sends before it starts forwarding.
     pub tx_first: u64,
-    /// Bytes of the frames that are made here, without check sequence.
+    /// Size of generated frames in bytes, without FCS.
     pub frame_bytes: u32,
-    /// What a thread does when there is nothing to do.
+    /// Idle strategy of the threads.
     pub idle: Idle,
-    /// Whether receive queues are emptied before the start.
+    /// Empty the receive queues before the start.
     pub flush: bool,
-    /// Times that a frame which the far ring has no room for is tried again.
+    /// Retries for a frame when the transmit ring is full.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retries: Option<u32>,
-    /// Seed of everything drawn.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 
 impl ForwardPlan {
-    /// Whether frames that are put in come round again: modes that make frames, take them out, or answer
-    /// questions alone let nothing circulate.
+    /// Returns true if frames can circulate: not in modes that only generate, consume or reply to
+    /// frames.
     #[must_use]
     pub fn circulates(&self) -> bool {
         circulates(&self.mode)
     }
 }
 
-/// As [`ForwardPlan::circulates`], of a mode with or without its options.
+/// Returns true if frames can circulate in a mode, given with or without its options.
 #[must_use]
 pub fn circulates(mode: &str) -> bool {
     let name = mode.split(':').next().unwrap_or_default();
     !["rxonly", "txonly", "flowgen", "icmpecho"].contains(&name)
 }
 
-/// What a forwarding run did.
+/// Figures of a forwarding run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ForwardFigures {
-    /// How long frames were forwarded.
+    /// Time of forwarding.
     pub duration_ns: u64,
-    /// The ports.
+    /// Figures by port.
     pub ports: Vec<ForwardPort>,
-    /// The streams.
+    /// Figures by stream.
     pub streams: Vec<ForwardStream>,
-    /// The threads.
+    /// Figures by thread.
     pub cores: Vec<ForwardCore>,
-    /// The memory that frames lived in.
+    /// Memory of the frames.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<FrameMemory>,
-    /// Frames thrown away before the start, because they were left over in receive queues.
+    /// Frames discarded before the start, because they were left in receive queues.
     pub flushed: u64,
-    /// Frames put into circulation by `tx_first`, all streams.
+    /// Frames that `tx_first` put into circulation, all streams.
     pub primed: u64,
 }
 
 impl ForwardFigures {
-    /// Frames that emulated links lost or had no room for.
+    /// Returns the frames that emulated links lost or dropped from a full queue.
     #[must_use]
     pub fn lost_by_links(&self) -> u64 {
         let links = self.streams.iter().filter(|stream| stream.is_link());
@@ -220,24 +222,24 @@ impl ForwardFigures {
     }
 }
 
-/// What the queues of one direction of a port moved and lost.
+/// Counters of the queues of one direction of a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct QueueFigures {
-    /// Frames received, or taken to send.
+    /// Frames received, or accepted for sending.
     pub packets: u64,
-    /// Their bytes, without preamble, gap and check sequence.
+    /// Bytes of these frames, without preamble, gap and FCS.
     pub bytes: u64,
     /// Frames dropped.
     pub dropped: u64,
-    /// The same by cause: `ring-full`, `no-buffer`, `too-long`, `bad`; causes that never struck are
-    /// left out.
+    /// Frames dropped by cause: `ring-full`, `no-buffer`, `too-long`, `bad`; causes with a count of
+    /// zero are left out.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub drops: BTreeMap<String, u64>,
 }
 
 impl QueueFigures {
-    /// What was added since an earlier reading.
+    /// Returns the increase since an earlier reading.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let drops = self.drops.iter().map(|(cause, count)| {
@@ -252,7 +254,7 @@ impl QueueFigures {
         }
     }
 
-    /// Adds what another queue has.
+    /// Adds the counters of another queue.
     pub fn add(&mut self, other: &Self) {
         self.packets += other.packets;
         self.bytes += other.bytes;
@@ -263,83 +265,84 @@ impl QueueFigures {
     }
 }
 
-/// One port.
+/// Figures of one port.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ForwardPort {
-    /// Its number, from 0, in the order in which ports were named.
+    /// Number from 0, in the order in which the ports were named.
     pub port: u32,
-    /// Its kind and name: `ring:0`.
+    /// Kind and name: `ring:0`.
     pub name: String,
-    /// Its Ethernet address, where it has one.
+    /// Ethernet address, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// Queue pairs.
+    /// Number of queue pairs.
     pub queues: u32,
-    /// Largest frame, from the Ethernet header on, without check sequence.
+    /// Largest frame in bytes, Ethernet header included, without FCS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frame_bytes: Option<u32>,
-    /// Descriptors of each receive ring, as obtained.
+    /// Descriptors of each receive ring, as granted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rx_descriptors: Option<u32>,
-    /// Descriptors of each transmit ring, as obtained.
+    /// Descriptors of each transmit ring, as granted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tx_descriptors: Option<u32>,
-    /// Whether anybody ever was at the other end; absent where that cannot be known.
+    /// True if a peer was ever connected; absent if the port cannot detect it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub joined: Option<bool>,
-    /// Times within the run without anybody at the other end after somebody had been there.
+    /// Times within the run without a peer, after one had been connected.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub absences: Vec<PeerAbsence>,
-    /// Whether its interface had a carrier both when the run began and when it ended; absent where it has no
-    /// interface, or that is not known.
+    /// True if the interface had carrier both at the start and at the end of the run; absent
+    /// without an interface, or if it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carrier: Option<bool>,
-    /// Whether this port has its interface receive frames for any address; absent where it has no interface
-    /// that could leave frames out.
+    /// True if the port put its interface into promiscuous mode; absent without an interface that
+    /// filters addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub promiscuous: Option<bool>,
-    /// Bit rates, second by second (`--bitrate-stats`).
+    /// Bit rates per second (`--bitrate-stats`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bit_rates: Option<PortBitRates>,
-    /// How bytes travel: `none` (handles move), `each-way` (copied in and out), `in-kernel`.
+    /// Copies of frame data: `none` (only handles move), `each-way` (copied in and out),
+    /// `in-kernel`.
     pub copies: String,
-    /// How its AF_XDP sockets are bound, as obtained; absent on other ports.
+    /// Binding of its AF_XDP sockets, as granted; absent on other ports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub xdp: Option<XdpFacts>,
-    /// What was obtained where there was a choice, in sentences.
+    /// Settings that were granted where the port had a choice, as sentences.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// Received, all queues.
+    /// Received, sum of all queues.
     pub receive: QueueFigures,
-    /// Sent, all queues.
+    /// Sent, sum of all queues.
     pub transmit: QueueFigures,
 }
 
-/// How an AF_XDP socket is bound, as the kernel granted it.
+/// Binding of an AF_XDP socket, as the kernel granted it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct XdpFacts {
-    /// Where the program meets frames: `native` (in the driver) or `generic` (behind it).
+    /// XDP mode: `native` (in the driver) or `generic` (after it).
     pub mode: String,
-    /// Whether the device itself reads and writes the frames' memory; else the kernel copies each.
+    /// True if the device reads and writes the frame memory; else the kernel copies each frame.
     pub zero_copy: bool,
-    /// Whether the kernel says when it wants to be woken; else it is woken for every burst.
+    /// True if the kernel signals when it needs a wake-up; else every burst needs one.
     pub need_wakeup: bool,
-    /// Busy polling, where it was asked for.
+    /// Busy polling, if it was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub busy_poll: Option<BusyPollFacts>,
 }
 
-/// Busy polling of a socket (`SO_PREFER_BUSY_POLL`), which the kernel grants whether or not there is anything to
-/// poll.
+/// Busy polling of a socket (`SO_PREFER_BUSY_POLL`); the kernel grants it even if there is nothing
+/// to poll.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct BusyPollFacts {
-    /// Frames that one call may take from the driver (`SO_BUSY_POLL_BUDGET`).
+    /// Most frames that one call takes from the driver (`SO_BUSY_POLL_BUDGET`).
     pub budget: u32,
-    /// The driver's poll context that feeds the socket (`SO_INCOMING_NAPI_ID`); 0: the kernel knows of none, and
-    /// busy polling has no effect.
+    /// NAPI id of the queue that feeds the socket (`SO_INCOMING_NAPI_ID`); 0: none known to the
+    /// kernel, and busy polling has no effect.
     pub napi_id: u32,
 }
 
@@ -347,54 +350,54 @@ pub struct BusyPollFacts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct PortBitRates {
-    /// Received, all queues.
+    /// Received, sum of all queues.
     pub receive: BitRates,
-    /// Sent, all queues.
+    /// Sent, sum of all queues.
     pub transmit: BitRates,
 }
 
-/// Bit rates of one direction, one for each whole second. Counted are frames from the Ethernet header on,
-/// without check sequence, preamble and gap.
+/// Bit rates of one direction, sampled each full second. Frames count from the Ethernet header on,
+/// without FCS, preamble and gap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct BitRates {
-    /// That of the last whole second, in bit/s (`mean_bits` of DPDK's bit-rate statistics).
+    /// Rate of the last full second, in bit/s (`mean_bits` of DPDK's bit-rate statistics).
     pub last_l2_bps: f64,
-    /// Smoothed: each second moves it by a fifth of the way (`ewma_bits`).
+    /// Smoothed rate: an exponential average with weight 1/5 (`ewma_bits`).
     pub smoothed_l2_bps: f64,
-    /// The highest (`peak_bits`).
+    /// Highest rate (`peak_bits`).
     pub peak_l2_bps: f64,
 }
 
-/// How long frames were in the forwarder: from before the poll that found them until the transmit queue had
-/// them. A figure for each poll that found frames, however many they were.
+/// Time of frames in the forwarder: from before the poll that received them until the transmit
+/// queue accepted them. One sample for each poll with frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Residence {
-    /// Polls that found frames.
+    /// Polls with frames.
     pub polls: u64,
-    /// The shortest time, in nanoseconds.
+    /// Shortest time, in nanoseconds.
     pub min_ns: u64,
-    /// The mean.
+    /// Mean time, in nanoseconds.
     pub mean_ns: u64,
-    /// The longest.
+    /// Longest time, in nanoseconds.
     pub max_ns: u64,
-    /// How much one differs from the next, smoothed as RFC 3550 section 6.4.1 does.
+    /// Smoothed difference between consecutive samples (RFC 3550 section 6.4.1), in nanoseconds.
     pub jitter_ns: u64,
 }
 
-/// A time without the process at the other end, counted from the start of the run.
+/// A time without the peer process, counted from the start of the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct PeerAbsence {
-    /// When it was found gone; 0 where that was before the run.
+    /// Detection of the loss; 0 if it was before the run.
     pub from_ns: u64,
-    /// When somebody came in its place; absent where nobody did until the end.
+    /// Connection of the next peer; absent if there was none until the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until_ns: Option<u64>,
 }
 
-/// One stream: a receive queue and the transmit queue that its frames go to.
+/// Figures of one stream: a receive queue and the transmit queue that its frames are sent to.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ForwardStream {
@@ -406,140 +409,142 @@ pub struct ForwardStream {
     pub tx_port: u32,
     /// The transmit queue.
     pub tx_queue: u32,
-    /// Number of the thread, from 0.
+    /// Number of its thread, from 0.
     pub core: u32,
-    /// Received.
+    /// Receive counters.
     pub receive: QueueFigures,
-    /// Sent.
+    /// Transmit counters.
     pub transmit: QueueFigures,
-    /// Frames that the mode took out: a sink's, unanswered ones, those that an emulated link lost.
+    /// Frames that the mode consumed: by a sink, requests without a reply, or lost by an emulated
+    /// link.
     pub taken: u64,
-    /// What the mode counted, by its own names (`bad-ip-checksum`, `lost`, …).
+    /// Counters of the mode, by its names (`bad-ip-checksum`, `lost`, …).
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub counts: BTreeMap<String, u64>,
-    /// Polls by how many frames they gave, from 1 (`--record-burst-stats`).
+    /// Polls by their number of frames, from 1 (`--record-burst-stats`).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub bursts: Vec<u64>,
-    /// Processor cycles (of the time-stamp counter) of polls that gave frames, over those frames
+    /// Processor cycles (time-stamp counter) of polls with frames, per frame
     /// (`--record-core-cycles`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cycles_per_packet: Option<f64>,
-    /// How long frames were in the forwarder (`--latencystats`).
+    /// Time of frames in the forwarder (`--latencystats`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub residence: Option<Residence>,
 }
 
 impl ForwardStream {
-    /// Whether it went over an emulated link, which counts by these names whether anything struck or not.
+    /// Returns true for a stream through an emulated link, which has these counters even at zero.
     #[must_use]
     pub fn is_link(&self) -> bool {
         self.counts.contains_key("queue-full")
     }
 }
 
-/// Where a stream goes, and who carries it; told at the start.
+/// Route of a stream and its thread, known at the start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamPlace {
-    /// Port that frames come from.
+    /// Port that receives.
     pub rx_port: u32,
-    /// Its queue.
+    /// Receive queue.
     pub rx_queue: u32,
-    /// Port that they go to.
+    /// Port that sends.
     pub tx_port: u32,
-    /// Its queue.
+    /// Transmit queue.
     pub tx_queue: u32,
-    /// The Ethernet address behind that port.
+    /// Ethernet address of the peer on the sending port.
     pub peer: String,
-    /// Number of the thread.
+    /// Number of its thread.
     pub core: u32,
-    /// The processor that the thread is pinned to.
+    /// Processor of the thread, if it is pinned.
     pub cpu: Option<u32>,
 }
 
-/// One forwarding thread.
+/// Figures of one forwarding thread.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ForwardCore {
     /// Number of the thread, from 0.
     pub core: u32,
-    /// The processor that it is pinned to; absent: any.
+    /// Processor of the thread; absent: not pinned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u32>,
-    /// Streams that it forwards.
+    /// Number of streams that it forwards.
     pub streams: u32,
     /// Processor time over wall time, 0 to 1.
     pub cpu_share: f64,
-    /// Rounds over its streams.
+    /// Poll rounds over its streams.
     pub rounds: u64,
-    /// Of these, rounds in which no stream had a frame.
+    /// Rounds without a frame from any stream.
     pub idle_rounds: u64,
-    /// How long the thread was away from its ports when it had nothing to do, on average: a frame that
-    /// comes meanwhile waits for so long at most. Absent where it spins (a round then, `duration_ns`
-    /// over `rounds`) or never idled, and where what comes wakes it.
+    /// Mean time between polls when idle: the longest wait of a frame that arrives meanwhile.
+    /// Absent if the thread spins (then `duration_ns` / `rounds`), was never idle, or is woken by
+    /// frames.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_gap_ns: Option<u64>,
-    /// The longest time away.
+    /// Longest time between polls when idle.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_gap_max_ns: Option<u64>,
-    /// With `--idle interrupt`: from an event to when the thread runs, the median of a few that were
-    /// made before the start.
+    /// With `--idle interrupt`: median wake-up latency of a few test events before the start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wake_ns: Option<u64>,
-    /// Times that it was pushed off its processor.
+    /// Involuntary context switches.
     pub involuntary_switches: u64,
-    /// Times that it went to sleep.
+    /// Voluntary context switches.
     pub voluntary_switches: u64,
 }
 
-/// The memory that frames live in.
+/// Memory of the frames.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct FrameMemory {
-    /// Frames in all.
+    /// Number of frame buffers.
     pub frames: u32,
-    /// Bytes from one to the next.
+    /// Distance between frame buffers in bytes.
     pub slot_bytes: u64,
-    /// Bytes taken from the kernel.
+    /// Bytes allocated from the kernel.
     pub bytes: u64,
-    /// Whether in huge pages that were set aside.
+    /// True if the memory is in reserved huge pages.
     pub huge_pages: bool,
 }
 
-/// Packets per second against packets in flight, for one number of threads.
+/// Packets per second as a function of packets in flight, for one number of threads.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Saturation {
-    /// Threads that forwarded.
+    /// Number of forwarding threads.
     pub cores: u32,
-    /// The steps, ascending.
+    /// Steps, ascending.
     pub points: Vec<SaturationPoint>,
-    /// The rate of the plateau: the median of the steps on it.
+    /// Plateau rate: median of the steps on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plateau_pps: Option<f64>,
-    /// Packets in flight from which on the rate is that of the plateau.
+    /// Packets in flight at which the plateau starts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plateau_in_flight: Option<u64>,
-    /// Why the walk ended: `plateau` (the rate rises no more), `full` (rings have no room for more),
-    /// `limit` (the largest step) or `interrupted`. No plateau is named where a step was disturbed.
+    /// Reason for the end of the sweep: `plateau` (the rate stopped rising), `full` (the rings are
+    /// full), `limit` (the largest step) or `interrupted`. No plateau is reported if a step was
+    /// disturbed.
     pub stopped_by: String,
 }
 
-/// One step of a [`Saturation`].
+/// Step of a [`Saturation`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct SaturationPoint {
-    /// Bursts that each stream began with.
+    /// Initial bursts of each stream.
     pub tx_first: u64,
     /// Packets in circulation, all streams.
     pub in_flight: u64,
     /// Packets forwarded per second, all streams.
     pub packets_per_second: f64,
-    /// Packets dropped meanwhile.
+    /// Packets dropped in the step.
     pub dropped: u64,
-    /// Whether something else ran on the threads' processors, in each of several tries: the rate is theirs too.
+    /// True if other programs used the threads' processors in each of several tries, which lowers
+    /// the rate.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub disturbed: bool,
-    /// Id of its record.
+    /// Id of the step's record.
     pub record: String,
 }
 

@@ -1,7 +1,7 @@
-//! Generating frames: what a run was told to send, and what of it came back.
+//! Packet generator: plan of a run, and the figures of frames sent and received.
 //!
-//! Sizes of frames are those of RFC 2544: with the check sequence of four bytes, so 64 to 1518 on
-//! Ethernet. Rates in bits name their layer: L2 counts these bytes, L1 also preamble and gap.
+//! Frame sizes are those of RFC 2544: they include the four-byte FCS, so Ethernet has 64 to 1518.
+//! Bit rates name their layer: L2 counts these bytes, L1 adds preamble and gap.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,32 +14,32 @@ use crate::forward::XdpFacts;
 use crate::histogram::Quantiles;
 use crate::units::{BitRate, parse_count, parse_fraction};
 
-/// Bytes of Ethernet's check sequence, which programs do not see and sizes include (IEEE 802.3).
+/// Bytes of the Ethernet FCS, included in frame sizes but not visible to programs (IEEE 802.3).
 pub const FCS_BYTES: u16 = 4;
-/// Bytes that a frame takes on the wire beyond its size: preamble 7, start 1, gap 12 (IEEE 802.3).
+/// Bytes of a frame on the wire in addition to its size: preamble 7, SFD 1, gap 12 (IEEE 802.3).
 pub const GAP_BYTES: u16 = 20;
 
-/// What is asked of the generator. Written as on the command line: `max`, `10kpps`, `l2:1G`, `50%`.
+/// Intended load. Written as on the command line: `max`, `10kpps`, `l2:1G`, `50%`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(into = "String", try_from = "String")]
 #[schemars(with = "String")]
 pub enum Load {
-    /// As fast as it goes.
+    /// Maximum rate.
     #[default]
     Max,
     /// Frames per second.
     Frames(f64),
-    /// Bits per second with preamble and gap.
+    /// Bits per second, preamble and gap included.
     L1(u64),
-    /// Bits per second of frames with their check sequence.
+    /// Bits per second of frames, FCS included.
     L2(u64),
-    /// Share of the line's rate, 0 to 1 and above.
+    /// Share of the line rate; above 1 is permitted.
     Line(f64),
 }
 
 impl Load {
-    /// Frames per second of `frame_bytes` (with check sequence, the mean of a mix); `None`: as fast as
-    /// it goes, or a share of a line whose rate is not known.
+    /// Returns the load in frames per second. `frame_bytes` includes the FCS and is the mean of a
+    /// mix. `None` for the maximum load, and for a share of an unknown line rate.
     #[must_use]
     pub fn frames_per_second(self, frame_bytes: f64, line_bps: Option<u64>) -> Option<f64> {
         let on_wire = (frame_bytes + f64::from(GAP_BYTES)) * 8.0;
@@ -53,7 +53,7 @@ impl Load {
     }
 }
 
-/// Frames of `frame_bytes` that a line carries in a second: `(10 Gb/s, 64) → 14,880,952`.
+/// Returns the frames per second of a line at full rate: `(10 Gb/s, 64) → 14,880,952`.
 #[must_use]
 pub fn line_frames(line_bps: u64, frame_bytes: f64) -> f64 {
     line_bps as f64 / ((frame_bytes + f64::from(GAP_BYTES)) * 8.0)
@@ -104,8 +104,8 @@ impl FromStr for Load {
             Self::Frames(rate.map_err(|error| error.to_string())?)
         } else {
             return Err(format!(
-                "`{text}` does not say what it counts: write 10kpps, l2:1G (frames), l1:1G (frames, \
-                 preambles and gaps), 50% (of the line) or max"
+                "`{text}` has no unit: write 10kpps, l2:1G (frames), l1:1G (frames, preambles and \
+                 gaps), 50% (of the line rate) or max"
             ));
         };
         let positive = match load {
@@ -115,24 +115,24 @@ impl FromStr for Load {
         };
         match positive {
             true => Ok(load),
-            false => Err(format!("`{text}` sends nothing")),
+            false => Err(format!("`{text}` is no load: give a rate above zero")),
         }
     }
 }
 
-/// Reads a value that may be written as a number: `size = 64`.
+/// Deserialises an optional text that may be written as a number: `size = 64`.
 fn number_too<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
     value(from).map(Some)
 }
 
-/// The same for a value that must be there.
+/// Deserialises a text that may be written as a number.
 fn value<'de, D: serde::Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     struct Texts;
     impl serde::de::Visitor<'_> for Texts {
         type Value = String;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a text or a whole number")
+            f.write_str("a string or an integer")
         }
 
         fn visit_str<E>(self, text: &str) -> Result<String, E> {
@@ -150,66 +150,66 @@ fn value<'de, D: serde::Deserializer<'de>>(from: D) -> Result<String, D::Error> 
     from.deserialize_any(Texts)
 }
 
-/// What frames are made of: the keys of a template file, and what a record says of its run.
+/// Content of the generated frames: the keys of a template file, stored in the record.
 ///
-/// Values are texts: `A` is the same in all frames; `A-B` goes up by one from flow to flow, `A-B+S` by S;
-/// `A,B,C` takes turns; `draw:A-B` is drawn for each flow from the seed.
+/// Values are texts: `A` is the same in all frames; `A-B` increments by one from flow to flow,
+/// `A-B+S` by S; `A,B,C` alternates; `draw:A-B` is drawn for each flow from the seed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TemplatePlan {
-    /// Sizes with check sequence: `64`, `64,512,1518`, `64-1518+2`, `draw:64-1518`, `imix`, or weights
-    /// `64:7,594:4,1518:1`.
+    /// Frame sizes, FCS included: `64`, `64,512,1518`, `64-1518+2`, `draw:64-1518`, `imix`, or
+    /// weights `64:7,594:4,1518:1`.
     #[serde(
         deserialize_with = "number_too",
         skip_serializing_if = "Option::is_none"
     )]
     pub size: Option<String>,
-    /// Flows, which take turns; absent: as many as the values that vary most.
+    /// Number of flows, sent round-robin; absent: as many as the longest list of values.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flows: Option<u32>,
-    /// Seed of what is drawn.
+    /// Seed of random values.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-    /// Bytes behind headers and tag: `count` (0, 1, 2, …), `zeros`, `ones` or `random`.
+    /// Payload after headers and tag: `count` (0, 1, 2, …), `zeros`, `ones` or `random`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
-    /// Ethernet's header.
+    /// Ethernet header.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ethernet: Option<EthernetPlan>,
     /// VLAN tags, the outer one first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub vlan: Vec<VlanPlan>,
-    /// An IPv4 header; the default where no other is asked for.
+    /// IPv4 header; the default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ipv4: Option<IpPlan>,
-    /// An IPv6 header.
+    /// IPv6 header.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ipv6: Option<IpPlan>,
-    /// An ARP request instead of IP.
+    /// ARP request instead of IP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arp: Option<ArpPlan>,
-    /// A UDP header; the default behind IP.
+    /// UDP header; the default after IP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub udp: Option<PortsPlan>,
-    /// A TCP header.
+    /// TCP header.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tcp: Option<TcpPlan>,
-    /// An ICMP or ICMPv6 echo request.
+    /// ICMP or ICMPv6 echo request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub icmp: Option<IcmpPlan>,
 }
 
-/// Ethernet's header.
+/// Ethernet header.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct EthernetPlan {
-    /// Source addresses; absent: the sending port's own.
+    /// Source addresses; absent: the address of the sending port.
     #[serde(
         deserialize_with = "number_too",
         skip_serializing_if = "Option::is_none"
     )]
     pub source: Option<String>,
-    /// Destination addresses; absent: the receiving port's own.
+    /// Destination addresses; absent: the address of the receiving port.
     #[serde(
         deserialize_with = "number_too",
         skip_serializing_if = "Option::is_none"
@@ -224,12 +224,12 @@ pub struct EthernetPlan {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct VlanPlan {
-    /// Numbers of VLANs.
+    /// VLAN ids.
     #[serde(deserialize_with = "value")]
     pub id: String,
     /// Priority, 0 to 7.
     pub priority: u8,
-    /// Its ethertype; absent: 0x8100, and 0x88a8 in front of another tag.
+    /// Ethertype of the tag; absent: 0x8100, and 0x88a8 before another tag.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ethertype: Option<u16>,
 }
@@ -262,13 +262,13 @@ pub struct IpPlan {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ArpPlan {
-    /// Who asks.
+    /// Sender addresses.
     #[serde(
         deserialize_with = "number_too",
         skip_serializing_if = "Option::is_none"
     )]
     pub source: Option<String>,
-    /// Who is asked for.
+    /// Target addresses.
     #[serde(
         deserialize_with = "number_too",
         skip_serializing_if = "Option::is_none"
@@ -276,17 +276,17 @@ pub struct ArpPlan {
     pub destination: Option<String>,
 }
 
-/// Ports of UDP.
+/// UDP header.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PortsPlan {
-    /// Source ports; absent: 49152, the first one for such use (RFC 6335).
+    /// Source ports; absent: 49152, the first dynamic port (RFC 6335).
     #[serde(
         deserialize_with = "number_too",
         skip_serializing_if = "Option::is_none"
     )]
     pub source: Option<String>,
-    /// Destination ports; absent: 9, which discards (RFC 863).
+    /// Destination ports; absent: 9, the discard service (RFC 863).
     #[serde(
         deserialize_with = "number_too",
         skip_serializing_if = "Option::is_none"
@@ -310,12 +310,12 @@ pub struct TcpPlan {
         skip_serializing_if = "Option::is_none"
     )]
     pub destination: Option<String>,
-    /// Letters of F, S, R, P, A, U; absent: `A`.
+    /// Flags as letters of F, S, R, P, A, U; absent: `A`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flags: Option<String>,
 }
 
-/// An echo request.
+/// ICMP echo request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct IcmpPlan {
@@ -327,140 +327,140 @@ pub struct IcmpPlan {
     pub id: Option<String>,
 }
 
-/// What a generating run does.
+/// Plan of a generator run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct GeneratePlan {
-    /// The port that sends, as it was named.
+    /// Sending port as the user named it.
     pub send: String,
-    /// The port that receives; absent: nothing is received.
+    /// Receiving port; absent: frames are not received.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receive: Option<String>,
-    /// What was asked for.
+    /// Intended load.
     pub load: Load,
-    /// The same in frames per second; absent: as fast as it goes, or at recorded times.
+    /// Intended load in frames per second; absent: as fast as possible, or at recorded times.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub intended_fps: Option<f64>,
-    /// Rate of the line in bits per second, where it is known.
+    /// Line rate in bits per second, where it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line_bps: Option<u64>,
-    /// Frames at most; absent: as many as the time allows.
+    /// Most frames to send; absent: limited by time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frames: Option<u64>,
-    /// Frames that leave at once.
+    /// Frames per burst.
     pub burst: u32,
-    /// How long late frames are waited for.
+    /// Drain time: wait for late frames after sending ends.
     pub drain_ns: u64,
-    /// What frames are made of; absent: frames of a capture.
+    /// Content of the frames; absent for frames of a capture.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub template: Option<TemplatePlan>,
-    /// Nobody asked for a size, and Ethernet's shortest frame has no room for these headers, a number and a time:
-    /// the size is the least that has.
+    /// True if the user gave no size and the shortest Ethernet frame is too short for these
+    /// headers, a sequence number and a timestamp: the size is then the smallest that fits them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub size_fitted: bool,
-    /// The capture whose frames are sent.
+    /// Capture file whose frames are sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capture: Option<String>,
-    /// Whether its frames leave at their recorded times.
+    /// Send the frames of the capture at their recorded times.
     pub recorded_times: bool,
-    /// Flows that take turns.
+    /// Number of flows, sent round-robin.
     pub flows: u32,
-    /// Mean size of frames with check sequence.
+    /// Mean frame size in bytes, FCS included.
     pub frame_bytes: f64,
-    /// Threads that poll: 1 for both directions, or one each.
+    /// Polling threads: 1 for both directions, or 1 for each.
     pub threads: u32,
-    /// Processors that they are pinned to; empty: not pinned.
+    /// Processors of the threads; empty: not pinned.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cpus: Vec<u32>,
 }
 
-/// What a generating run saw.
+/// Figures of a generator run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct GenerateFigures {
-    /// From the first frame to the end of sending.
+    /// Time from the first frame to the end of sending.
     pub duration_ns: u64,
-    /// Frames that the port took (RFC 2285 section 3.5: the offered load).
+    /// Frames that the port accepted (RFC 2285 section 3.5: the offered load).
     pub sent: u64,
-    /// Frames of this run that arrived whole, repeated ones included; absent without a receiving port.
+    /// Frames of this run received intact, duplicates included; absent without a receiving port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub received: Option<u64>,
-    /// Frames sent per second.
+    /// Offered load in frames per second.
     pub offered_fps: f64,
-    /// The same in bits with preambles and gaps.
+    /// Offered load in bits per second, preamble and gap included.
     pub offered_l1_bps: f64,
-    /// The same in bits of frames with check sequence.
+    /// Offered load in bits per second of frames, FCS included.
     pub offered_l2_bps: f64,
-    /// Frames received over the time of sending (RFC 2285 section 3.6.1).
+    /// Forwarding rate: frames received over the time of sending (RFC 2285 section 3.6.1).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forwarding_fps: Option<f64>,
-    /// The same in bits with preambles and gaps.
+    /// Forwarding rate in bits per second, preamble and gap included.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forwarding_l1_bps: Option<f64>,
-    /// The same in bits of frames with check sequence.
+    /// Forwarding rate in bits per second of frames, FCS included.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forwarding_l2_bps: Option<f64>,
-    /// Frames sent of which nothing arrived.
+    /// Frames sent and never received.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost: Option<u64>,
-    /// The same as a share of the frames sent, 0 to 1.
+    /// Lost frames as a share of the frames sent, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss_fraction: Option<f64>,
-    /// Frames that came after one with a higher number; absent where frames carry no number.
+    /// Frames received after one with a higher number; absent if frames have no number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub out_of_order: Option<u64>,
-    /// Frames that came again.
+    /// Frames received more than once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duplicates: Option<u64>,
-    /// Frames that arrived with another tag or content than they left with; absent where frames carry no
-    /// tag. Headers are not looked at: devices change them.
+    /// Frames received with a different tag or content; absent if frames have no tag. Headers are
+    /// not compared, because devices change them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub corrupted: Option<u64>,
-    /// Frames at the receiving port that are not of this run.
+    /// Frames at the receiving port that do not belong to this run.
     pub foreign: u64,
-    /// Frames that were due and that the generator gave up, because it stood still for too long.
+    /// Scheduled frames that were skipped because the generator stalled for too long.
     pub unsent: u64,
-    /// Polls of the sending port that took fewer frames than it was given.
+    /// Transmit calls in which the sending port accepted only a part of the frames.
     pub refused_polls: u64,
-    /// From when the generator handed a frame over to when the receiving side had it.
+    /// Time from passing a frame to the sending port until it was received.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub one_way_delay_ns: Option<Quantiles>,
-    /// The flows, or groups of flows where they are many.
+    /// Figures by flow, or by group of flows if there are many.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub flows: Vec<GeneratedFlow>,
-    /// Flows that share an entry of `flows`.
+    /// Number of flows per entry of `flows`.
     pub flows_each: u32,
-    /// The sending port.
+    /// Figures of the sending port.
     pub send: PortFigures,
-    /// The receiving port.
+    /// Figures of the receiving port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receive: Option<PortFigures>,
 }
 
-/// A flow, or a group of them.
+/// Figures of a flow, or of a group of flows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct GeneratedFlow {
-    /// Its number, from 0.
+    /// Number from 0.
     pub flow: u32,
     /// Frames sent.
     pub sent: u64,
-    /// Frames received whole, repeated ones included.
+    /// Frames received intact, duplicates included.
     pub received: u64,
-    /// Frames of which nothing arrived, not even changed.
+    /// Frames never received, not even corrupted.
     pub lost: u64,
-    /// Frames that were changed on the way. One whose tag was damaged is of the flow that the tag names, if frames
-    /// of it are missing, and else of a flow of which most are.
+    /// Frames corrupted on the path. A frame with a damaged tag is counted for the flow that the
+    /// tag names if that flow has losses, else for a flow with the most losses.
     #[serde(default, skip_serializing_if = "is_none")]
     pub corrupted: u64,
-    /// Frames that came late.
+    /// Frames received after one with a higher number.
     pub out_of_order: u64,
-    /// Frames that came again.
+    /// Frames received more than once.
     pub duplicates: u64,
-    /// The furthest that a late frame came behind the one that overtook it (RFC 4737 section 4.2).
+    /// Largest distance of a late frame from the one that overtook it (RFC 4737 section 4.2).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reordering_extent: Option<u64>,
-    /// Its delays, percentiles to 1 %.
+    /// One-way delay, percentiles within 1 %.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub one_way_delay_ns: Option<Quantiles>,
 }
@@ -470,30 +470,30 @@ fn is_none(count: &u64) -> bool {
     *count == 0
 }
 
-/// A port of the generator.
+/// Figures of a generator port.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct PortFigures {
-    /// Its kind and name.
+    /// Kind and name.
     pub name: String,
-    /// How its AF_XDP sockets are bound, as obtained; absent on other ports.
+    /// Binding of its AF_XDP sockets, as granted; absent on other ports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub xdp: Option<XdpFacts>,
-    /// What was obtained where there was a choice, in sentences.
+    /// Settings that were granted where the port had a choice, as sentences.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// Whether its interface had a carrier both when the run began and when it ended; absent where it has no
-    /// interface, or that is not known.
+    /// True if the interface had carrier both at the start and at the end of the run; absent
+    /// without an interface, or if it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carrier: Option<bool>,
-    /// Frames that it took or gave.
+    /// Frames sent or received.
     pub frames: u64,
-    /// Their bytes, without check sequence.
+    /// Bytes of these frames, without FCS.
     pub bytes: u64,
     /// Frames dropped.
     pub dropped: u64,
-    /// The same by cause: `ring-full`, `no-buffer`, `too-long`, `bad`; causes that never struck are
-    /// left out.
+    /// Frames dropped by cause: `ring-full`, `no-buffer`, `too-long`, `bad`; causes with a count of
+    /// zero are left out.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub drops: BTreeMap<String, u64>,
 }

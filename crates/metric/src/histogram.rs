@@ -1,28 +1,28 @@
-//! Distributions of durations in fixed memory.
+//! Histograms of durations in fixed memory.
 //!
-//! An HDR histogram with three significant digits: a percentile is at most 0.1 % above the sample it
-//! stands for; with two (where there are very many of them) at most 1 %. The memory is the same for 10^3 and 10^8 samples. Minimum, maximum and mean are
-//! exact: they are kept beside the buckets.
+//! HDR histograms with three significant digits: a percentile is at most 0.1 % above its sample.
+//! Coarse histograms have two digits: at most 1 %. The memory is the same for 10^3 and 10^8
+//! samples. Minimum, maximum and mean are exact, because they are stored separately.
 
 use hdrhistogram::Histogram as Hdr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Significant decimal digits that the buckets keep.
+/// Significant decimal digits of the buckets.
 pub const SIGNIFICANT_DIGITS: u8 = 3;
 
-/// Those of distributions that every flow keeps.
+/// Significant decimal digits of histograms that exist once per flow.
 const COARSE_DIGITS: u8 = 2;
 
-/// The longest duration with a bucket of its own, 137 s; longer ones count in the last bucket, and
-/// the exact maximum still tells.
+/// Longest duration with a bucket of its own, 137 s; longer ones are counted in the last bucket.
+/// The maximum stays exact.
 pub const HIGHEST_NS: u64 = (1 << 37) - 1;
 
-/// A distribution of durations in nanoseconds.
+/// Histogram of durations in nanoseconds.
 #[derive(Clone, Debug)]
 pub struct Histogram {
     buckets: Hdr<u64>,
-    /// Digits of the coarsest samples in it.
+    /// Digits of the coarsest samples included.
     digits: u8,
     sum: u128,
     min: u64,
@@ -36,14 +36,15 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// An empty histogram. All memory it will ever use (about 230 KiB) is allocated here.
+    /// Creates an empty histogram with all the memory that it will ever use (about 230 KiB).
     #[must_use]
     pub fn new() -> Self {
         Self::of_digits(SIGNIFICANT_DIGITS)
     }
 
-    /// An empty histogram of two digits in about 30 KiB, for distributions that every flow keeps: its
-    /// percentiles are at most 1 % above the sample. Added to another one, it keeps that error.
+    /// Creates an empty histogram with two digits in about 30 KiB, for distributions that exist
+    /// once per flow. Its percentiles are at most 1 % above the sample; a histogram that it is
+    /// added to has the same error.
     #[must_use]
     pub fn coarse() -> Self {
         Self::of_digits(COARSE_DIGITS)
@@ -66,7 +67,7 @@ impl Histogram {
         self.record_many(nanoseconds, 1);
     }
 
-    /// Adds the same duration `count` times.
+    /// Adds one duration `count` times.
     #[inline]
     pub fn record_many(&mut self, nanoseconds: u64, count: u64) {
         if count == 0 {
@@ -79,14 +80,15 @@ impl Histogram {
         self.max = self.max.max(nanoseconds);
     }
 
-    /// Adds all of another histogram; nothing is lost, in whatever order histograms are added.
+    /// Adds all samples of another histogram; the order of additions does not matter.
     pub fn add(&mut self, other: &Self) {
         if self.buckets.sigfig() <= other.buckets.sigfig() {
             self.buckets
                 .add(&other.buckets)
                 .expect("all histograms here have the same bounds");
         } else {
-            // The library adds the lowest value of a wider bucket; percentiles are never below.
+            // The library would add the lowest value of a wider bucket, but percentiles must not be
+            // too low.
             for bucket in other.buckets.iter_recorded() {
                 let value = bucket.value_iterated_to().min(other.max).min(HIGHEST_NS);
                 self.buckets
@@ -101,8 +103,8 @@ impl Histogram {
         self.max = self.max.max(other.max);
     }
 
-    /// Adds durations that somebody else has counted in buckets of their own, `(duration, count)`,
-    /// with what is exactly known of them: the shortest, the longest and their sum.
+    /// Adds durations counted by another program in buckets `(duration, count)`, with their exact
+    /// minimum, maximum and sum.
     pub fn add_counted(
         &mut self,
         counted: impl IntoIterator<Item = (u64, u64)>,
@@ -122,7 +124,7 @@ impl Histogram {
         }
     }
 
-    /// Empties it and keeps its memory.
+    /// Removes all samples and keeps the memory.
     pub fn clear(&mut self) {
         self.buckets.reset();
         self.digits = self.buckets.sigfig();
@@ -131,40 +133,40 @@ impl Histogram {
         self.max = 0;
     }
 
-    /// How many durations were added.
+    /// Returns the number of samples.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.buckets.len()
     }
 
-    /// How many durations are longer than this one; those within a bucket of it count as it.
+    /// Returns the number of samples above a duration; samples in its bucket are not above.
     #[must_use]
     pub fn count_above(&self, nanoseconds: u64) -> u64 {
         let up_to = self.buckets.count_between(0, nanoseconds.min(HIGHEST_NS));
         self.count() - up_to.min(self.count())
     }
 
-    /// The shortest duration, exact; `None` when there is none.
+    /// Returns the exact minimum; `None` without samples.
     #[must_use]
     pub fn min(&self) -> Option<u64> {
         (self.count() > 0).then_some(self.min)
     }
 
-    /// The longest duration, exact; `None` when there is none.
+    /// Returns the exact maximum; `None` without samples.
     #[must_use]
     pub fn max(&self) -> Option<u64> {
         (self.count() > 0).then_some(self.max)
     }
 
-    /// The arithmetic mean, exact; `None` when there is none.
+    /// Returns the exact mean; `None` without samples.
     #[must_use]
     pub fn mean(&self) -> Option<f64> {
         (self.count() > 0).then(|| self.sum as f64 / self.count() as f64)
     }
 
-    /// The duration that the share `quantile` (`0.0..=1.0`) of all durations does not exceed.
+    /// Returns the duration that the share `quantile` (`0.0..=1.0`) of the samples does not exceed.
     ///
-    /// Error: at most 0.1 % above the true one (1 % with two digits). `None` when there is none.
+    /// Error: at most 0.1 % above the true value (1 % with two digits). `None` without samples.
     #[must_use]
     pub fn quantile(&self, quantile: f64) -> Option<u64> {
         (self.count() > 0).then(|| {
@@ -174,7 +176,7 @@ impl Histogram {
         })
     }
 
-    /// The figures of a distribution that people compare; `None` when it is empty.
+    /// Returns the usual figures of the distribution; `None` without samples.
     #[must_use]
     pub fn summary(&self) -> Option<Quantiles> {
         let at = |quantile| self.quantile(quantile);
@@ -192,7 +194,8 @@ impl Histogram {
         })
     }
 
-    /// The cumulative distribution as `(nanoseconds, share not above)`, one point a used bucket.
+    /// Returns the cumulative distribution as `(nanoseconds, share not above)`, one point per used
+    /// bucket.
     #[must_use]
     pub fn cumulative(&self) -> Vec<(u64, f64)> {
         let total = self.count() as f64;
@@ -219,46 +222,46 @@ impl PartialEq for Histogram {
     }
 }
 
-/// The figures of a distribution, in nanoseconds.
+/// Figures of a distribution, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Quantiles {
-    /// How many samples there are.
+    /// Number of samples.
     #[serde(default)]
     pub count: u64,
-    /// The shortest, exact.
+    /// Minimum, exact.
     pub min: u64,
-    /// The arithmetic mean, exact.
+    /// Mean, exact.
     pub mean: f64,
-    /// Half of the samples do not exceed this (at most 0.1 % above the sample, or 1 % where the
-    /// distribution has two significant digits, as for all that follow).
+    /// Median. As all percentiles, at most 0.1 % above the sample, or 1 % for a histogram with two
+    /// significant digits.
     pub p50: u64,
-    /// 90 % of the samples do not exceed this.
+    /// 90th percentile.
     pub p90: u64,
-    /// 99 % of the samples do not exceed this.
+    /// 99th percentile.
     pub p99: u64,
-    /// 99.9 % of the samples do not exceed this.
+    /// 99.9th percentile.
     pub p99_9: u64,
-    /// 99.99 % of the samples do not exceed this.
+    /// 99.99th percentile.
     pub p99_99: u64,
-    /// The longest, exact.
+    /// Maximum, exact.
     pub max: u64,
     /// Standard deviation, computed from the buckets (error at most 0.1 %).
     #[serde(default)]
     pub standard_deviation: f64,
 }
 
-/// A histogram as it stands in a record and on the wire: the used buckets only.
+/// A histogram as stored in a record and sent to the peer: the used buckets only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HistogramData {
-    /// Always `ns`.
+    /// Unit: `ns`.
     pub unit: String,
     /// Significant decimal digits of the bucket bounds.
     pub significant_digits: u8,
     /// Number of samples.
     pub count: u64,
-    /// Shortest sample, exact; 0 when there is none.
+    /// Shortest sample, exact; 0 without samples.
     pub min: u64,
-    /// Longest sample, exact; 0 when there is none.
+    /// Longest sample, exact; 0 without samples.
     pub max: u64,
     /// Sum of all samples, exact up to 2^64 - 1 ns (584 years), saturating there.
     pub sum: u64,
@@ -292,14 +295,14 @@ impl From<&Histogram> for HistogramData {
 
 impl From<&HistogramData> for Histogram {
     fn from(data: &HistogramData) -> Self {
-        // Buckets stay what they were: each is told by its lowest value.
+        // The buckets stay the same: each is identified by its lowest value.
         let mut histogram = match data.significant_digits {
             COARSE_DIGITS => Histogram::coarse(),
             _ => Histogram::new(),
         };
         let mut count = 0u64;
         for &(value, samples) in &data.buckets {
-            // A record may come from anywhere: counts that overflow are cut, never wrapped.
+            // Records may be of any origin: counts that overflow saturate.
             let samples = samples.min(u64::MAX - count);
             count += samples;
             histogram
@@ -358,7 +361,8 @@ mod tests {
             let data = HistogramData::from(&coarse);
             prop_assert_eq!(data.significant_digits, 2);
             prop_assert_eq!(Histogram::from(&data).summary(), coarse.summary());
-            // Added to a finer one they are no finer, and percentiles are not below the samples.
+            // Added to a finer histogram the error stays, and percentiles are never below the
+            // samples.
             let mut sum = Histogram::new();
             sum.add(&coarse);
             let data = HistogramData::from(&sum);
