@@ -1,8 +1,9 @@
-//! What a number is: units, histograms, statistics, the plan of a run and its versioned record.
+//! Units, histograms, statistics, the plan of a run and its versioned record.
 //!
-//! Nothing here reads a clock, a file or a socket. Tables, pages, comparisons and findings are made
-//! from [`record::Record`]s alone, so that a record from another machine can be read anywhere.
+//! Nothing here reads a clock, a file or a socket. Tables, reports, comparisons and findings are
+//! made from [`record::Record`]s only, so a record from another machine can be evaluated anywhere.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod units;
 

@@ -1,4 +1,4 @@
-//! Latency against load, and what a load beside it adds.
+//! Latency as a function of load, and the latency that a background load adds.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,20 +9,20 @@ use serde::{Deserialize, Serialize};
 use crate::histogram::Quantiles;
 use crate::units::BitRate;
 
-/// Something that runs beside a measurement. Written as on the command line: `tcp`, `udp:100M`,
+/// A background load during a measurement. Written as on the command line: `tcp`, `udp:100M`,
 /// `cpu:2/2`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Background {
-    /// TCP to the far end, at a payload rate in bits per second or as fast as it goes.
+    /// TCP to the server, at a payload rate in bits per second or as fast as possible.
     Tcp(Option<u64>),
-    /// UDP to the far end, likewise.
+    /// UDP to the server, at a payload rate in bits per second or as fast as possible.
     Udp(Option<u64>),
-    /// Threads that burn processor time at each end; absent: one for each processor at the near
-    /// end, none at the far one.
+    /// Threads that use processor time at each end; absent: one per processor at the client, none
+    /// at the server.
     Cpu {
-        /// At this end.
+        /// Threads at the client.
         near: Option<u32>,
-        /// At the other one.
+        /// Threads at the server.
         far: Option<u32>,
     },
 }
@@ -31,8 +31,11 @@ impl FromStr for Background {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let refused =
-            || format!("`{text}` is no load: tcp[:RATE], udp[:RATE] or cpu[:THREADS][/FAR]");
+        let refused = || {
+            format!(
+                "`{text}` is not a load: use tcp[:RATE], udp[:RATE] or cpu[:THREADS][/SERVER_THREADS]"
+            )
+        };
         let rate = |rest: &str| match rest.strip_prefix(':') {
             None if rest.is_empty() => Ok(None),
             None => Err(refused()),
@@ -60,7 +63,7 @@ impl FromStr for Background {
         };
         if near == Some(0) && far.unwrap_or(0) == 0 {
             return Err(format!(
-                "`{text}` is no load: no thread would run; give cpu:1 or more, or cpu alone"
+                "`{text}` starts no thread: use cpu:1 or more, or cpu without a number"
             ));
         }
         Ok(Self::Cpu { near, far })
@@ -73,73 +76,74 @@ impl fmt::Display for Background {
             Self::Tcp(rate) => ("TCP", rate),
             Self::Udp(rate) => ("UDP", rate),
             Self::Cpu { near, far } => {
-                f.write_str("threads that burn processor time, ")?;
+                f.write_str("CPU load threads, ")?;
                 match near {
-                    Some(near) => write!(f, "near {near}")?,
-                    None => f.write_str("near one a processor")?,
+                    Some(near) => write!(f, "client {near}")?,
+                    None => f.write_str("client one per processor")?,
                 }
-                return write!(f, ", far {}", far.unwrap_or(0));
+                return write!(f, ", server {}", far.unwrap_or(0));
             }
         };
         match rate {
             Some(rate) => write!(f, "{name} at {}", BitRate(*rate)),
-            None => write!(f, "{name} as fast as it goes"),
+            None => write!(f, "{name} as fast as possible"),
         }
     }
 }
 
-/// Shares of the capacity at which a curve is measured.
+/// Shares of the capacity at which a load curve is measured.
 pub const CURVE_SHARES: &[f64] = &[0.10, 0.20, 0.30, 0.40, 0.50, 0.60, 0.70, 0.80, 0.90, 0.95];
 
-/// How many times the unloaded latency makes a load one beyond the knee.
+/// Factor over the unloaded latency at which a load is beyond the knee.
 pub const KNEE_RATIO: f64 = 2.0;
 
-/// One load of a curve.
+/// Point of a load curve.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LoadPoint {
-    /// Share of the capacity that was asked for, 0 to 1.
+    /// Intended load as a share of the capacity, 0 to 1.
     pub share: f64,
-    /// Questions per second that were asked for, all flows together.
+    /// Intended requests per second, sum of all flows.
     pub intended_per_second: f64,
-    /// Round trips per second that were made.
+    /// Completed round trips per second.
     pub achieved_per_second: f64,
-    /// Questions without an answer in time.
+    /// Requests without a response before the timeout.
     #[serde(default)]
     pub lost: u64,
-    /// Questions that were due and never left.
+    /// Requests that were scheduled and never sent.
     #[serde(default)]
     pub unsent: u64,
-    /// From the intended send time to the answer.
+    /// Time from the scheduled send time to the response.
     pub rtt_intended_ns: Quantiles,
-    /// From the real send time to the answer.
+    /// Time from the actual send time to the response.
     pub rtt_ns: Quantiles,
 }
 
-/// Latency against load.
+/// Latency as a function of load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LoadCurve {
-    /// Round trips per second that were made with every question asked as soon as there was room
-    /// for it.
+    /// Capacity: round trips per second in a closed loop, with each request sent as soon as one may
+    /// be outstanding.
     pub capacity_per_second: f64,
-    /// The loads, ascending.
+    /// Points of the curve, ascending in load.
     pub points: Vec<LoadPoint>,
-    /// The highest load up to which p90, counted from the intended send time, stays within twice
-    /// that of the lowest load and at least [`KNEE_ANSWERED`] of what was asked is answered; absent
-    /// where even the second one does not.
+    /// Highest load up to which p90 from the scheduled send time is at most twice that of the
+    /// lowest load, and at least [`KNEE_ANSWERED`] of the requests get a response. Absent if the
+    /// second point already exceeds that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub knee: Option<LoadPoint>,
 }
 
-/// Share of the questions that were asked for which has to be answered for a load to be carried.
+/// Share of the requests that must get a response for a load to count as carried.
 pub const KNEE_ANSWERED: f64 = 0.95;
 
-/// The knee of a curve whose points ascend in load.
+/// Returns the knee of a curve whose points ascend in load.
 ///
-/// Rule: the last point before the load is not carried any more. A point is carried when p90 (from
-/// the intended time) is at most [`KNEE_RATIO`] times that of the first one, and at least
-/// [`KNEE_ANSWERED`] of the questions are answered: what is not answered is in no percentile. One
-/// point that is not carried, with a better one behind it, is noise; two are none. p90, because p50
-/// hardly moves before the queue is full, and p99 is what the machine's other work makes it.
+/// Rule: the last point before the load is no longer carried. A point is carried if p90 (from the
+/// scheduled time) is at most [`KNEE_RATIO`] times that of the first one, and at least
+/// [`KNEE_ANSWERED`] of the requests get a response: missing responses are in no percentile. One
+/// point that is not carried, followed by a better one, is noise; two are not. The rule uses p90
+/// because p50 hardly changes before the queue is full, and p99 depends on other work of the
+/// machine.
 #[must_use]
 pub fn knee(points: &[LoadPoint]) -> Option<LoadPoint> {
     let first = points.first()?;
@@ -166,31 +170,31 @@ pub fn knee(points: &[LoadPoint]) -> Option<LoadPoint> {
     (last.share > first.share).then_some(*last)
 }
 
-/// Latency with and without a load beside it.
+/// Latency with and without a background load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct UnderLoad {
-    /// What the load was: `tcp`, `udp:100M`, `cpu:2/2`.
+    /// Background load: `tcp`, `udp:100M`, `cpu:2/2`.
     pub load: String,
-    /// Without it.
+    /// Latency without the load.
     pub idle_ns: Quantiles,
-    /// With it.
+    /// Latency with the load.
     pub loaded_ns: Quantiles,
-    /// What the load adds to the median: for traffic, the queues on the way (bufferbloat).
+    /// Latency added to the median; for traffic, by the queues on the path (bufferbloat).
     pub added_p50_ns: f64,
-    /// What the load adds to p99.
+    /// Latency added to p99.
     pub added_p99_ns: f64,
-    /// Questions a second that each flow asked in both, whatever the answers did; the times then count
-    /// from when a question was due. Absent where each question followed an answer: that hides queues,
-    /// because most questions are asked while they are empty.
+    /// Requests per second and flow in both runs, on a fixed schedule; times then count from the
+    /// scheduled send time. Absent for a closed loop, which hides queues, because most requests are
+    /// sent while they are empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_per_second: Option<u64>,
-    /// Payload bits per second that the load moved meanwhile; absent for a load on processors.
+    /// Payload bits per second of the load; absent for a CPU load.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load_goodput_bps: Option<f64>,
 }
 
 impl UnderLoad {
-    /// Both side by side.
+    /// Creates the comparison from both distributions.
     #[must_use]
     pub fn compare(load: String, idle: Quantiles, loaded: Quantiles, goodput: Option<f64>) -> Self {
         Self {
@@ -260,7 +264,7 @@ mod tests {
             (&[10, 11, 12, 15, 19, 80, 900][..], Some(0.5)),
             // One bad point in between is noise.
             (&[10, 11, 50, 12, 19, 80, 900], Some(0.5)),
-            // Two are none.
+            // Two bad points are not noise.
             (&[10, 11, 50, 60, 19, 80, 900], Some(0.2)),
             (&[10, 50, 12, 60, 19, 18, 17], Some(0.3)),
             (&[10, 10, 10, 10], Some(0.4)),
@@ -274,7 +278,7 @@ mod tests {
                 .collect();
             assert_eq!(knee(&points).map(|point| point.share), want, "{p90:?}");
         }
-        // Good percentiles of those that were answered.
+        // The percentiles cover only requests with a response.
         let mut points: Vec<_> = (1..10).map(|n| point(f64::from(n) / 10.0, 10)).collect();
         for point in &mut points[7..] {
             (point.achieved_per_second, point.unsent) = (74_000.0, 23_000);

@@ -1,4 +1,4 @@
-//! How an offered load is spread over time.
+//! Pacing: distribution of an offered load over time.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,23 +8,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::{ByteSize, parse_count};
 
-/// How the payload of a rate is spread over time.
+/// Pacing of payload at a rate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Pace {
-    /// Who holds payload back until its time.
+    /// Method of pacing.
     #[serde(skip_serializing_if = "Pacing::is_default")]
     pub by: Pacing,
-    /// What leaves at once; absent: one datagram, or one call of a stream.
+    /// Burst size; absent: one datagram, or one call of a stream.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst: Option<Burst>,
-    /// Datagrams (of a stream: calls) per second and flow that were asked for instead of a rate.
+    /// Datagrams (for a stream: calls) per second and flow, if the user gave this instead of a bit
+    /// rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packets_per_second: Option<u64>,
 }
 
 impl Pace {
-    /// Payload bytes that leave at once, in whole payloads of `payload_bytes`.
+    /// Returns the burst size in bytes, rounded down to full payloads of `payload_bytes`, at least
+    /// one.
     #[must_use]
     pub fn burst_bytes(&self, payload_bytes: u64) -> u64 {
         let payload = payload_bytes.max(1);
@@ -35,23 +37,23 @@ impl Pace {
         }
     }
 
-    /// Whether more than one payload leaves at once.
+    /// Returns true if a burst has more than one payload.
     #[must_use]
     pub fn has_bursts(&self, payload_bytes: u64) -> bool {
         self.burst_bytes(payload_bytes) > payload_bytes
     }
 }
 
-/// Who holds payload back until its time.
+/// Method that delays payload until its send time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Pacing {
-    /// The sending thread: it looks at the clock.
+    /// The sending thread waits for the send time by the clock.
     #[default]
     User,
-    /// The kernel, told the rate (SO_MAX_PACING_RATE): TCP itself, for UDP the discipline `fq`.
+    /// The kernel paces to a rate (SO_MAX_PACING_RATE): TCP itself, or for UDP the qdisc `fq`.
     Socket,
-    /// The discipline `fq` or `etf`, told the time of each datagram (SO_TXTIME).
+    /// The qdisc `fq` or `etf` sends each datagram at its time (SO_TXTIME).
     Txtime,
 }
 
@@ -61,7 +63,7 @@ impl Pacing {
     }
 }
 
-/// Every way of pacing, by its name.
+/// Pacing methods with their names.
 pub const PACINGS: &[(&str, Pacing)] = &[
     ("user", Pacing::User),
     ("socket", Pacing::Socket),
@@ -75,7 +77,7 @@ impl FromStr for Pacing {
         let known = PACINGS.iter().find(|(name, _)| *name == text);
         known.map(|(_, pacing)| *pacing).ok_or_else(|| {
             let names: Vec<_> = PACINGS.iter().map(|(name, _)| *name).collect();
-            format!("`{text}` is no way of pacing: {}", names.join(", "))
+            format!("`{text}` is not a pacing method: use {}", names.join(", "))
         })
     }
 }
@@ -83,31 +85,31 @@ impl FromStr for Pacing {
 impl fmt::Display for Pacing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = PACINGS.iter().find(|(_, pacing)| pacing == self);
-        f.pad(name.expect("every way has a name").0)
+        f.pad(name.expect("every method has a name").0)
     }
 }
 
-/// What leaves at once.
+/// Size of a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Burst {
-    /// So many datagrams, or calls of a stream.
+    /// Number of datagrams, or of calls of a stream.
     Payloads(u64),
-    /// So many bytes, rounded down to whole payloads, one at least.
+    /// Number of bytes, rounded down to full payloads, at least one.
     Bytes(u64),
 }
 
 impl FromStr for Burst {
     type Err = String;
 
-    /// A bare number counts datagrams, as iperf3 has it; with a unit it is a size: `16`, `64K`,
-    /// `9000B`.
+    /// Parses a burst size. A plain number counts datagrams, as in iperf3; with a unit it is a
+    /// size: `16`, `64K`, `9000B`.
     fn from_str(text: &str) -> Result<Self, String> {
         let burst = match text.bytes().all(|byte| byte.is_ascii_digit()) {
             true => Self::Payloads(parse_count(text).map_err(|error| error.to_string())?),
             false if !text.ends_with(|last: char| last.is_ascii_alphabetic()) => {
                 return Err(format!(
-                    "`{text}` is no burst: write 16 for datagrams, or 64K for bytes"
+                    "`{text}` is not a burst size: write 16 for datagrams, or 64K for bytes"
                 ));
             }
             false => Self::Bytes(
@@ -117,7 +119,7 @@ impl FromStr for Burst {
             ),
         };
         match burst {
-            Self::Payloads(0) | Self::Bytes(0) => Err("a burst of nothing never leaves".to_owned()),
+            Self::Payloads(0) | Self::Bytes(0) => Err("a burst must not be empty".to_owned()),
             burst => Ok(burst),
         }
     }
