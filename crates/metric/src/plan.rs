@@ -1,7 +1,7 @@
-//! What a run does: every effective option, as data.
+//! Plan of a run: every effective option, as data.
 //!
-//! The same plan stands in the record, crosses the control connection and drives the engine. Near
-//! is the end that was told what to do (the client), far is the other one.
+//! The same plan is stored in the record, sent over the control connection, and executed by the
+//! engine.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -17,19 +17,19 @@ use crate::round_trip::RoundTripPlan;
 use crate::stack::StackPlan;
 use crate::units::{parse_duration, written_duration};
 
-/// What is measured.
+/// Kind of measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// How much payload arrives in a second.
+    /// Payload received per second.
     Throughput,
-    /// How long a question takes to be answered.
+    /// Round-trip time of requests and responses.
     Latency,
-    /// How many frames poll-mode ports hand on. No far end takes part: it is no plan for a server.
+    /// Frames forwarded by poll-mode ports. Runs without a server.
     Forward,
-    /// What becomes of frames that a generator sends. No far end takes part: it is no plan for a server.
+    /// Frames sent by the packet generator. Runs without a server.
     Generate,
-    /// What our own stack did as a host that serves others. It is no plan for a server.
+    /// Our stack as a host with services. Runs without a server.
     Stack,
 }
 
@@ -45,7 +45,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Transport protocol that carries the payload.
+/// Transport protocol of the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
@@ -64,15 +64,15 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// Which way payload flows, seen from the near end.
+/// Direction of the payload, as seen from the client.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
-    /// Near to far.
+    /// From the client to the server.
     Send,
-    /// Far to near.
+    /// From the server to the client.
     Receive,
 }
 
@@ -85,48 +85,47 @@ impl fmt::Display for Direction {
     }
 }
 
-/// How a thread waits for its socket. Written as on the command line: `block`, `select:100us`.
+/// Wait mode of a thread on its sockets. Written as on the command line: `block`, `select:100us`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(into = "String", try_from = "String")]
 #[schemars(with = "String")]
 pub enum Wait {
-    /// The call sleeps in the kernel until it can go on.
+    /// Blocking calls.
     Block,
-    /// The call returns at once and is made again: the core never sleeps.
+    /// Non-blocking calls in a loop: the core never sleeps.
     Spin,
-    /// `poll` sleeps before each receive call.
+    /// `poll` before each receive call.
     Poll,
-    /// `select` sleeps before each receive call, for at most this time at once.
+    /// `select` before each receive call.
     Select {
-        /// Its time-out; absent: as long as the run allows.
+        /// Timeout of one `select` call; absent: the rest of the run.
         timeout_ns: Option<u64>,
     },
-    /// Calls return at once; `epoll_wait` sleeps when none of the sockets could go on.
+    /// Non-blocking calls; `epoll_wait` when no socket is ready.
     Epoll,
-    /// io_uring: sends are submitted and waited for, receives go on by themselves (multishot) into
-    /// registered buffers; `io_uring_enter` sleeps when nothing is completed.
+    /// io_uring: sends are submitted and waited for, receives are multishot into registered
+    /// buffers; `io_uring_enter` sleeps when nothing has completed.
     IoUring,
-    /// As `block`, but a call that would sleep looks into the interface's receive queue first
-    /// (SO_BUSY_POLL).
+    /// Blocking calls that poll the interface's receive queue before they sleep (SO_BUSY_POLL).
     BusyPoll {
-        /// For how long; absent: [`BUSY_POLL_NS`].
+        /// Time to poll before sleeping; absent: [`BUSY_POLL_NS`].
         time_ns: Option<u64>,
     },
-    /// Our own stack alone: it looks for frames once in so much time, and sleeps in between.
+    /// Our stack only: polls its port at a fixed interval and sleeps in between.
     Interval {
-        /// The time from one look to the next.
+        /// Time from one poll to the next.
         time_ns: u64,
     },
 }
 
-/// Time of `busy-poll` without a number: what the kernel's documentation suggests
-/// (net.core.busy_read in networking/sysctl).
+/// Time of `busy-poll` without a number, as the kernel's documentation suggests (net.core.busy_read
+/// in networking/sysctl).
 pub const BUSY_POLL_NS: u64 = 50_000;
 
-/// Longest time of `busy-poll`: beyond it a call does not sleep in any sense.
+/// Longest time of `busy-poll`: with more, a call would hardly ever sleep.
 pub const LONGEST_BUSY_POLL_NS: u64 = 100_000_000;
 
-/// Every way of waiting with its name, in the order help lists them.
+/// Wait modes with their names, in the order of the help text.
 pub const WAITS: &[(&str, Wait)] = &[
     ("block", Wait::Block),
     ("spin", Wait::Spin),
@@ -157,7 +156,7 @@ impl fmt::Display for Wait {
         let (name, _) = WAITS
             .iter()
             .find(|(_, wait)| wait == self)
-            .expect("every way of waiting is in the table");
+            .expect("every wait mode is in the table");
         f.pad(name)
     }
 }
@@ -190,7 +189,7 @@ impl FromStr for Wait {
             let time = parse_duration(time).map_err(|error| error.to_string())?;
             let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
             if !(1_000..=1_000_000_000).contains(&time_ns) {
-                return Err(format!("`{text}` is not within 1us and 1s"));
+                return Err(format!("`{text}` is out of range: use 1us to 1s"));
             }
             return Ok(Self::Interval { time_ns });
         }
@@ -198,7 +197,7 @@ impl FromStr for Wait {
             let time = parse_duration(time).map_err(|error| error.to_string())?;
             let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
             if !(1_000..=LONGEST_BUSY_POLL_NS).contains(&time) {
-                return Err(format!("`{text}` is not within 1us and 100ms"));
+                return Err(format!("`{text}` is out of range: use 1us to 100ms"));
             }
             return Ok(Self::BusyPoll {
                 time_ns: Some(time),
@@ -210,7 +209,7 @@ impl FromStr for Wait {
             .map(|&(_, wait)| wait)
             .ok_or_else(|| {
                 let names: Vec<_> = WAITS.iter().map(|(name, _)| *name).collect();
-                format!("`{text}` is no way of waiting: {}", names.join(", "))
+                format!("`{text}` is not a wait mode: use {}", names.join(", "))
             })
     }
 }
@@ -220,7 +219,7 @@ impl FromStr for Wait {
 #[serde(into = "String", try_from = "String")]
 #[schemars(with = "String")]
 pub enum Sched {
-    /// As the process was started.
+    /// Policy and priority that the process was started with.
     #[default]
     Inherited,
     /// SCHED_OTHER with this nice value, -20 to 19.
@@ -232,13 +231,13 @@ pub enum Sched {
 }
 
 impl Sched {
-    /// Whether it runs before everything that is not real-time.
+    /// Returns true for SCHED_FIFO and SCHED_RR.
     #[must_use]
     pub fn is_real_time(self) -> bool {
         self.real_time_priority().is_some()
     }
 
-    /// The priority among what is real-time, where it is.
+    /// Returns the priority of a real-time policy.
     #[must_use]
     pub fn real_time_priority(self) -> Option<u8> {
         match self {
@@ -265,7 +264,7 @@ impl FromStr for Sched {
     fn from_str(text: &str) -> Result<Self, String> {
         let refused = || {
             format!(
-                "`{text}` is no scheduling: nice:-20 to nice:19, fifo:1 to fifo:99, rr:1 to rr:99"
+                "`{text}` is not a scheduling policy: use nice:-20 to nice:19, fifo:1 to fifo:99, rr:1 to rr:99"
             )
         };
         let priority = |value: &str| {
@@ -302,24 +301,26 @@ impl TryFrom<String> for Sched {
     }
 }
 
-/// Processors by number, ascending and without repeats; empty means any.
+/// Processor numbers, ascending and without duplicates; empty: any processor.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Cpus(pub Vec<u32>);
 
-/// Processor numbers beyond this are nonsense: the kernel's own largest configuration is 8192.
+/// Limit of processor numbers: the kernel's largest configuration has 8192 processors.
 const CPU_LIMIT: u32 = 8192;
 
 impl Cpus {
-    /// Reads a list whose order says which one is for what: it stays as written, and none comes twice.
+    /// Parses a list whose order matters: it stays as written, and may not have duplicates.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A sentence that names the syntax error or the duplicate.
     pub fn in_order(text: &str) -> Result<Self, String> {
         let cpus = Self::read(text)?;
         let mut before = HashSet::new();
         match cpus.iter().find(|cpu| !before.insert(**cpu)) {
-            Some(twice) => Err(format!("`{text}` names {twice} twice: name each once")),
+            Some(twice) => Err(format!(
+                "`{text}` lists {twice} twice: list each processor once"
+            )),
             None => Ok(Self(cpus)),
         }
     }
@@ -328,7 +329,7 @@ impl Cpus {
         let number = |part: &str| match part.parse::<u32>() {
             Ok(cpu) if cpu < CPU_LIMIT => Ok(cpu),
             _ => Err(format!(
-                "`{text}` is no list of processors: write 0, 0-3 or 0,2,4-7"
+                "`{text}` is not a list of processors: write 0, 0-3 or 0,2,4-7"
             )),
         };
         let mut cpus = Vec::new();
@@ -338,7 +339,9 @@ impl Cpus {
                 Some((first, last)) => {
                     let (first, last) = (number(first)?, number(last)?);
                     if first > last {
-                        return Err(format!("`{part}` counts down: write {last}-{first}"));
+                        return Err(format!(
+                            "`{part}` is a descending range: write {last}-{first}"
+                        ));
                     }
                     cpus.extend(first..=last);
                 }
@@ -386,17 +389,17 @@ impl fmt::Display for Cpus {
     }
 }
 
-/// An option of both ends, `NEAR[/FAR]`.
+/// A value for each end of a run, written `CLIENT[/SERVER]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Ends<T> {
-    /// The end that was told what to do.
+    /// Value of the client.
     pub near: T,
-    /// The other end.
+    /// Value of the server.
     pub far: T,
 }
 
 impl<T> Ends<T> {
-    /// The same thing at both ends with near and far exchanged, as the far end sees it.
+    /// Returns the pair with the values of client and server exchanged.
     #[must_use]
     pub fn swapped(self) -> Self {
         Self {
@@ -407,7 +410,7 @@ impl<T> Ends<T> {
 }
 
 impl<T: Clone> Ends<T> {
-    /// The same at both ends.
+    /// Creates a pair with the same value for both ends.
     #[must_use]
     pub fn both(value: T) -> Self {
         Self {
@@ -420,7 +423,7 @@ impl<T: Clone> Ends<T> {
 impl<T: FromStr + Clone> FromStr for Ends<T> {
     type Err = T::Err;
 
-    /// Without `/FAR` the far end does as the near one.
+    /// Parses `CLIENT[/SERVER]`; without `/SERVER` both ends have the same value.
     fn from_str(text: &str) -> Result<Self, T::Err> {
         match text.split_once('/') {
             None => text.parse().map(Self::both),
@@ -442,128 +445,127 @@ impl<T: fmt::Display + PartialEq> fmt::Display for Ends<T> {
     }
 }
 
-/// Whether something is so at no end.
+/// Returns true if neither end has the flag.
 fn is_neither(ends: &Ends<bool>) -> bool {
     !ends.near && !ends.far
 }
 
-/// What was asked of the payload sockets at both ends; absent: as the kernel has it.
+/// Options of the payload sockets at both ends; absent: the kernel's default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct SocketPlan {
-    /// Send buffer (SO_SNDBUF); goes before the size asked for both.
+    /// Send buffer (SO_SNDBUF); overrides `window_bytes`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub send_buffer_bytes: Option<u64>,
-    /// Receive buffer (SO_RCVBUF); goes before the size asked for both.
+    /// Receive buffer (SO_RCVBUF); overrides `window_bytes`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receive_buffer_bytes: Option<u64>,
     /// TCP: maximum segment size (TCP_MAXSEG).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mss_bytes: Option<u32>,
-    /// TCP: small writes leave at once (TCP_NODELAY). Round trips always have it.
+    /// TCP: send small writes at once (TCP_NODELAY). Always set for round trips.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub no_delay: bool,
-    /// Type of service of IPv4, traffic class of IPv6: DSCP in the upper six bits.
+    /// IPv4 type of service or IPv6 traffic class: DSCP in the upper six bits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tos: Option<u8>,
     /// SO_PRIORITY.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<u32>,
-    /// Bytes before a sleeping receiver is woken (SO_RCVLOWAT).
+    /// Bytes in the receive buffer before a blocked receiver is woken (SO_RCVLOWAT).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receive_low_water_bytes: Option<u32>,
 }
 
-/// What the kernel does for many datagrams in one call.
+/// UDP segmentation and receive offload of the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct UdpOffload {
-    /// Cutting at the sender (UDP_SEGMENT); absent: not settled yet.
+    /// Segmentation at the sender (UDP_SEGMENT); absent: not decided yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gso: Option<bool>,
-    /// Joining at the receiver (UDP_GRO); absent: not settled yet.
+    /// Coalescing at the receiver (UDP_GRO); absent: not decided yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gro: Option<bool>,
-    /// Whether this was asked for rather than chosen.
+    /// True if the user requested these settings.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub asked: bool,
 }
 
-/// How payload leaves the sender's memory.
+/// Method of passing payload from the sender's memory to the network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SendCopy {
-    /// The kernel copies it: what nearly every program does.
+    /// The kernel copies it: the ordinary send call.
     #[default]
     Copied,
-    /// MSG_ZEROCOPY: the kernel takes the pages and tells when it is done with them; where it has to
-    /// it copies after all. On our own stack: the program writes into its buffers.
+    /// MSG_ZEROCOPY: the kernel sends the pages in place and notifies their completion, or copies
+    /// where it has to. On our stack: the program writes into the stack's buffers.
     ZeroCopy,
-    /// TCP: from a file in memory with `sendfile`; the program does not touch it.
+    /// TCP: from a file in memory with `sendfile`; the program does not touch the payload.
     SendFile,
     /// TCP: pages of the program through a pipe (`vmsplice`, `splice`).
     Splice,
 }
 
-/// How payload comes into the receiver's memory.
+/// Method of passing payload from the network to the receiver's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ReceiveCopy {
-    /// The kernel copies it: what nearly every program does.
+    /// The kernel copies it: the ordinary receive call.
     #[default]
     Copied,
-    /// TCP: it is counted and thrown away unseen (MSG_TRUNC). On our own stack: seen where it lies.
+    /// TCP: counted and discarded in the kernel (MSG_TRUNC). On our stack: read in place.
     Discarded,
 }
 
-/// Whether payload is copied between the kernel and user memory at both ends. Figures of runs that
-/// differ here do not compare.
+/// Copy modes of the payload at both ends. Runs with different modes are not comparable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Copies {
-    /// At the sender.
+    /// Mode of the sender.
     pub send: SendCopy,
-    /// At the receiver.
+    /// Mode of the receiver.
     pub receive: ReceiveCopy,
 }
 
 impl Copies {
-    /// Whether both ends copy, as by default.
+    /// Returns true if both ends copy, as by default.
     #[must_use]
     pub fn are_made(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether the content reaches user memory at both ends, so that it can be verified.
+    /// Returns true if the content reaches user memory at both ends, so that it can be verified.
     #[must_use]
     pub fn show_content(&self) -> bool {
         self.are_made()
     }
 }
 
-/// What a run of round trips asks the kernel to note of each packet: every level holds those before.
+/// Timestamps that a latency run requests from the kernel: each level includes those before it.
 ///
-/// Notes cost time, so the figures of a run with them are no figures of one without.
+/// Timestamps cost time: figures of runs with and without them are not comparable.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Stamping {
-    /// Nothing.
+    /// No timestamps.
     #[default]
     None,
-    /// When it passed the queueing discipline and the driver, and when it arrived
+    /// Time of each packet at the queueing discipline, at the driver, and on arrival
     /// (SO_TIMESTAMPING).
     Packets,
-    /// When the thread that waits for it was woken and got a processor, as far as the kernel lets
-    /// this user see that.
+    /// Wake-up and scheduling of the waiting thread, as far as the kernel permits this user to
+    /// trace it.
     Scheduler,
-    /// When the kernel's receive work began and ended on each processor.
+    /// Start and end of the kernel's receive work on each processor.
     Driver,
 }
 
 impl Stamping {
-    /// Whether nothing is noted.
+    /// Returns true if no timestamps are requested.
     #[must_use]
     pub fn is_none(&self) -> bool {
         *self == Self::None
@@ -573,40 +575,40 @@ impl Stamping {
 /// Every effective option of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Plan {
-    /// What is measured.
+    /// Kind of measurement.
     pub kind: Kind,
     /// Transport protocol of the payload.
     pub protocol: Protocol,
-    /// The far host as it was named.
+    /// Server host as the user named it.
     pub host: String,
-    /// Its port, of the control connection and of the payload.
+    /// Server port, for the control connection and the payload.
     pub port: u16,
-    /// The dialect of a far end that is another program (`iperf3`, `sockperf`, ...); absent: our own.
+    /// Protocol of a server of another tool (`iperf3`, `sockperf`, ...); absent: our own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dialect: Option<String>,
-    /// The command whose output told what the far end counted (`--far-report`).
+    /// Command whose output has the counts of the server (`--far-report`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub far_report: Option<String>,
-    /// The directions in which payload flows at the same time; round trips count as `send`.
+    /// Directions in which payload flows at the same time; round trips count as `send`.
     pub directions: Vec<Direction>,
-    /// Throughput: each direction begins when the one before it has ended, and not with it.
+    /// Throughput: the directions run one after the other instead of at the same time.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub in_turn: bool,
     /// Flows per direction.
     pub streams: u32,
-    /// Threads that move the flows of a direction at each end; absent: chosen when the run starts.
+    /// Threads per direction at each end; absent: chosen when the run starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<Ends<u32>>,
-    /// Stop after this time; absent when an amount ends the run.
+    /// Duration of the run; absent if an amount ends it.
     #[serde(default)]
     pub duration_ns: Option<u64>,
-    /// Throughput: stop after this many payload bytes per direction.
+    /// Throughput: payload bytes per direction after which the run ends.
     #[serde(default)]
     pub amount_bytes: Option<u64>,
-    /// Latency: stop after this many round trips.
+    /// Latency: round trips after which the run ends.
     #[serde(default)]
     pub round_trips: Option<u64>,
-    /// Time at the start that is measured but not counted.
+    /// Time at the start that is measured but not included in the figures.
     #[serde(default)]
     pub omit_ns: u64,
     /// Length of a reporting interval; absent: none.
@@ -614,82 +616,82 @@ pub struct Plan {
     pub interval_ns: Option<u64>,
     /// TCP throughput: bytes per send call. UDP: datagram payload. Latency: message size.
     pub payload_bytes: u64,
-    /// TCP throughput: room offered to each receive call.
+    /// TCP throughput: buffer size of each receive call.
     #[serde(default)]
     pub receive_bytes: Option<u64>,
-    /// Socket buffers asked for (`-w`); absent: the kernel's own sizing.
+    /// Requested size of the socket buffers (`-w`); absent: chosen by the kernel.
     #[serde(default)]
     pub window_bytes: Option<u64>,
-    /// Everything else that was asked of the payload sockets.
+    /// Other options of the payload sockets.
     #[serde(default)]
     pub socket: SocketPlan,
-    /// Offered load per stream in payload bits per second; absent: as fast as it goes.
+    /// Intended load per stream in payload bits per second; absent: as fast as possible.
     #[serde(default)]
     pub rate_bps: Option<u64>,
-    /// How that load is spread over time.
+    /// Pacing of the intended load.
     #[serde(default)]
     pub pace: Pace,
-    /// TCP congestion control at both ends; absent until known (UDP has none).
+    /// TCP congestion control of both ends; absent for UDP, and until it is read from the socket.
     #[serde(default)]
     pub congestion_control: Option<String>,
-    /// Whether `congestion_control` was asked for rather than found.
+    /// True if the user requested `congestion_control`.
     #[serde(default)]
     pub congestion_control_asked: bool,
-    /// Local address to send from, with `%IF` where an interface was named.
+    /// Local address to send from, with `%IF` if the user named an interface.
     #[serde(default)]
     pub bind: Option<String>,
-    /// First local port of the payload flows; stream n takes this plus n.
+    /// First local port of the payload flows; stream n uses this plus n.
     #[serde(default)]
     pub source_port: Option<u16>,
-    /// How each end waits; absent: chosen when the run starts.
+    /// Wait mode of each end; absent: chosen when the run starts.
     #[serde(default)]
     pub wait: Option<Ends<Wait>>,
-    /// How the near end waits where the far one is another program, whose way nobody knows.
+    /// Wait mode of the client where the server is another tool, whose wait mode is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub near_wait: Option<Wait>,
-    /// Processors of each end's threads, dealt in turn; empty: wherever the scheduler puts them.
+    /// Processors of each end's threads, assigned round-robin; empty: chosen by the scheduler.
     #[serde(default)]
     pub cpu: Ends<Cpus>,
-    /// Scheduling of each end's threads.
+    /// Scheduling policy of each end's threads.
     #[serde(default)]
     pub sched: Ends<Sched>,
-    /// UDP throughput: whether the kernel cuts what one call sends into datagrams (GSO) at the
-    /// sender, and joins them for one receive call (GRO) at the receiver. Figures count datagrams.
+    /// UDP throughput: segmentation of one send call into datagrams (GSO) and coalescing of
+    /// datagrams for one receive call (GRO). Figures count datagrams.
     #[serde(default)]
     pub udp_offload: UdpOffload,
-    /// UDP throughput: datagrams that one call sends (sendmmsg) and receives (recvmmsg) at most, each
-    /// of them on its own way through the kernel; absent: one, or as `udp_offload` says.
+    /// UDP throughput: most datagrams per send call (sendmmsg) and receive call (recvmmsg), each a
+    /// separate packet in the kernel; absent: one, or as `udp_offload` permits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<u32>,
-    /// Whether the socket buffers asked for go beyond the limit of each end's system
-    /// (net.core.wmem_max, rmem_max), because the end's privilege allows it.
+    /// Socket buffers beyond the limit of each end's system (net.core.wmem_max, rmem_max), as the
+    /// end's privileges allow.
     #[serde(default, skip_serializing_if = "is_neither")]
     pub forced_buffers: Ends<bool>,
-    /// Throughput: whether payload is copied between the kernel and user memory.
+    /// Throughput: copy modes of the payload between kernel and user memory.
     #[serde(default, skip_serializing_if = "Copies::are_made")]
     pub copies: Copies,
-    /// Throughput: whether the content of every byte received is compared with what was sent.
+    /// Throughput: compare every received byte with what was sent.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub verify: bool,
-    /// Whether the duration of every system call is recorded.
+    /// Record the duration of every system call.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub calls: bool,
-    /// Whether cores are kept from halting for the time of the run.
+    /// Keep cores out of deep idle states during the run.
     #[serde(default)]
     pub hold_latency: bool,
-    /// Latency: an answer later than this counts as lost.
+    /// Latency: a response later than this counts as lost.
     #[serde(default)]
     pub answer_timeout_ns: Option<u64>,
-    /// Latency: how round trips are asked and judged.
+    /// Latency: options of the round trips.
     #[serde(default, skip_serializing_if = "RoundTripPlan::is_default")]
     pub round_trip: RoundTripPlan,
-    /// Throughput: the latest calls of each thread are kept for a timeline.
+    /// Throughput: keep the last calls of each thread for a timeline.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub trace: bool,
-    /// A timeline ends soon after a round trip, or a call, slower than this.
+    /// Stop the timeline soon after a round trip, or a call, slower than this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace_on_ns: Option<u64>,
-    /// Latency: what the kernel is asked to note of each packet.
+    /// Latency: timestamps requested from the kernel.
     #[serde(default, skip_serializing_if = "Stamping::is_none")]
     pub stamps: Stamping,
     /// Forwarding: ports, mode and threads.
@@ -698,15 +700,16 @@ pub struct Plan {
     /// Generating: ports, frames and load.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generate: Option<Box<GeneratePlan>>,
-    /// Which network stack moved the payload at each end.
+    /// Network stack that moved the payload at each end.
     pub stack: Ends<String>,
-    /// Our own stack at the near end.
+    /// Our stack at the client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub near_stack: Option<Box<StackPlan>>,
 }
 
 impl Plan {
-    /// A plan with the defaults of `linerate KIND HOST`; what is left open is settled at the start.
+    /// Creates a plan with the defaults of `linerate KIND HOST`; open values are chosen when the
+    /// run starts.
     #[must_use]
     pub fn new(kind: Kind, protocol: Protocol, host: impl Into<String>) -> Self {
         Self {
@@ -728,7 +731,7 @@ impl Plan {
             payload_bytes: match (kind, protocol) {
                 (Kind::Latency | Kind::Forward | Kind::Generate | Kind::Stack, _) => 64,
                 (Kind::Throughput, Protocol::Tcp) => TCP_SEND_BYTES,
-                // Settled from the path's MTU once there is a socket to ask.
+                // Chosen from the path MTU once a socket is connected.
                 (Kind::Throughput, Protocol::Udp) => 0,
             },
             receive_bytes: (kind == Kind::Throughput && protocol == Protocol::Tcp)
@@ -764,52 +767,53 @@ impl Plan {
         }
     }
 
-    /// Whether what happened when is noted at both ends.
+    /// Returns true if both ends record a timeline.
     #[must_use]
     pub fn is_traced(&self) -> bool {
         self.trace || !self.stamps.is_none()
     }
 
-    /// Whether payload flows in this direction.
+    /// Returns true if payload flows in this direction.
     #[must_use]
     pub fn flows(&self, direction: Direction) -> bool {
         self.directions.contains(&direction)
     }
 }
 
-/// Port of `linerate server`: the one people's firewalls already open for throughput tests.
+/// Default port of `linerate server`: iperf3's, which firewalls often open for throughput tests.
 pub const DEFAULT_PORT: u16 = 5201;
 
-/// Bytes per TCP send call: past 1 MiB the write no longer fits the second-level cache and gains
-/// nothing (docs/METHOD.md#write-size).
+/// Bytes per TCP send call: beyond 1 MiB the write does not fit the second-level cache, and there
+/// is no gain (docs/method/defaults.md#write-size).
 pub const TCP_SEND_BYTES: u64 = 1 << 20;
 
-/// Bytes per TCP send call where so many streams are sent at the same time: with the whole megabyte a
-/// turn of thousands takes seconds, and what waits in their sockets leaves every cache
-/// (docs/METHOD.md#many-streams).
+/// Returns the bytes per TCP send call for a number of parallel streams: with 1 MiB each, one pass
+/// over thousands of streams takes seconds, and the data in their sockets does not fit any cache
+/// (docs/method/defaults.md#many-streams).
 #[must_use]
 pub fn tcp_send_bytes(streams: u32) -> u64 {
     const TOGETHER: u64 = 64 << 20;
     (TOGETHER / u64::from(streams.max(1))).clamp(256 << 10, TCP_SEND_BYTES)
 }
 
-/// Room of a TCP receive call: the fastest of 128 KiB to 1 MiB for a spinning receiver
-/// (docs/METHOD.md#write-size).
+/// Buffer size of a TCP receive call: the fastest of 128 KiB to 1 MiB for a spinning receiver
+/// (docs/method/defaults.md#write-size).
 pub const TCP_RECEIVE_BYTES: u64 = 256 << 10;
 
-/// Largest UDP payload: a 16-bit length with the UDP and IPv4 headers inside (RFC 768, RFC 791).
+/// Largest UDP payload: a 16-bit length that includes the UDP and IPv4 headers (RFC 768, RFC 791).
 pub const LARGEST_DATAGRAM_BYTES: u64 = 65_507;
 
-/// Largest message or call: what a server allocates per thread for a client at most.
+/// Largest message or call size: the most that a server allocates per thread for a client.
 pub const LARGEST_CALL_BYTES: u64 = 64 << 20;
 
-/// Datagrams of a `--batch` without a number: where the curve turns flat (docs/METHOD.md#batches).
+/// Datagrams per call of `--batch` without a number: where the curve turns flat
+/// (docs/method/defaults.md#batches).
 pub const BATCH: u32 = 64;
 
-/// Most datagrams that the kernel takes in one call (UIO_MAXIOV).
+/// Most datagrams that the kernel accepts in one call (UIO_MAXIOV).
 pub const LARGEST_BATCH: u32 = 1024;
 
-/// Shortest reporting interval: below it the reports would disturb what they report.
+/// Shortest reporting interval: with shorter ones the reports would disturb the measurement.
 pub const SHORTEST_INTERVAL_NS: u64 = 10_000_000;
 
 #[cfg(test)]
@@ -845,7 +849,7 @@ mod tests {
         }
         assert_eq!(Cpus::in_order("5,1-2").unwrap().0, [5, 1, 2]);
         let twice = Cpus::in_order("0,1,0").unwrap_err();
-        assert!(twice.contains("names 0 twice"), "{twice}");
+        assert!(twice.contains("lists 0 twice"), "{twice}");
         assert!(Cpus::in_order("0-").is_err());
     }
 

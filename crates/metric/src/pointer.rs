@@ -1,4 +1,4 @@
-//! Whether a JSON pointer leads to a number of a record, told from the shape of records alone.
+//! Validates JSON pointers into a record against the schema of records.
 
 use std::sync::OnceLock;
 
@@ -7,21 +7,21 @@ use serde_json::Value;
 
 use crate::record::Record;
 
-/// Names that an answer lists at most.
+/// Most names that an error message lists.
 const LISTED: usize = 40;
 
-/// Whether a JSON pointer (RFC 6901) may lead to a number of a record; what a record has in which names are
-/// free (histograms, calls) takes any.
+/// Checks that a JSON pointer (RFC 6901) can lead to a number in a record. Maps with free names
+/// (histograms, calls) accept any name.
 ///
 /// # Errors
-/// Where it leads instead, and what there is, as sentence fragments.
+/// The problem, and the valid names, as sentence fragments.
 pub fn check(pointer: &str) -> Result<(), (String, String)> {
     static SHAPE: OnceLock<Value> = OnceLock::new();
     let root = SHAPE.get_or_init(|| schema_for!(Record).to_value());
     let Some(path) = pointer.strip_prefix('/') else {
         return Err((
-            "is no JSON pointer".to_owned(),
-            "begin it with `/`, as in `/summary/rtt_ns/p50`".to_owned(),
+            "is not a JSON pointer".to_owned(),
+            "start it with `/`, as in `/summary/rtt_ns/p50`".to_owned(),
         ));
     };
     let mut here = resolved(root, root);
@@ -36,10 +36,10 @@ pub fn check(pointer: &str) -> Result<(), (String, String)> {
                 false => format!("{walked} of a record"),
             };
             return Err((
-                format!("leads nowhere: {place} has no {name}"),
+                format!("does not exist: {place} has no {name}"),
                 match names(&here) {
-                    names if names.is_empty() => "end it before".to_owned(),
-                    names => format!("there are {names}"),
+                    names if names.is_empty() => "end the pointer there".to_owned(),
+                    names => format!("use one of {names}"),
                 },
             ));
         }
@@ -51,15 +51,15 @@ pub fn check(pointer: &str) -> Result<(), (String, String)> {
         return Ok(());
     }
     Err((
-        "leads to something that is no number".to_owned(),
+        "points to a value that is not a number".to_owned(),
         match names(&here) {
-            names if names.is_empty() => "name a number of the record".to_owned(),
-            names => format!("go on with one of {names}"),
+            names if names.is_empty() => "point to a number of the record".to_owned(),
+            names => format!("continue with one of {names}"),
         },
     ))
 }
 
-/// A schema with its references followed, and each of its alternatives.
+/// Returns a schema with references resolved, as a list of its alternatives.
 fn resolved<'a>(root: &'a Value, schema: &'a Value) -> Vec<&'a Value> {
     if let Some(name) = schema["$ref"].as_str() {
         let target = name.strip_prefix('#').and_then(|path| root.pointer(path));
@@ -76,7 +76,7 @@ fn resolved<'a>(root: &'a Value, schema: &'a Value) -> Vec<&'a Value> {
     }
 }
 
-/// What stands below a name, or a number in a list.
+/// Returns the schema of a property, or of an array element.
 fn child<'a>(schema: &'a Value, name: &str) -> Option<&'a Value> {
     if let Some(known) = schema["properties"].get(name) {
         return Some(known);
@@ -99,7 +99,7 @@ fn is_number(schema: &Value) -> bool {
     }
 }
 
-/// The names that there are, where they are fixed.
+/// Returns the property names, where they are fixed.
 fn names(schemas: &[&Value]) -> String {
     let properties = schemas.iter().filter_map(|at| at["properties"].as_object());
     let mut names: Vec<&str> = properties
@@ -144,13 +144,17 @@ mod tests {
             ("/sumary/goodput_bps", "a record has no sumary", "summary"),
             (
                 "summary/goodput_bps",
-                "no JSON pointer",
-                "begin it with `/`",
+                "not a JSON pointer",
+                "start it with `/`",
             ),
-            ("/summary/rtt_ns", "no number", "p50"),
-            ("/summary/rtt_ns/p50/low", "has no low", "end it before"),
+            ("/summary/rtt_ns", "not a number", "p50"),
+            (
+                "/summary/rtt_ns/p50/low",
+                "has no low",
+                "end the pointer there",
+            ),
             ("/hosts/first/cpu", "/hosts of a record has no first", ""),
-            ("/started", "no number", "name a number"),
+            ("/started", "not a number", "point to a number"),
         ] {
             let (told, names) = check(pointer).expect_err(pointer);
             assert!(told.contains(situation), "{pointer}: {told}");

@@ -1,11 +1,11 @@
-//! How many pairs a difference needs before it can be told from noise.
+//! Statistical power: pairs needed to detect a difference in the presence of noise.
 
 use std::f64::consts::PI;
 
-/// Probability of a standard normal value above `z`, for `z` of zero or more.
+/// Returns the probability of a standard normal value above `z`, for `z >= 0`.
 ///
-/// Below 3 by the series of the distribution, above by its continued fraction (Abramowitz and Stegun,
-/// 26.2.11 and 26.2.14). Error: below 1e-12.
+/// By the series of the distribution below 3, above by its continued fraction (Abramowitz and
+/// Stegun, 26.2.11 and 26.2.14). Error: below 1e-12.
 #[must_use]
 pub fn normal_tail(z: f64) -> f64 {
     let density = (-z * z / 2.0).exp() / (2.0 * PI).sqrt();
@@ -25,9 +25,9 @@ pub fn normal_tail(z: f64) -> f64 {
     density / fraction
 }
 
-/// Probability of a value of Student's distribution above `t`, for `t` of zero or more.
+/// Returns the probability of a value of Student's distribution above `t`, for `t >= 0`.
 ///
-/// The closed forms for whole degrees of freedom (Abramowitz and Stegun, 26.7.3 and 26.7.4).
+/// Closed forms for integer degrees of freedom (Abramowitz and Stegun, 26.7.3 and 26.7.4).
 fn student_tail(t: f64, freedom: u32) -> f64 {
     let nu = f64::from(freedom);
     let angle = (t / nu.sqrt()).atan();
@@ -49,9 +49,9 @@ fn student_tail(t: f64, freedom: u32) -> f64 {
     ((1.0 - inside) / 2.0).max(0.0)
 }
 
-/// The value that Student's distribution exceeds with probability `tail`, up to one half.
+/// Returns the value that Student's distribution exceeds with probability `tail`, up to one half.
 ///
-/// Degrees of freedom beyond 300 count as 300, where it has become the normal distribution to the third
+/// Degrees of freedom above 300 count as 300, where it equals the normal distribution to the third
 /// digit.
 #[must_use]
 pub fn student_quantile(tail: f64, freedom: u32) -> f64 {
@@ -59,13 +59,14 @@ pub fn student_quantile(tail: f64, freedom: u32) -> f64 {
     between(tail, |t| student_tail(t, freedom))
 }
 
-/// The same for the normal distribution.
+/// Returns the value that the standard normal distribution exceeds with probability `tail`, up to
+/// one half.
 #[must_use]
 pub fn normal_quantile(tail: f64) -> f64 {
     between(tail, normal_tail)
 }
 
-/// Where a falling function reaches `tail`, by halving.
+/// Returns the point at which a decreasing function equals `tail`, by bisection.
 fn between(tail: f64, falls: impl Fn(f64) -> f64) -> f64 {
     let (mut low, mut high) = (0.0, 1.0);
     while falls(high) > tail && high < 1e6 {
@@ -81,19 +82,19 @@ fn between(tail: f64, falls: impl Fn(f64) -> f64) -> f64 {
     f64::midpoint(low, high)
 }
 
-/// Pairs with which a true difference of `effect` is found with probability `power` by a two-sided test
-/// at `significance`, when differences within pairs spread by `spread` (both in the same unit).
+/// Returns the number of pairs with which a two-sided test at `significance` detects a true
+/// difference of `effect` with probability `power`, if differences within pairs have the standard
+/// deviation `spread` (in the unit of `effect`).
 ///
-/// n ≥ (t(significance / 2) + t(1 − power))² (spread / effect)², with Student's t for n − 1 degrees of
-/// freedom because the spread itself is an estimate. `None` where that is more than a million, or the
-/// effect is not above zero.
+/// n ≥ (t(significance / 2) + t(1 − power))² (spread / effect)², with Student's t for n − 1 degrees
+/// of freedom because the spread is itself an estimate. `None` for more than a million pairs, or an
+/// effect that is not above zero.
 #[must_use]
 pub fn pairs_needed(spread: f64, effect: f64, significance: f64, power: f64) -> Option<u64> {
     if !spread.is_finite() || effect <= 0.0 || spread < 0.0 {
         return None;
     }
-    // Fewer pairs cannot be that significant, however alike they are: all signs agree with
-    // probability 2 / 2ⁿ.
+    // With fewer pairs no result is significant: all signs agree by chance with probability 2 / 2ⁿ.
     let fewest = (2.0 / significance).log2().ceil().max(2.0) as u64;
     let enough = |n: u64| {
         let freedom = u32::try_from(n - 1).unwrap_or(u32::MAX);
@@ -158,8 +159,8 @@ mod tests {
 
     #[test]
     fn pairs_for_an_effect() {
-        // Tables of the paired t test: an effect of one deviation at 5 % and 80 % takes 10 pairs, of
-        // half a deviation 34.
+        // Tables of the paired t test at 5 % and 80 %: an effect of one deviation needs 10 pairs,
+        // of half a deviation 34.
         for (spread, want) in [(1.0, 10..=11), (2.0, 33..=34)] {
             let got = pairs_needed(spread, 1.0, 0.05, 0.8).unwrap();
             assert!(want.contains(&got), "{spread}: {got}");
