@@ -1,20 +1,20 @@
-//! Tests and shifts that look at ranks only, so that one wild run in ten moves nothing.
+//! Rank tests and shifts, which are robust against outliers in one run of ten.
 //!
-//! Both tests are exact, ties included, up to [`EXACT_VALUES`] values: the distribution is counted over
-//! the ranks as they are. Beyond that the normal approximation is used, with the correction for ties and
-//! for continuity.
+//! Both tests are exact, ties included, up to [`EXACT_VALUES`] values: the distribution is counted
+//! over the actual ranks. Beyond that, the normal approximation is used with corrections for ties
+//! and for continuity.
 
 use crate::power::normal_tail;
 
-/// Values up to which the distribution of ranks is counted. Beyond it the normal approximation differs by
-/// less than the third digit of a p-value.
+/// Most values for which the distribution of ranks is counted. Beyond it the normal approximation
+/// differs by less than the third digit of a p-value.
 pub const EXACT_VALUES: usize = 60;
 
-/// Mann and Whitney's test of two independent samples: the two-sided probability of ranks that are at
-/// least as uneven when both come from one distribution.
+/// Mann-Whitney test of two independent samples: the two-sided probability of ranks at least as
+/// uneven if both come from one distribution.
 ///
-/// `None` when a sample is empty. NaN is not a value: callers keep it out. Source: Mann and Whitney 1947;
-/// ties as in Lehmann, Nonparametrics, section 1.4.
+/// `None` if a sample is empty. The caller must remove NaN. Source: Mann and Whitney 1947; ties as
+/// in Lehmann, Nonparametrics, section 1.4.
 #[must_use]
 pub fn mann_whitney(a: &[f64], b: &[f64]) -> Option<f64> {
     if a.is_empty() || b.is_empty() {
@@ -34,10 +34,10 @@ pub fn mann_whitney(a: &[f64], b: &[f64]) -> Option<f64> {
     Some(approximate(sum as f64 / 2.0 - mean, variance))
 }
 
-/// Wilcoxon's signed-rank test of differences within pairs: the two-sided probability of differences that
-/// lean at least as much to one side when either sign is as likely.
+/// Wilcoxon's signed-rank test of differences within pairs: the two-sided probability of
+/// differences at least as one-sided if both signs are equally likely.
 ///
-/// Differences of zero say nothing and are left out; 1 when none is left. `None` without a difference.
+/// Differences of zero are skipped; the result is 1 if all are zero. `None` without differences.
 /// Source: Wilcoxon 1945. It is the permutation test over all signs, on ranks.
 #[must_use]
 pub fn signed_rank(differences: &[f64]) -> Option<f64> {
@@ -61,14 +61,15 @@ pub fn signed_rank(differences: &[f64]) -> Option<f64> {
     Some(approximate(sum as f64 / 2.0 - mean, variance))
 }
 
-/// Hodges and Lehmann's centre of differences within pairs: the median of the means of any two of them,
-/// each with itself included.
+/// Returns Hodges and Lehmann's center of differences within pairs: the median of the pairwise
+/// means, each value paired with itself included.
 #[must_use]
 pub fn centre(differences: &[f64]) -> Option<f64> {
     middle(&mut pairwise_means(differences))
 }
 
-/// Hodges and Lehmann's shift from `a` to `b`: the median of all differences between one and the other.
+/// Returns Hodges and Lehmann's shift from `a` to `b`: the median of all differences between their
+/// values.
 #[must_use]
 pub fn shift(a: &[f64], b: &[f64]) -> Option<f64> {
     let mut differences: Vec<f64> = b
@@ -78,7 +79,7 @@ pub fn shift(a: &[f64], b: &[f64]) -> Option<f64> {
     middle(&mut differences)
 }
 
-/// The median, without sorting all of the values.
+/// Returns the median without a full sort.
 fn middle(values: &mut [f64]) -> Option<f64> {
     let half = values.len() / 2;
     if values.is_empty() {
@@ -94,11 +95,11 @@ fn middle(values: &mut [f64]) -> Option<f64> {
     }
 }
 
-/// How far differences within pairs spread, as their centre sees it: the standard deviation that normal
-/// noise would have if it left the centre as uncertain.
+/// Returns the spread of differences within pairs: the standard deviation of normal noise that
+/// would give their center the same uncertainty.
 ///
-/// Read off the interval that the signed-rank test gives the centre (68 %), so a few wild pairs move it
-/// little. `None` below four differences.
+/// From the 68 % interval of the signed-rank test for the center, so that a few outliers change it
+/// little. `None` for fewer than four differences.
 #[must_use]
 pub fn spread(differences: &[f64]) -> Option<f64> {
     if differences.len() < 4 {
@@ -107,8 +108,8 @@ pub fn spread(differences: &[f64]) -> Option<f64> {
     let mut walsh = pairwise_means(differences);
     walsh.sort_by(f64::total_cmp);
     let n = differences.len() as f64;
-    // Lehmann, Nonparametrics, section 4.3: the interval ends at the Walsh averages that the rank sum
-    // passes within so many of its standard deviations (here one) of its middle.
+    // Lehmann, Nonparametrics, section 4.3: the bounds are the Walsh averages at which the rank sum
+    // is one standard deviation from its mean.
     let count = walsh.len() as f64;
     let deviation = (n * (n + 1.0) * (2.0 * n + 1.0) / 24.0).sqrt();
     let position = ((count / 2.0 - deviation).max(0.0)) as usize;
@@ -116,7 +117,7 @@ pub fn spread(differences: &[f64]) -> Option<f64> {
     Some(width / 2.0 * n.sqrt())
 }
 
-/// The means of any two of some values, each with itself included.
+/// Returns the means of all pairs of values, each value paired with itself included.
 fn pairwise_means(values: &[f64]) -> Vec<f64> {
     let mut means = Vec::with_capacity(values.len() * (values.len() + 1) / 2);
     for (position, &one) in values.iter().enumerate() {
@@ -129,7 +130,7 @@ fn pairwise_means(values: &[f64]) -> Vec<f64> {
     means
 }
 
-/// Twice the rank of each value, so that the middle rank of two equal values is a whole number.
+/// Returns twice the rank of each value, so that the mean rank of ties is an integer.
 fn doubled_ranks(values: &[f64]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_by(|&a, &b| values[a].total_cmp(&values[b]));
@@ -150,7 +151,7 @@ fn doubled_ranks(values: &[f64]) -> Vec<usize> {
     ranks
 }
 
-/// Σ t³ − t over groups of t equal values.
+/// Returns Σ t³ − t over groups of t equal values.
 fn ties(doubled: &[usize]) -> f64 {
     let mut sorted = doubled.to_vec();
     sorted.sort_unstable();
@@ -163,7 +164,7 @@ fn ties(doubled: &[usize]) -> f64 {
         .sum()
 }
 
-/// How many ways there are to choose `size` of the ranks with each sum.
+/// Returns, for each sum, the number of ways to choose `size` of the ranks.
 fn sums_of(ranks: &[usize], size: usize) -> Vec<f64> {
     let most: usize = ranks.iter().sum();
     let mut ways = vec![vec![0.0; most + 1]; size + 1];
@@ -180,7 +181,7 @@ fn sums_of(ranks: &[usize], size: usize) -> Vec<f64> {
     ways.swap_remove(size)
 }
 
-/// How many ways there are to choose any of the ranks with each sum.
+/// Returns, for each sum, the number of ways to choose any number of the ranks.
 fn sums_of_any(ranks: &[usize]) -> Vec<f64> {
     let most: usize = ranks.iter().sum();
     let mut ways = vec![0.0; most + 1];
@@ -204,7 +205,7 @@ fn approximate(distance: f64, variance: f64) -> f64 {
     if variance <= 0.0 {
         return 1.0;
     }
-    // Sums move in steps: half a step is the correction for continuity.
+    // Rank sums are discrete: half a step is the continuity correction.
     let z = (distance.abs() - 0.5).max(0.0) / variance.sqrt();
     (2.0 * normal_tail(z)).min(1.0)
 }
@@ -286,7 +287,7 @@ mod tests {
         assert_eq!(centre(&[1.0, 2.0, 6.0]), Some(2.75));
         assert_eq!(shift(&[1.0, 2.0], &[11.0, 13.0]), Some(10.5));
         let mut random = fastrand::Rng::with_seed(3);
-        // The sum of twelve uniform numbers is normal enough, with a deviation of one.
+        // The sum of twelve uniform numbers is close to normal, with standard deviation 1.
         let mut normal = || (0..12).map(|_| random.f64()).sum::<f64>() - 6.0;
         let values: Vec<f64> = (0..400).map(|_| normal()).collect();
         let spread = spread(&values).unwrap();

@@ -1,7 +1,7 @@
-//! The record: everything one run found, as one versioned document.
+//! The record: everything that one run measured, as one versioned document.
 //!
-//! Names here are a contract with scripts: fields are added, never renamed. A figure that does not
-//! apply or could not be known is absent or null, never zero.
+//! Keys are a contract with scripts: they are added, never renamed. A figure that does not apply or
+//! could not be measured is absent or null, never zero.
 
 use std::collections::BTreeMap;
 
@@ -27,114 +27,111 @@ pub use crate::timeline::Timeline;
 /// Schema id of a [`Record`].
 pub const RUN_SCHEMA: &str = "linerate/run/1";
 
-/// One run.
+/// Result of one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Record {
     /// `linerate/run/1`.
     pub schema: String,
-    /// Sortable by time, unique: `20261121T144042Z-3f9a1c`.
+    /// Unique id that sorts by time: `20261121T144042Z-3f9a1c`.
     pub id: String,
-    /// What was measured.
+    /// Kind of measurement.
     pub kind: Kind,
-    /// When the first payload was sent (RFC 3339, UTC).
+    /// Start of the first payload (RFC 3339, UTC).
     pub started: Timestamp,
-    /// Whether it was ended before its time; what is here was measured until then.
+    /// True if the run was stopped early; all figures cover the time until then.
     pub interrupted: bool,
-    /// Which program made it.
+    /// Program that made the record.
     pub tool: Tool,
-    /// A name given by whoever made several runs; absent otherwise.
+    /// Name given by the user to a series of runs; absent otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// The end that keeps this record of a run whose client keeps one as well: the server's copy. Absent in
-    /// the record of whoever asked for the run.
+    /// Role of the end that stored this record when the client has a record of its own: the
+    /// server's copy. Absent in the client's record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_by: Option<Role>,
-    /// Whom this end served, in the record of a server; absent in that of whoever asked for the run.
+    /// Client of the run, in the server's copy of the record; absent in the client's record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub served: Option<Served>,
-    /// The command that asked for the run; absent where it was no command of its own.
+    /// Command line that started the run; absent if the run is part of a larger command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<CommandLine>,
     /// Every effective option.
     pub plan: Plan,
-    /// The hosts: the client first, the server second where it is known.
+    /// Hosts: the client first, then the server where its facts are available.
     pub hosts: Vec<Host>,
-    /// The figures of the whole run, omitted time left out.
+    /// Figures of the full run without the omitted time.
     pub summary: Summary,
-    /// The figures by direction.
+    /// Figures by direction.
     pub directions: Vec<DirectionFigures>,
-    /// The series, ascending in time.
+    /// Figures by interval, ascending in time.
     pub intervals: Vec<Interval>,
-    /// Full distributions by name (`rtt_ns`; `rtt_intended_ns` of an open loop; with a socket for each
-    /// question `open_ns`, `bind_ns`, `connect_ns`, `send_ns`, `receive_ns`, `close_ns`, `whole_ns`; with
-    /// times of the device in its answers `device_ns`, `around_ns`).
+    /// Full distributions by name: `rtt_ns`; `rtt_intended_ns` (open loop); with a new socket per
+    /// request `open_ns`, `bind_ns`, `connect_ns`, `send_ns`, `receive_ns`, `close_ns`, `whole_ns`;
+    /// with device timestamps in the responses `device_ns` and `outside_ns`.
     pub histograms: BTreeMap<String, HistogramData>,
-    /// Latency: answers above the limit, ascending in time; the first thousand of a run.
+    /// Latency: responses above the limit, ascending in time; the first 1,000 of a run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slow: Vec<SlowAnswer>,
-    /// Where packets were lost, as far as that is known.
+    /// Packet losses by location, as far as they could be located.
     pub losses: Vec<Loss>,
-    /// The kernel's counters at the places where packets can be lost, before and after.
+    /// Counters of the locations where packets can be lost, before and after the run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub counters: Vec<PlaceCounter>,
-    /// What the near end's system calls took, by call and by what they found; empty without
-    /// `--calls`. Near is the end that was told what to do: the client.
+    /// Durations of the client's system calls, by call and by outcome; empty without `--calls`.
     #[serde(default, skip_serializing_if = "Calls::is_empty")]
     pub calls: Calls,
-    /// The same of the far end.
+    /// Durations of the server's system calls, by call and by outcome; empty without `--calls`.
     #[serde(default, skip_serializing_if = "Calls::is_empty")]
     pub far_calls: Calls,
-    /// What verifying costs at each end; empty without `--verify`.
+    /// Cost of verification at each end; empty without `--verify`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub verification: Vec<Verification>,
-    /// What the calls of each end were timed with.
+    /// Clock that timed the calls, for each end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub call_clocks: Vec<CallClock>,
-    /// Where the time of a round trip went, in the order in which it passes; empty when it was not
-    /// asked for.
+    /// Parts of a round trip, in the order in which a packet passes them; empty unless requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stages: Vec<Stage>,
-    /// How the stages were found.
+    /// Pass of the run that measured the stages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage_pass: Option<StagePass>,
-    /// What happened when in the latest round trips, where that was asked for.
+    /// Timeline of the last round trips or calls, where one was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeline: Option<Timeline>,
-    /// What a far end that is another program reported in words, as it came, up to
-    /// [`FAR_TEXT_BYTES`].
+    /// Text report of a server of another tool, unchanged, up to [`FAR_TEXT_BYTES`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub far_text: Option<String>,
-    /// Forwarding: what each port, stream and thread did.
+    /// Forwarding: figures of each port, stream and thread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forward: Option<Box<ForwardFigures>>,
-    /// Generating: what was offered, and what arrived.
+    /// Generating: figures of the frames sent and received.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generate: Option<Box<GenerateFigures>>,
-    /// Why the run was no faster, by what it costs; empty until somebody explained it, and when nothing
-    /// was found.
+    /// Reasons for the result, by cost. Empty until the record was explained, and if there are
+    /// none.
     #[serde(default)]
     pub findings: Vec<Finding>,
-    /// Our stack as a host: what its services and it did.
+    /// Our stack as a host: figures of its services.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack: Option<Box<StackFigures>>,
-    /// What speaks against the figures; empty when nothing does.
+    /// Caveats that limit the validity of the figures; empty if there are none.
     pub validity: Vec<Doubt>,
 }
 
-/// Longest [`Record::far_text`] in bytes: a report with an interval line a second for an hour.
+/// Longest [`Record::far_text`] in bytes: a report with one interval line per second for an hour.
 pub const FAR_TEXT_BYTES: usize = 256 << 10;
 
-/// The client of a test, as its server knows it.
+/// The client of a run, as its server identified it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Served {
-    /// Its address and port: `10.77.0.1:40000`, `[fd77::1]:40000`.
+    /// Address and port: `10.77.0.1:40000`, `[fd77::1]:40000`.
     pub client: String,
-    /// What it calls itself, as far as its dialect tells: `iperf3 3.12`, `linerate 0.1.0`.
+    /// Program and version, as far as its protocol transmits them: `iperf3 3.12`, `linerate 0.1.0`.
     pub agent: String,
 }
 
 impl Served {
-    /// Its address alone.
+    /// Returns the IP address without the port.
     #[must_use]
     pub fn address(&self) -> &str {
         let address = self
@@ -148,29 +145,29 @@ impl Served {
 /// The program that made a record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Tool {
-    /// `linerate`.
+    /// Program name: `linerate`.
     pub name: String,
-    /// Its version.
+    /// Program version.
     pub version: String,
 }
 
-/// The figures of a run, or of one direction of it.
+/// Figures of a run, or of one direction of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Summary {
-    /// Counted time in nanoseconds, at the receiver for throughput.
+    /// Measured time in nanoseconds, at the receiver for throughput.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ns: Option<u64>,
-    /// Payload bits per second that arrived (RFC 2647 section 3.17); both directions added up.
+    /// Payload bits per second received (RFC 2647 section 3.17); both directions added up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub goodput_bps: Option<f64>,
-    /// Payload bits per second that the sender handed over (RFC 2285 section 3.5.2).
+    /// Payload bits per second that the sender passed to the stack (RFC 2285 section 3.5.2).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offered_bps: Option<f64>,
-    /// UDP: datagrams per second that arrived.
+    /// UDP: datagrams received per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packets_per_second: Option<f64>,
-    /// TCP: send calls per second; packets are the kernel's and not counted here.
+    /// TCP: send calls per second. Packets are formed by the kernel and not counted here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub calls_per_second: Option<f64>,
     /// Payload bytes sent.
@@ -179,8 +176,8 @@ pub struct Summary {
     /// Payload bytes received.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes_received: Option<u64>,
-    /// UDP: datagrams that got a number: sent, or refused by a full socket of a paced flow
-    /// (`streams[].sender.send_refused`).
+    /// UDP: datagrams that got a sequence number: sent, or dropped because the socket of a paced
+    /// flow was full (`streams[].sender.send_refused`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packets_sent: Option<u64>,
     /// UDP: datagrams received, duplicates included.
@@ -189,42 +186,43 @@ pub struct Summary {
     /// UDP: share of the sent datagrams that did not arrive, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss_fraction: Option<f64>,
-    /// UDP: datagrams that arrived after one with a higher number. Latency: answers that came after
-    /// their question was given up, or after the answer to a later one.
+    /// UDP: datagrams that arrived after one with a higher number. Latency: responses that arrived
+    /// after their timeout, or after the response to a later request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub out_of_order: Option<u64>,
-    /// UDP: datagrams, or answers, that arrived more than once.
+    /// UDP: datagrams received more than once. Latency: responses received more than once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duplicates: Option<u64>,
-    /// UDP: the furthest that a late datagram came behind the first one that overtook it, in
-    /// datagrams (RFC 4737 section 4.2); absent when none came late.
+    /// UDP: largest distance in datagrams of a late datagram from the first one that overtook it
+    /// (RFC 4737 section 4.2); absent if none was late.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reordering_extent: Option<u64>,
     /// UDP: smoothed inter-arrival variation in nanoseconds (RFC 3550 section 6.4.1).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ipdv_ns: Option<f64>,
-    /// UDP: how much the transit times of two datagrams that follow each other differ, whatever the
-    /// sign (RFC 5481 section 4.1, in percentiles to 1 %).
+    /// UDP: absolute difference of the transit times of consecutive datagrams (RFC 5481 section
+    /// 4.1, percentiles within 1 %).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay_variation_ns: Option<Quantiles>,
-    /// UDP: time from the sender's stamp to the arrival (RFC 7679), where the sender says that both
-    /// hosts' clocks agree.
+    /// UDP: time from the sender's timestamp to the arrival (RFC 7679), where the sender declares
+    /// both hosts' clocks synchronised.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub one_way_delay_ns: Option<Quantiles>,
-    /// Offered over asked load, less one: -0.02 is 2 % too little.
+    /// Relative error of the load, offered / intended - 1: -0.02 is 2 % too little.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_error: Option<f64>,
-    /// How long after its time each burst left the sending program (percentiles to 1 %).
+    /// Delay of each burst behind its scheduled send time, in the sending program (percentiles
+    /// within 1 %).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lateness_ns: Option<Quantiles>,
-    /// UDP at a rate: time between the arrivals of datagrams that follow each other, as the receiving
-    /// program saw them (percentiles to 1 %).
+    /// UDP at a rate: time between the arrivals of consecutive datagrams in the receiving program
+    /// (percentiles within 1 %).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arrival_gap_ns: Option<Quantiles>,
-    /// TCP: segments that the sender's kernel sent again.
+    /// TCP: segments that the sender's kernel retransmitted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retransmits: Option<u64>,
-    /// Latency: the distribution of round-trip times.
+    /// Latency: distribution of the round-trip times.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rtt_ns: Option<Quantiles>,
     /// Latency: round trips completed.
@@ -233,148 +231,149 @@ pub struct Summary {
     /// Latency: round trips completed per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub round_trips_per_second: Option<f64>,
-    /// Latency: questions without an answer in time. Throughput over UDP: datagrams lost. Forwarding: frames
-    /// that ports dropped or an emulated link lost.
+    /// Latency: requests without a response before the timeout. Throughput over UDP: datagrams
+    /// lost. Forwarding: frames that ports dropped or an emulated link lost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost: Option<u64>,
-    /// Latency: answers that differ from what was sent. Throughput with `--verify`: bytes that do, the
-    /// omitted time included; a datagram that is too short or too long counts what is missing or too
-    /// much.
+    /// Latency: responses that differ from their request. Throughput with `--verify`: bytes that
+    /// differ from what was sent, the omitted time included; for a datagram of the wrong length,
+    /// the missing or surplus bytes count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mismatched: Option<u64>,
-    /// Latency: answers above the limit.
+    /// Latency: responses above the limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slow: Option<u64>,
-    /// Latency: of the mismatched answers, those of another length than their question.
+    /// Latency: mismatched responses whose length differs from that of their request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wrong_length: Option<u64>,
-    /// Latency: of the mismatched answers, those of the right length with another content.
+    /// Latency: mismatched responses of the right length with different content.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wrong_content: Option<u64>,
-    /// Latency, open loop: from the intended send time to the answer, so that a question that had to
-    /// wait for its turn counts with its waiting.
+    /// Latency, open loop: time from the scheduled send time to the response, so the delay of a
+    /// request that could not be sent on time is included.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rtt_intended_ns: Option<Quantiles>,
-    /// Latency, open loop: questions that were due before the end and never left.
+    /// Latency, open loop: requests that were scheduled before the end and never sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unsent: Option<u64>,
-    /// Latency with a socket for each question: from opening it to having closed it.
+    /// Latency with a new socket per request: time from opening the socket to the end of its close.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub whole_ns: Option<Quantiles>,
-    /// Latency with `--device-stamps`: the part of the round trips inside the device.
+    /// Latency with `--device-stamps`: part of the round trips inside the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<Box<DeviceTimes>>,
-    /// Latency over TCP with a socket for each question: connections made, used and closed per
+    /// Latency over TCP with a new socket per request: connections opened, used and closed per
     /// second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections_per_second: Option<f64>,
-    /// Throughput with several flows: Jain's fairness index of what each received, 1/n to 1.
+    /// Throughput with several flows: Jain's fairness index of their received bytes, 1/n to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fairness_index: Option<f64>,
-    /// What the threads that moved payload cost, by end.
+    /// Processor time of the threads that moved payload, by end.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cpu: Vec<CpuCost>,
-    /// What the flows took in memory, by end.
+    /// Memory of the flows, by end.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub memory: Vec<MemoryCost>,
 }
 
-/// Round trips inside the device that answered, by its own stamps, and around it.
+/// Round-trip time inside the responding device, from its own timestamps, and outside of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DeviceTimes {
-    /// From when a question came into the device to when its answer left it, by its own clock.
+    /// Time from the arrival of a request in the device to the departure of its response, by the
+    /// device's clock.
     pub device_ns: Quantiles,
-    /// What is left of the same round trips.
+    /// Rest of the same round-trip times: time outside of the device.
     pub around_ns: Quantiles,
-    /// The device's part of the time of all these round trips, 0 to 1.
+    /// Share of the device in the sum of these round-trip times, 0 to 1.
     pub share: f64,
 }
 
-/// What one end's measuring threads cost.
+/// Processor cost of one end's measuring threads.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CpuCost {
-    /// Which end.
+    /// End of the run.
     pub role: Role,
-    /// Processor time over wall time: 1.0 is one core kept busy. Exact to the scheduler's clock;
-    /// interrupt work is billed to whoever it interrupted.
+    /// Processor time over wall time: 1.0 is one busy core. As exact as the scheduler's clock; the
+    /// kernel bills interrupt work to the thread that was interrupted.
     pub share: f64,
-    /// Share spent in user mode. Most kernels sample this by ticks: then it is an estimate, and absent where
-    /// there was too little time for one.
+    /// Share in user mode. An estimate on most kernels, which sample it by ticks; absent if the run
+    /// was too short for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_share: Option<f64>,
-    /// Times a thread went to sleep.
+    /// Voluntary context switches: a thread blocked.
     pub voluntary_switches: u64,
-    /// Times a thread was pushed off its core.
+    /// Involuntary context switches: a thread was preempted.
     pub involuntary_switches: u64,
-    /// Share of the threads' time asleep in a send, receive or waiting call, 0 to 1.
+    /// Share of the threads' time blocked in a send, receive or wait call, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocked_share: Option<f64>,
-    /// Share of the threads' time ready to run and not running, 0 to 1: waking up, and waiting for a
-    /// core.
+    /// Share of the threads' time runnable and not running, 0 to 1: wake-up latency and waiting for
+    /// a core.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runnable_share: Option<f64>,
-    /// Share of the calls that found nothing to receive, or no room to send.
+    /// Share of the calls that had nothing to receive, or no buffer space to send.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub empty_share: Option<f64>,
-    /// Processor time of the threads over the payload bytes that they moved, omitted ones included.
+    /// Processor time of the threads per payload byte moved, omitted time included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ns_per_byte: Option<f64>,
-    /// UDP: the same over datagrams. Latency: over round trips.
+    /// Processor time of the threads per datagram (UDP) or round trip (latency).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ns_per_packet: Option<f64>,
     /// Processor cycles of the threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cycles: Option<u64>,
-    /// Instructions that they retired.
+    /// Instructions that the threads retired.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instructions: Option<u64>,
-    /// Why cycles and instructions are not known.
+    /// Reason for missing cycles and instructions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uncounted_because: Option<String>,
-    /// Where the time of the whole machine went meanwhile.
+    /// Time of the full machine during the run, by use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<MachineTime>,
-    /// The machine's processors one by one, up to 64 of them.
+    /// Time of each processor of the machine, up to 64 of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processors: Vec<ProcessorTime>,
-    /// The threads one by one, up to 64 of them.
+    /// Cost of each thread, up to 64 of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub threads: Vec<ThreadCost>,
 }
 
-/// One direction of a run.
+/// Figures of one direction of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DirectionFigures {
-    /// Which way.
+    /// Direction of the payload.
     pub direction: Direction,
-    /// Its figures.
+    /// Figures of the direction.
     #[serde(flatten)]
     pub summary: Summary,
-    /// Its flows.
+    /// Flows of the direction.
     pub streams: Vec<Stream>,
 }
 
-/// One flow, with what both of its ends know.
+/// Figures of one flow, merged from both of its ends.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Stream {
     /// Number of the flow, from 1, unique within a run.
     pub id: u32,
-    /// Its figures.
+    /// Figures of the flow.
     #[serde(flatten)]
     pub summary: Summary,
-    /// The first byte that differs from what was sent (`--verify`); absent when none does.
+    /// First byte that differs from what was sent (`--verify`); absent if none does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mismatch: Option<Mismatch>,
-    /// Its sending socket (the asking one for round trips).
+    /// Sending socket (for round trips the requesting one).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sender: Option<Socket>,
-    /// Its receiving socket (the answering one for round trips).
+    /// Receiving socket (for round trips the responding one).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receiver: Option<Socket>,
 }
 
-/// One end of a flow as the kernel had it.
+/// Kernel state of the socket at one end of a flow.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Socket {
@@ -382,7 +381,7 @@ pub struct Socket {
     pub local: Option<String>,
     /// Remote address and port.
     pub remote: Option<String>,
-    /// Send buffer that the kernel granted (it doubles what is asked for, for its own overhead).
+    /// Send buffer that the kernel granted (it doubles the requested size, for its own overhead).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub send_buffer_bytes: Option<u64>,
     /// Receive buffer that the kernel granted.
@@ -391,54 +390,55 @@ pub struct Socket {
     /// Congestion control in use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub congestion_control: Option<String>,
-    /// Datagrams that this socket's full receive buffer refused.
+    /// Datagrams dropped because this socket's receive buffer was full.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receive_queue_drops: Option<u64>,
-    /// UDP: datagrams of a paced flow that were never handed over, because the socket had no room
-    /// while their time passed, since counting began; the receiver finds their numbers missing.
+    /// UDP: datagrams of a paced flow that were never sent because the socket buffer stayed full
+    /// beyond their send time, since counting began; the receiver counts their numbers as missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub send_refused: Option<u64>,
-    /// UDP: sends that were told that nobody has the far port; absent: none.
+    /// UDP: sends that failed because no socket was bound to the remote port (ICMP port
+    /// unreachable); absent: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refusals: Option<u32>,
-    /// Sends for which the kernel had no route, no answer of the next hop, or no link; each was tried
-    /// again. Absent: none.
+    /// Sends for which the kernel had no route, no reply from the next hop, or no link; each was
+    /// retried. Absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unroutable: Option<u32>,
-    /// UDP: datagrams that one send call took at most (UDP GSO, or a batch); absent: one.
+    /// UDP: most datagrams that one send call sent (UDP GSO, or a batch); absent: one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub datagrams_per_call: Option<u32>,
-    /// The interface's receive queue that its packets came from (SO_INCOMING_NAPI_ID); absent where
-    /// the kernel does not tell, as on loopback and plain veth.
+    /// Receive queue of the interface that delivered the socket's packets (SO_INCOMING_NAPI_ID);
+    /// absent where the kernel does not report it, as on loopback and plain veth.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub napi_id: Option<u32>,
     /// Sends with MSG_ZEROCOPY (`--offload zerocopy`); absent: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zero_copy: Option<ZeroCopy>,
-    /// The kernel's view of the connection at the end.
+    /// TCP state in the kernel at the end of the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tcp: Option<TcpState>,
 }
 
-/// Where received content differs from what was sent.
+/// First difference between received and sent content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Mismatch {
-    /// Position of the first byte that differs: in the stream, or in its datagram. What differs in
-    /// the 16 bytes of a datagram's header shows in the first bytes behind it.
+    /// Position of the first differing byte, in the stream or in its datagram. A difference in the
+    /// 16-byte header of a datagram is reported at the first byte after the header.
     pub offset: u64,
-    /// UDP: the number that the datagram carries; absent for those too small to have one.
+    /// UDP: sequence number in the datagram; absent for datagrams too short to carry one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub datagram: Option<u64>,
-    /// What had to be there from that position on, up to 16 bytes in hexadecimal.
+    /// Expected bytes from that position on, up to 16, in hexadecimal.
     pub expected: String,
-    /// What was there; empty when the datagram had ended.
+    /// Received bytes from that position on; empty if the datagram ended there.
     pub found: String,
 }
 
-/// What verifying costs at one end, as measured on its processor after the run.
+/// Cost of verification at one end, measured on its processor after the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Verification {
-    /// Which end.
+    /// End of the run.
     pub role: Role,
     /// Sender: time to write 1024 bytes of content, in nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -448,22 +448,22 @@ pub struct Verification {
     pub check_ns_per_kib: Option<f64>,
 }
 
-/// What became of sends with MSG_ZEROCOPY.
+/// Counts of sends with MSG_ZEROCOPY by their result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ZeroCopy {
-    /// Calls that the kernel took.
+    /// Calls that the kernel accepted.
     pub sends: u64,
-    /// Of these it copied so many after all.
+    /// Calls whose data the kernel copied after all.
     pub copied: u64,
-    /// Of so many it did not tell until the end.
+    /// Calls without a completion notification until the end of the run.
     pub untold: u64,
 }
 
-/// What TCP_INFO told.
+/// TCP state of a socket, from TCP_INFO.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct TcpState {
-    /// Segments sent again since the connection began.
+    /// Segments retransmitted since the connection was established.
     pub retransmits: u64,
     /// Congestion window in segments.
     pub cwnd_segments: u64,
@@ -475,60 +475,61 @@ pub struct TcpState {
     pub rtt_ns: u64,
     /// Variation of the round-trip time.
     pub rtt_variation_ns: u64,
-    /// Least round-trip time of the recent past; absent before Linux 4.9.
+    /// Minimum round-trip time of the recent past; absent before Linux 4.9.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_rtt_ns: Option<u64>,
-    /// Window that the receiver offered at the end (Linux 5.4).
+    /// Window that the receiver advertised at the end (Linux 5.4).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub send_window_bytes: Option<u64>,
-    /// Rate of the latest deliveries; absent before Linux 4.9.
+    /// Most recent delivery rate; absent before Linux 4.9.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delivery_rate_bps: Option<u64>,
     /// Time with data to send.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub busy_ns: Option<u64>,
-    /// Of that, limited by the peer's window.
+    /// Part of the busy time limited by the peer's window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receive_window_limited_ns: Option<u64>,
-    /// Of that, limited by the send buffer (the kernel misses most of it: docs/METHOD.md).
+    /// Part of the busy time limited by the send buffer (the kernel misses most of it:
+    /// docs/method/tcp-state.md).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub send_buffer_limited_ns: Option<u64>,
-    /// Bytes sent again since the connection began (Linux 4.19).
+    /// Bytes retransmitted since the connection was established (Linux 4.19).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retransmitted_bytes: Option<u64>,
-    /// Segments that arrived twice, as the receiver said (DSACK, Linux 4.19).
+    /// Segments that arrived twice, as the receiver reported (DSACK, Linux 4.19).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spurious_retransmits: Option<u64>,
-    /// Times the sender found segments reordered (Linux 4.19).
+    /// Times the sender detected reordering (Linux 4.19).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reordering_seen: Option<u64>,
-    /// Retransmission time-outs (Linux 6.7).
+    /// Retransmission timeouts (Linux 6.7).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeouts: Option<u64>,
     /// Segments that arrived with a congestion mark (ECN, Linux 4.18).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub marked: Option<u64>,
-    /// Whether both ends agreed on ECN.
+    /// True if both ends negotiated ECN.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ecn: Option<bool>,
 }
 
-/// One slice of the series.
+/// Figures of one reporting interval.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Interval {
-    /// Number of the interval within its direction, from 0; both ends number alike.
+    /// Number of the interval within its direction, from 0; both ends use the same numbers.
     #[serde(default)]
     pub number: u64,
-    /// Nanoseconds since the start of the run.
+    /// Start in nanoseconds since the start of the run.
     pub start_ns: u64,
-    /// Nanoseconds since the start of the run.
+    /// End in nanoseconds since the start of the run.
     pub end_ns: u64,
-    /// Which way.
+    /// Direction of the payload.
     pub direction: Direction,
-    /// Whether it lies in the omitted time at the start.
+    /// True if the interval lies in the omitted time at the start.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub omitted: bool,
-    /// Which end counted `bytes`, `packets` and `calls`: the receiver, unless its count was lost.
+    /// End that counted `bytes`, `packets` and `calls`: the receiver, unless its counts were lost.
     pub counted_at: CountedAt,
     /// Payload bytes.
     pub bytes: u64,
@@ -538,17 +539,17 @@ pub struct Interval {
     /// Calls that moved payload: the sender's on a stream, the receiver's for datagrams.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calls: Option<u64>,
-    /// Payload bytes that the sender handed over meanwhile.
+    /// Payload bytes sent in the interval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_sent: Option<u64>,
-    /// UDP: datagrams that got a number meanwhile, as in the summary.
+    /// UDP: datagrams that got a sequence number in the interval, as in the summary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packets_sent: Option<u64>,
-    /// UDP: numbers found missing meanwhile; a late datagram is missed first and found later.
-    /// Latency: answers missed.
+    /// UDP: sequence numbers found missing in the interval; a late datagram counts as missing first
+    /// and is corrected later. Latency: responses missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<u64>,
-    /// TCP: segments sent again meanwhile.
+    /// TCP: segments retransmitted in the interval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retransmits: Option<u64>,
     /// TCP: congestion window of all flows at the end of the interval, in bytes.
@@ -557,85 +558,87 @@ pub struct Interval {
     /// TCP: mean of the flows' smoothed round-trip times at the end of the interval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp_rtt_ns: Option<u64>,
-    /// Latency: the distribution within the interval.
+    /// Latency: distribution of the round-trip times of the interval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rtt_ns: Option<Quantiles>,
-    /// TCP: what the sender's kernel told of its connections.
+    /// TCP: state of the sender's connections in the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp: Option<TcpInterval>,
-    /// How the sender's threads spent it.
+    /// Use of the interval by the sender's threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sender_threads: Option<ThreadShares>,
-    /// How the receiver's threads spent it.
+    /// Use of the interval by the receiver's threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receiver_threads: Option<ThreadShares>,
-    /// The flows one by one, where there are 2 to 64 in the direction.
+    /// Figures of each flow, if the direction has 2 to 64 of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub streams: Vec<StreamInterval>,
 }
 
-/// The end of a direction that counted.
+/// End of a flow: where payload is sent or where it is received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CountedAt {
-    /// Where the payload came from.
+    /// The sending end.
     Sender,
-    /// Where the payload arrived.
+    /// The receiving end.
     Receiver,
 }
 
 /// Packets lost at one place.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Loss {
-    /// Which way they were going.
+    /// Direction of the lost packets.
     pub direction: Direction,
     /// `sender-socket`, `qdisc`, `interface-tx`, `interface-rx`, `softnet-backlog`, `reassembly`,
-    /// `udp-receive-queue` or `path`; of a forwarder `emulated-link`, what mode `link` lost as it was told to.
+    /// `udp-receive-queue` or `path`; for a forwarder `emulated-link`, the loss that its mode
+    /// `link` was configured to make.
     pub place: String,
-    /// How many; of one place and all its counters, never more than were lost in all.
+    /// Number of packets; never more than were lost in total.
     pub packets: u64,
-    /// Whether nothing else can be true. Otherwise the number is an upper bound, of `path` a lower
-    /// one, unless the two fields below say more.
+    /// True if the number is exact. Otherwise it is an upper bound (of `path` a lower bound),
+    /// unless the two fields below narrow it.
     pub exact: bool,
-    /// Not exact: the least that it can be.
+    /// Lower bound, if not exact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_least: Option<u64>,
-    /// Not exact: the most that it can be.
+    /// Upper bound, if not exact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_most: Option<u64>,
 }
 
-/// One of the kernel's counters around a run.
+/// A counter before and after a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PlaceCounter {
-    /// `client`, `server`, or the name of a host or switch of the lab that the run was in.
+    /// `client`, `server`, or the name of a lab host or switch.
     pub host: String,
-    /// The interface; absent for what a host counts as a whole.
+    /// Interface; absent for a counter of the whole host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
-    /// What is counted: docs/METHOD.md#where-packets-were-lost lists the names.
+    /// Name of the counter, from the list in docs/method/loss.md#where-packets-were-lost.
     pub counter: String,
-    /// Before the first payload.
+    /// Value before the first payload.
     pub before: u64,
-    /// When the run was over.
+    /// Value after the end of the run.
     pub after: u64,
 }
 
 impl PlaceCounter {
-    /// What was added meanwhile; none when it was set back.
+    /// Returns the increase during the run; 0 if the counter was reset.
     #[must_use]
     pub fn added(&self) -> u64 {
         self.after.saturating_sub(self.before)
     }
 }
 
-/// One part of a round trip, between two stamps of the same trip.
+/// Part of a round trip, between two timestamps of the same round trip.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Stage {
     /// `client-send-call`, `client-qdisc`, `path-there`, `server-receive`, `server-application`,
-    /// `server-send-call`, `server-qdisc`, `path-back`, `client-receive`; as parts of the two
-    /// `…-receive` there are `…-softirq`, `…-wake-up`, `…-receive-call` (docs/METHOD.md#stages).
+    /// `server-send-call`, `server-qdisc`, `path-back`, `client-receive`; the two `…-receive`
+    /// stages have the parts `…-softirq`, `…-wake-up`, `…-receive-call`
+    /// (docs/method/stages-and-timestamps.md).
     pub stage: String,
     /// Median.
     pub p50_ns: u64,
@@ -645,54 +648,56 @@ pub struct Stage {
     pub p99_ns: u64,
     /// Arithmetic mean.
     pub mean_ns: f64,
-    /// Which clock gave its stamps: `software` (the kernel's and ours) or `hardware` (at least one is
-    /// the device's).
+    /// Clock of the timestamps: `software` (kernel and program) or `hardware` (at least one is from
+    /// the device).
     pub stamps: String,
-    /// How far both of its ends may be off against each other when they were read by different clocks:
-    /// on two hosts, or one of them by a device; absent where one clock gave both.
+    /// Largest offset between the clocks of both timestamps, where these are different clocks: on
+    /// two hosts, or one of a device. Absent where one clock gave both.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock_error_ns: Option<u64>,
-    /// What it consists of, found in a pass of its own that takes longer: parts tell how a stage
-    /// divides, and do not add up to it.
+    /// Parts of the stage, measured in a separate, slower pass: they show how the stage divides and
+    /// do not add up to it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Stage>,
 }
 
-/// The pass of round trips in which the stages were found, beside the one that gave the figures.
+/// Pass of round trips that measured the stages, separate from the pass that gave the figures.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct StagePass {
-    /// Round trips of which every stamp is known.
+    /// Round trips with all timestamps.
     pub round_trips: u64,
-    /// Those that lack one, and are left out.
+    /// Round trips that lack a timestamp and were not used.
     pub left_out: u64,
     /// Round-trip times of this pass.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rtt_ns: Option<Quantiles>,
-    /// The medians of all stages added up.
+    /// Sum of the medians of all stages.
     pub sum_of_medians_ns: u64,
-    /// What asking for the stamps cost: the median of this pass less that of the pass without.
+    /// Overhead of requesting timestamps: median of this pass less that of the pass without.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asking_ns: Option<i64>,
-    /// What watching the scheduler cost, in the pass that found the parts of stages.
+    /// Overhead of tracing the scheduler, in the pass that measured the parts of stages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub watching_ns: Option<i64>,
-    /// What could not be told apart, and why; for people.
+    /// Stages that could not be separated, and the reason; sentences for users.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
-/// Something that speaks against a figure.
+/// A caveat: a reason to doubt a figure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Doubt {
     /// Kebab-case id, stable for scripts.
+    #[serde(rename = "doubt")]
     pub doubt: String,
-    /// What it means here, for people.
+    /// Meaning for this run, as a sentence for users.
+    #[serde(rename = "why")]
     pub why: String,
 }
 
 impl Doubt {
-    /// A doubt with its reason.
+    /// Creates a caveat with its reason.
     #[must_use]
     pub fn new(doubt: &str, why: impl Into<String>) -> Self {
         Self {
@@ -702,29 +707,29 @@ impl Doubt {
     }
 }
 
-/// An id that sorts by time and that two runs of the same second do not share.
+/// Returns a new record id: it sorts by time and is unique within a second.
 #[must_use]
 pub fn new_id(now: Timestamp) -> String {
     let stamp = now.strftime("%Y%m%dT%H%M%SZ");
     format!("{stamp}-{:06x}", fastrand::u32(..1 << 24))
 }
 
-/// A record of an unknown version, or no record at all.
+/// Error of reading a record.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// Not JSON, or JSON of another shape.
+    /// The text is not JSON, or not the JSON of a record.
     #[error("not a record: {0}")]
     Shape(#[from] serde_json::Error),
-    /// A record of another version.
-    #[error("a record of schema `{found}`; this version reads `{RUN_SCHEMA}`")]
+    /// The record has another schema version.
+    #[error("the record has schema `{found}`, and this version reads `{RUN_SCHEMA}`")]
     Schema {
-        /// The schema it names.
+        /// Schema id in the record.
         found: String,
     },
 }
 
 impl Record {
-    /// The record of a run by this program of which nothing is known but its plan; its kind is the plan's.
+    /// Creates the record of a run by this program from its plan only; its kind is the plan's.
     #[must_use]
     pub fn new(id: String, started: Timestamp, plan: Plan) -> Self {
         Self {
@@ -766,10 +771,10 @@ impl Record {
         }
     }
 
-    /// Reads a record; fields that this version does not know are skipped.
+    /// Parses a record; unknown fields are skipped.
     ///
     /// # Errors
-    /// [`RecordError`] when it is not one, or one of another version.
+    /// [`RecordError`] if the text is not a record, or a record of another version.
     pub fn from_json(text: &str) -> Result<Self, RecordError> {
         #[derive(Deserialize)]
         struct Named {
@@ -784,9 +789,9 @@ impl Record {
         Ok(serde_json::from_str(text)?)
     }
 
-    /// Writes it as one line of JSON.
+    /// Serialises the record as one line of JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
-        serde_json::to_string(self).expect("a record holds only what JSON can say")
+        serde_json::to_string(self).expect("every field of a record has a JSON form")
     }
 }

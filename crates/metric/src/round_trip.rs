@@ -1,4 +1,4 @@
-//! Round trips: how they are asked, and what is told of single ones.
+//! Round trips: options of the requests, and the record of slow responses.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,28 +10,28 @@ use serde::{Deserialize, Serialize};
 use crate::device_stamps::DeviceStamps;
 use crate::plan::Ends;
 
-/// How the asking socket stands to the far end.
+/// Use of sockets for requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Attachment {
-    /// One socket, connected, for all questions of a flow.
+    /// Single connected socket for all requests of a flow.
     #[default]
     Connected,
-    /// One UDP socket that names its destination with each question.
+    /// Single unconnected UDP socket; each request names its destination.
     Unconnected,
-    /// A socket for each question: opened, connected, asked with, closed.
+    /// A new socket per request: opened, connected, used and closed.
     Reopened,
 }
 
-/// A multicast group that questions go to, `GROUP[%IF]`.
+/// Multicast group as the destination of requests, written `GROUP[%IF]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Group {
-    /// Its address.
+    /// Group address.
     pub address: IpAddr,
-    /// Interface that the questions leave by; absent: the one that routing gives.
+    /// Outgoing interface; absent: chosen by routing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
-    /// Networks that a question may cross (TTL, hop limit); 1 stays on the link.
+    /// TTL or hop limit; 1 stays on the link.
     pub ttl: u8,
 }
 
@@ -44,21 +44,21 @@ impl FromStr for Group {
             None => (text, None),
         };
         let address: IpAddr = address.parse().map_err(|_| {
-            format!("`{text}` is no address: write 239.1.2.3%eth0 or ff12::77%eth0")
+            format!("`{text}` is not an address: write 239.1.2.3%eth0 or ff12::77%eth0")
         })?;
         if !address.is_multicast() {
             return Err(format!(
-                "{address} is no multicast group: those are 224.0.0.0 to 239.255.255.255 and ff00::/8"
+                "{address} is not a multicast group: use one of 224.0.0.0 to 239.255.255.255 or ff00::/8"
             ));
         }
         if is_reserved(address) {
             return Err(format!(
-                "{address} is a group that protocols of the link use: {}",
+                "{address} is reserved for protocols of the local link: {}",
                 Self::OTHERS
             ));
         }
         if interface.as_deref() == Some("") {
-            return Err(format!("`{text}` names no interface behind the %"));
+            return Err(format!("`{text}` has no interface after the %"));
         }
         Ok(Self {
             address,
@@ -69,19 +69,19 @@ impl FromStr for Group {
 }
 
 impl Group {
-    /// What to use instead of a group that others use.
+    /// Groups to use instead of a reserved one.
     pub const OTHERS: &str = "use one of 239.0.0.0/8 (RFC 2365) or of ff12::/16 (RFC 4291)";
 
-    /// Whether protocols of the link itself use the group: routers, name services, address
-    /// assignment. Questions to it would come to all of them.
+    /// Returns true if the group is used by protocols of the link: routing, name services, address
+    /// assignment. All their hosts would receive the requests.
     #[must_use]
     pub fn is_reserved(&self) -> bool {
         is_reserved(self.address)
     }
 }
 
-/// The local network control block (RFC 5771 section 4); groups of the interface or link that were
-/// assigned for good (RFC 4291 section 2.7: scope 1 or 2, and no T flag).
+/// Returns true for the local network control block (RFC 5771 section 4) and for permanent groups
+/// of the interface or link (RFC 4291 section 2.7: scope 1 or 2, no T flag).
 fn is_reserved(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => matches!(address.octets(), [224, 0, 0, _]),
@@ -102,40 +102,39 @@ impl fmt::Display for Group {
     }
 }
 
-/// How round trips are asked and judged. Absent in a record: all of it as by default.
+/// Options of round trips. Absent in a record: all defaults.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct RoundTripPlan {
-    /// Whether every byte of every answer is compared with its question.
+    /// Compare every byte of each response with its request.
     pub verify: bool,
-    /// An answer above this is slow: counted, listed, and its cause looked for.
+    /// A response above this time is slow: it is counted, listed, and its cause is determined.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_ns: Option<u64>,
-    /// How the asking socket stands to the far end.
+    /// Use of sockets.
     pub attachment: Attachment,
-    /// Connections a second are what is asked for (`throughput --connect`).
+    /// Measure connections per second (`throughput --connect`).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub connections: bool,
-    /// Open loop: questions a second on each flow, on a fixed schedule; absent: the next one leaves
-    /// when there is room for it.
+    /// Open loop: requests per second and flow on a fixed schedule; absent: closed loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_per_second: Option<u64>,
-    /// Questions that may be open at the same time on each flow.
+    /// Most outstanding requests per flow.
     pub outstanding: u32,
-    /// The group that questions go to.
+    /// Multicast group that requests are sent to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<Group>,
-    /// Real-time threads that spin give up a part of their time before the kernel takes it; in
-    /// throughput runs too.
+    /// Real-time threads that spin yield part of their time before the kernel throttles them; also
+    /// in throughput runs.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub rt_yield: bool,
-    /// The asking process keeps all of its memory resident.
+    /// Lock all memory of the client process.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub lock_memory: bool,
-    /// Where the far end writes when a question came in and when its answer left.
+    /// Position of the device's timestamps in responses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_stamps: Option<DeviceStamps>,
-    /// Threads that burn processor time at each end meanwhile.
+    /// Threads that use processor time at each end during the run.
     #[serde(skip_serializing_if = "is_nothing")]
     pub burn: Ends<u32>,
 }
@@ -163,56 +162,57 @@ impl Default for RoundTripPlan {
 }
 
 impl RoundTripPlan {
-    /// Whether all of it is as by default.
+    /// Returns true if all options have their default.
     #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether the far end has to open a socket of its own for each flow.
+    /// Returns true if the server must open a separate socket for each flow.
     #[must_use]
     pub fn needs_service(&self) -> bool {
         self.attachment != Attachment::Connected || self.group.is_some()
     }
 
-    /// Whether real-time threads give up a part of their time: a schedule and stamps leave none.
+    /// Returns true if real-time threads yield part of their time; a schedule or several
+    /// outstanding requests leave no time for it.
     #[must_use]
     pub fn yields(&self) -> bool {
         self.rt_yield && !self.is_open()
     }
 
-    /// Whether questions may leave before the last one was answered.
+    /// Returns true if requests may be sent before the previous response arrived.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.rate_per_second.is_some() || self.outstanding > 1
     }
 }
 
-/// Largest number of questions that may be open on a flow.
+/// Largest number of outstanding requests per flow.
 pub const OUTSTANDING_LIMIT: u32 = 65_536;
 
-/// Largest rate of questions: above it the gaps are shorter than a clock read and a send call.
+/// Largest rate of requests: above it the gaps are shorter than a clock read and a send call.
 pub const RATE_LIMIT: u64 = 10_000_000;
 
-/// Slow answers that a run lists; all are counted.
+/// Most slow responses that a record lists; all are counted.
 pub const SLOW_LISTED: usize = 1_000;
 
-/// A round trip above the limit.
+/// A response above the limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SlowAnswer {
-    /// Its flow.
+    /// Flow number.
     pub flow: u32,
-    /// Number of the question within its flow, from 0.
+    /// Number of the request within its flow, from 0.
     pub number: u64,
-    /// When the answer came, from the start of the run.
+    /// Arrival of the response, from the start of the run.
     pub at_ns: u64,
-    /// How long the round trip took.
+    /// Round-trip time.
     pub time_ns: u64,
-    /// Kebab-case id of the cause as far as this end has evidence of one: `retransmit`,
-    /// `preempted`, `migrated`, `page-fault`, `steal`, `scheduler-wake-up`, `softirq-or-timer-tick`,
+    /// Kebab-case id of the cause, as far as this end has evidence: `retransmit`, `preempted`,
+    /// `migrated`, `page-fault`, `steal`, `scheduler-wake-up`, `softirq-or-timer-tick`,
     /// `receive-queue-wait`, or `not-known`.
     pub cause: String,
-    /// What the cause rests on, for people.
+    /// Evidence of the cause, as text for users.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub evidence: String,
 }
