@@ -1,4 +1,4 @@
-//! Several runs that belong together, with the result made from them.
+//! Set of several runs with their combined result.
 
 use std::collections::BTreeMap;
 
@@ -22,76 +22,78 @@ use crate::waiting::WaitingCosts;
 /// Schema id of a [`RunSet`].
 pub const SET_SCHEMA: &str = "linerate/set/1";
 
-/// What a command that makes several runs gives.
+/// Result of a command that makes several runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunSet {
     /// `linerate/set/1`.
     pub schema: String,
-    /// Sortable by time, unique.
+    /// Unique id that sorts by time.
     pub id: String,
-    /// What made it: `repeat`, `demo`, ...
+    /// Command that made it: `repeat`, `demo`, ...
     pub kind: String,
-    /// When its first run started.
+    /// Start of its first run.
     pub started: Timestamp,
-    /// Whether it was ended before its time.
+    /// True if it was stopped early.
     pub interrupted: bool,
-    /// The runs.
+    /// Records of the runs.
     pub runs: Vec<Record>,
-    /// What follows from them together.
+    /// Combined result of the runs.
     pub result: SetResult,
 }
 
-/// What several runs say together.
+/// Combined result of several runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct SetResult {
-    /// A name given by whoever asked for it (`--label`).
+    /// Label given by the user (`--label`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// For repeats of one run: each figure's median and interval, by the names `--expect` knows.
+    /// Repeats of one run: median and interval of each figure, by its `--expect` name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub figures: BTreeMap<String, Estimate>,
-    /// For a sweep of sizes: what a round trip costs by size.
+    /// Sweep of sizes: cost of a round trip by size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size_costs: Option<SizeCosts>,
-    /// For a comparison of ways of waiting: what sleeping adds to a round trip.
+    /// Comparison of wait modes: cost of sleeping in a round trip.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting_costs: Option<WaitingCosts>,
-    /// For a load curve: latency against load.
+    /// Load curve: latency as a function of load.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load_curve: Option<LoadCurve>,
-    /// For runs with and without a load: what it adds.
+    /// Runs with and without a background load: the latency that it adds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub under_load: Option<UnderLoad>,
-    /// For a search (`-b max`): the highest rate that arrived, and the trials that found it.
+    /// Rate search (`-b max`): the highest rate received, with the trials of the search.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub search: Option<Box<RateSearch>>,
-    /// For `forward --saturate`: packets per second against packets in flight, by number of threads.
+    /// `forward --saturate`: packets per second as a function of packets in flight, by number of
+    /// threads.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub saturation: Vec<Saturation>,
-    /// For `capacity`: what the device can carry, by frame size.
+    /// `capacity`: capacity of the device by frame size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity: Option<Box<Capacity>>,
-    /// For a whole experiment: its points, tables, and whether its shape is the expected one.
+    /// Experiment: its points, tables, and the check of the expected shape.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub experiment: Option<Box<ExperimentResult>>,
-    /// For `compare`: both sides, and whether they differ.
+    /// `compare`: both sides and the verdict.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub comparison: Option<Box<Comparison>>,
-    /// For `sweep`: every point of a matrix, and which are worth having.
+    /// `sweep`: every point of the matrix, and the Pareto-optimal ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sweep: Option<Box<Sweep>>,
-    /// For `tune`: the changes that matter, and their proof.
+    /// `tune`: the changes that matter, and their proof.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tuning: Option<Box<Tuning>>,
-    /// What could not be done and why, in sentences.
+    /// Steps that were skipped, and the reason, as sentences.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
 impl SetResult {
-    /// Whether a search rests on a run of this id, and of this loss: the trial with the highest rate that
-    /// passed; for a device those that lost no more than was allowed. All runs of any other set count.
+    /// Returns true if the result depends on the run with this id and loss. A rate search depends
+    /// on the passed trial with the highest rate, a capacity measurement on runs within its loss
+    /// goal, every other set on all of its runs.
     #[must_use]
     pub fn rests_on(&self, id: &str, loss_fraction: Option<f64>) -> bool {
         if let Some(search) = &self.search {
@@ -107,13 +109,13 @@ impl SetResult {
         loss_fraction.unwrap_or(0.0) <= most
     }
 
-    /// Whether its runs are so many and so alike that none of them is told on its own.
+    /// Returns true if the set has many similar runs that are not reported one by one.
     #[must_use]
     pub fn is_many_alike(&self) -> bool {
         self.comparison.is_some() || self.sweep.is_some() || self.tuning.is_some()
     }
 
-    /// The median and interval of every figure that all of the runs have.
+    /// Computes median and interval of each figure that all runs have.
     #[must_use]
     pub fn of_repeats(runs: &[Record]) -> Self {
         let figures = FIGURES
@@ -131,38 +133,39 @@ impl SetResult {
     }
 }
 
-/// The highest rate that arrives with no more than some loss.
+/// Result of a search for the highest rate received within a loss limit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct RateSearch {
-    /// Share of the datagrams that might be lost.
+    /// Largest permitted share of lost datagrams.
     pub loss_limit: f64,
-    /// How close what passed and what failed had to come, as a share of the rate.
+    /// Largest gap between passed and failed rate at the end, as a share of the rate.
     pub resolution: f64,
-    /// Offered load that passed, payload bits per second of all flows; absent when none did.
+    /// Highest offered load that passed, payload bits per second of all flows; absent if none did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_bps: Option<f64>,
-    /// What arrived then, in the longest trial at that rate.
+    /// Goodput of the longest trial at that rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub goodput_bps: Option<f64>,
-    /// Share that was lost then.
+    /// Loss share of that trial.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss_fraction: Option<f64>,
-    /// The lowest load above it that failed or could not be offered: the truth lies between the two.
+    /// Lowest load above it that failed or could not be offered: the true limit lies between the
+    /// two.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed_bps: Option<f64>,
-    /// Whether a longer trial at that rate passed too.
+    /// True if a longer trial at that rate also passed.
     pub confirmed: bool,
-    /// Why it ended: `resolution`, `sender` (no more leaves it), `floor` (nothing passed), `trials`
-    /// (too many) or `interrupted`.
+    /// Reason for the end: `resolution`, `sender` (it cannot offer more), `floor` (nothing passed),
+    /// `trials` (too many) or `interrupted`.
     pub stopped_by: String,
-    /// The trials, in their order.
+    /// Trials in order.
     pub trials: Vec<Trial>,
 }
 
 impl RateSearch {
-    /// How far what passed and what failed are apart, as a share of what failed; `None` where either is
-    /// not known.
+    /// Returns the gap between passed and failed rate, as a share of the failed one; `None` if one
+    /// of them is unknown.
     #[must_use]
     pub fn gap(&self) -> Option<f64> {
         let (low, high) = (self.rate_bps?, self.failed_bps?);
@@ -170,26 +173,26 @@ impl RateSearch {
     }
 }
 
-/// One trial of a search.
+/// Trial of a rate search.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Trial {
-    /// From 1.
+    /// Number from 1.
     pub number: u32,
-    /// Payload bits per second asked for, all flows; absent: as fast as it goes.
+    /// Intended load in payload bits per second, all flows; absent: as fast as possible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked_bps: Option<f64>,
-    /// What was offered, with what the sender's socket had no room for.
+    /// Offered load, including datagrams dropped at the sender's socket.
     pub offered_bps: f64,
-    /// What arrived.
+    /// Goodput.
     pub goodput_bps: f64,
-    /// Share that was lost.
+    /// Share of lost datagrams.
     pub loss_fraction: f64,
-    /// Whether no more was lost than might be.
+    /// True if the loss was within the limit.
     pub passed: bool,
-    /// Whether it was to confirm the winner.
+    /// True if the trial was to confirm the result.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub confirms: bool,
-    /// Id of its record.
+    /// Id of the trial's record.
     pub record: String,
 }
 

@@ -1,5 +1,4 @@
-//! Our own stack in place of the kernel's: where it stands, how it is configured, what it takes and
-//! what it counted.
+//! Our user-space stack in place of the kernel's: port, configuration, memory and counters.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,11 +7,11 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What plans and records call the stack in the box.
+/// Name of our stack in plans and records.
 pub const STACK_NAME: &str = "linerate";
 
-/// Keys of its configuration that options of a run set, too, by their long names: an option and a key that say different
-/// things are refused.
+/// Configuration keys that are also set by options of a run, with the options' long names. A
+/// contradiction between the two is rejected.
 pub const KEYS_OF_OPTIONS: &[(&str, &str)] = &[
     ("tcp.send_buffer", "window"),
     ("tcp.send_buffer", "sndbuf"),
@@ -29,14 +28,14 @@ pub const KEYS_OF_OPTIONS: &[(&str, &str)] = &[
     ("threads.application.sched", "sched"),
 ];
 
-/// What the control connection of a run over our stack goes over.
+/// Path of the control connection in a run over our stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Control {
-    /// The stack itself, like the payload.
+    /// Our stack, as for the payload.
     #[default]
     Stack,
-    /// The kernel, which has a way of its own to the far end.
+    /// The kernel, over a separate route to the server.
     Kernel,
 }
 
@@ -56,85 +55,88 @@ impl FromStr for Control {
         match text {
             "stack" => Ok(Self::Stack),
             "kernel" => Ok(Self::Kernel),
-            _ => Err(format!("`{text}` is neither stack nor kernel")),
+            _ => Err(format!(
+                "`{text}` is not a control path: use stack or kernel"
+            )),
         }
     }
 }
 
-/// Our stack at an end of a run.
+/// Plan of our stack at an end of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct StackPlan {
-    /// The port that it stands on, as a URL.
+    /// Port of the stack, as a URL.
     pub device: String,
-    /// Its addresses with the length of their prefixes, `10.0.0.2/24`.
+    /// Addresses with prefix lengths, `10.0.0.2/24`.
     pub addresses: Vec<String>,
     /// Gateways to other networks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gateways: Vec<String>,
-    /// The profile that its configuration began with.
+    /// Name of the profile that the configuration is based on.
     pub profile: String,
-    /// The whole configuration, by key.
+    /// Full configuration, by key.
     pub configuration: BTreeMap<String, String>,
-    /// What the control connection goes over.
+    /// Path of the control connection.
     pub control: Control,
-    /// Where answers over UDP carry when their question came into the driver and when they left it.
+    /// Position of the driver timestamps in UDP responses: arrival of the request and departure of
+    /// the response.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stamp_payload: Option<crate::device_stamps::DeviceStamps>,
 }
 
-/// One kind of memory that a stack has.
+/// Item of a stack's memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct StackMemoryItem {
-    /// What it is for.
+    /// Purpose of the memory.
     pub what: String,
-    /// Bytes of it.
+    /// Size in bytes.
     pub bytes: u64,
 }
 
-/// Memory that a stack has, settled before the first packet.
+/// Memory of a stack, allocated before the first packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct StackMemory {
-    /// Bytes in all.
+    /// Total size in bytes.
     pub bytes: u64,
-    /// What they are for.
+    /// Sizes by purpose.
     pub items: Vec<StackMemoryItem>,
 }
 
-/// Our stack, as a host of a record had it.
+/// Facts of our stack at a host of a record.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct StackFacts {
-    /// `linerate`.
+    /// Name: `linerate`.
     pub name: String,
-    /// The port that it stood on, as a URL.
+    /// Port of the stack, as a URL.
     pub device: String,
-    /// Its Ethernet address.
+    /// Ethernet address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ethernet: Option<String>,
-    /// The interface at the other end of its port's wire, where it is one that can be seen: a veth's.
+    /// Interface at the other end of the port's link, if it is visible, such as a veth's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub far_interface: Option<String>,
-    /// Its addresses with the length of their prefixes.
+    /// Addresses with prefix lengths.
     pub addresses: Vec<String>,
-    /// The whole configuration, by key.
+    /// Full configuration, by key.
     pub configuration: BTreeMap<String, String>,
-    /// What it took of memory.
+    /// Memory of the stack.
     pub memory: StackMemory,
-    /// What it counted during the run, by protocol and name as in /proc/net/snmp: `udp`, `in_datagrams`.
+    /// Counters over the run, by protocol and name as in /proc/net/snmp: `udp`, `in_datagrams`.
     pub counters: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
 impl StackFacts {
-    /// A key of its configuration, as it is written; empty where there is none of that name.
+    /// Returns the value of a configuration key as text; empty for an unknown key.
     #[must_use]
     pub fn key(&self, key: &str) -> &str {
         self.configuration.get(key).map_or("", String::as_str)
     }
 
-    /// A counter by its protocol and name; zero where it has none of that name.
+    /// Returns a counter by protocol and name; zero for an unknown one.
     #[must_use]
     pub fn counter(&self, protocol: &str, name: &str) -> u64 {
         let of = self.counters.get(protocol).and_then(|of| of.get(name));
@@ -142,47 +144,47 @@ impl StackFacts {
     }
 }
 
-/// A run of the stack as a host that serves others.
+/// Figures of a stack that ran as a host with services.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct StackFigures {
-    /// How long it served.
+    /// Time of operation.
     pub duration_ns: u64,
-    /// What each service did.
+    /// Figures by service.
     pub services: Vec<ServiceFigures>,
-    /// The counters of the stack that changed, interval by interval.
+    /// Increases of the stack's counters by interval.
     pub intervals: Vec<StackInterval>,
 }
 
-/// What one service of a stack did.
+/// Figures of one service of a stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ServiceFigures {
-    /// Its name: `echo`, `discard`, ...
+    /// Name: `echo`, `discard`, ...
     pub service: String,
-    /// Its port.
+    /// Port number.
     pub port: u16,
-    /// Connections that were accepted.
+    /// Connections accepted.
     pub connections: u64,
-    /// Datagrams that came.
+    /// Datagrams received.
     pub datagrams: u64,
-    /// Payload bytes that came.
+    /// Payload bytes received.
     pub bytes_received: u64,
-    /// Payload bytes that were sent.
+    /// Payload bytes sent.
     pub bytes_sent: u64,
-    /// Answers to datagrams that could not be sent.
+    /// UDP responses that could not be sent.
     pub answers_lost: u64,
 }
 
-/// Counters of a stack over an interval.
+/// Increases of a stack's counters in an interval.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct StackInterval {
-    /// Its beginning, from the start.
+    /// Start of the interval, from the start of the run.
     pub start_ns: u64,
-    /// Its end.
+    /// End of the interval.
     pub end_ns: u64,
-    /// What was added meanwhile, by protocol and name; what did not change is left out.
+    /// Increases by protocol and name; unchanged counters are left out.
     pub counters: BTreeMap<String, BTreeMap<String, u64>>,
 }
 

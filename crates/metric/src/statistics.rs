@@ -1,32 +1,32 @@
-//! Medians and their intervals from few, noisy runs.
+//! Medians with intervals from few, noisy runs.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::power::{normal_tail, student_quantile};
 
-/// Share of bootstrap medians inside an interval.
+/// Confidence of a median's interval.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// Bootstrap resamples: beyond this the bounds move by less than the third digit.
+/// Bootstrap resamples: with more, the bounds change by less than the third digit.
 const RESAMPLES: usize = 2_000;
 
-/// A median with the interval that repeats of the same runs would give it.
+/// A median with its confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Estimate {
     /// Median of the runs.
     pub median: f64,
-    /// Lower end of the interval.
+    /// Lower bound of the interval.
     pub low: f64,
-    /// Upper end of the interval.
+    /// Upper bound of the interval.
     pub high: f64,
-    /// How many runs it is made from.
+    /// Number of runs.
     pub runs: usize,
 }
 
-/// The middle value; the mean of the two middle ones when their number is even.
+/// Returns the middle value, or the mean of the two middle values of an even number.
 ///
-/// `None` when there are no values. NaN is not a value: callers keep it out.
+/// `None` without values. The caller must remove NaN.
 #[must_use]
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
@@ -43,8 +43,8 @@ fn median_of_sorted(sorted: &[f64]) -> Option<f64> {
     }
 }
 
-/// How much y grows with x by one: the median of the slopes between all pairs (Theil, Sen), which a third of odd points
-/// do not move. `None` where all have one x.
+/// Returns the slope of y over x: the median of the slopes between all pairs (Theil-Sen), robust
+/// against outliers in up to 29 % of the points. `None` if all points have the same x.
 #[must_use]
 pub fn slope(points: &[(f64, f64)]) -> Option<f64> {
     let mut slopes = Vec::new();
@@ -57,11 +57,11 @@ pub fn slope(points: &[(f64, f64)]) -> Option<f64> {
     median(&slopes)
 }
 
-/// The median with a percentile-bootstrap interval ([`CONFIDENCE`], 2,000 resamples).
+/// Returns the median with a percentile-bootstrap interval ([`CONFIDENCE`], 2,000 resamples).
 ///
 /// Formula: Efron's percentile interval. With fewer than six runs no interval can cover 95 %, so
-/// the whole range of the runs is given instead. The same input gives the same interval: the seed
-/// is fixed.
+/// the full range of the runs is returned instead. The same input gives the same interval, because
+/// the seed is fixed.
 #[must_use]
 pub fn estimate(values: &[f64]) -> Option<Estimate> {
     let mut sorted = values.to_vec();
@@ -98,13 +98,13 @@ pub fn estimate(values: &[f64]) -> Option<Estimate> {
     })
 }
 
-/// A figure made from one or several samples, with its bootstrap interval.
+/// Returns a figure of one or several samples with its bootstrap interval.
 ///
-/// Each sample is drawn again, on its own, 2,000 times. The interval is Efron's percentile interval,
-/// widened as few values need it: the normal quantile behind its ends is replaced by Student's, times
-/// √(n / (n − 1)) (Hesterberg 2015, section 5.3, the expanded percentile interval). The same input gives
-/// the same interval. `None` where the figure is; with fewer than two values in a sample both ends are
-/// the figure itself.
+/// Each sample is resampled separately, 2,000 times. The interval is Efron's percentile interval,
+/// widened for small samples: the normal quantile behind its bounds is replaced by Student's, times
+/// √(n / (n − 1)) (Hesterberg 2015, section 5.3, the expanded percentile interval). The same input
+/// gives the same interval. `None` if the figure is `None`; with fewer than two values in a sample
+/// both bounds are the figure itself.
 #[must_use]
 pub fn interval_of(
     samples: &[&[f64]],
@@ -146,9 +146,10 @@ pub fn interval_of(
     })
 }
 
-/// The ratio of paired figures `ours / theirs` with its interval, from the logarithms of each pair.
+/// Returns the ratio of paired figures `ours / theirs` with its interval, from the logarithm of
+/// each pair.
 ///
-/// Pairs in which either figure is not above zero say nothing and are left out.
+/// Pairs with a figure that is not above zero are skipped.
 #[must_use]
 pub fn ratio(pairs: &[(f64, f64)]) -> Option<Estimate> {
     let logs: Vec<f64> = pairs
@@ -175,7 +176,7 @@ mod tests {
         assert_eq!(slope(&line), Some(2.0));
         assert_eq!(slope(&[(0.0, 1.0), (0.0, 2.0)]), None);
         assert_eq!(slope(&[]), None);
-        // Two of nine were measured in another state.
+        // Two of the nine points are outliers.
         let apart = |x: f64| [(x, 2.0 * x), (x, 2.0 * x + 0.1), (x, 2.0 * x - 0.1)];
         let mut runs = [apart(0.0), apart(2.0), apart(4.0)].concat();
         (runs[0].1, runs[1].1) = (5.0, 5.2);
@@ -204,7 +205,8 @@ mod tests {
 
     #[test]
     fn the_interval_covers_the_true_median_about_as_often_as_it_says() {
-        // Uniform noise around 100: of 200 experiments of 15 runs, nearly all intervals hold 100.
+        // Uniform noise around 100: in 200 experiments of 15 runs, nearly all intervals contain
+        // 100.
         let mut random = fastrand::Rng::with_seed(7);
         let covered = (0..200)
             .filter(|_| {
