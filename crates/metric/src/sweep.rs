@@ -1,4 +1,4 @@
-//! A matrix of settings and what came out at each: what `sweep` finds.
+//! Result of `sweep`: a matrix of settings with the figure measured at each.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,49 +8,49 @@ use crate::experiment::{Knob, Setting};
 use crate::record::{Record, Socket};
 use crate::statistics::Estimate;
 
-/// What a sweep found.
+/// Result of a sweep.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Sweep {
-    /// The measuring command without what is varied.
+    /// Measuring command without the varied options.
     pub command: String,
-    /// The figure, by the name that `--figure` knows.
+    /// Name of the figure for `--figure`.
     pub figure: String,
-    /// Which way it is better.
+    /// Direction in which the figure improves.
     pub better: Better,
-    /// The seed of the random order.
+    /// Seed of the random order.
     pub seed: u64,
-    /// How often each point was to be measured.
+    /// Planned runs per point.
     pub repeats: u32,
-    /// What was varied, with its values in their order.
+    /// Varied knobs with their values in order.
     pub axes: Vec<Knob>,
-    /// Every point, the last axis the fastest.
+    /// Points of the matrix; the last axis varies fastest.
     pub points: Vec<SweepPoint>,
-    /// Number of the best point from 0; absent when none has the figure.
+    /// Index of the best point, from 0; absent if no point has the figure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best: Option<usize>,
 }
 
-/// One setting of everything that is varied.
+/// Point of the matrix.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct SweepPoint {
-    /// The value of each axis.
+    /// Value of each axis.
     pub setting: Setting,
-    /// Median and interval of the figure; absent when no run gave it.
+    /// Median and interval of the figure; absent if no run gave it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<Estimate>,
-    /// Bytes of the socket buffers that the payload went through, as the kernel granted them: the senders'
-    /// send buffers and the receivers' receive buffers of all flows. With our own stack at an end: all that
-    /// it has instead. For knobs that say what they take, that is added. The median of the runs.
+    /// Bytes of the socket buffers of the payload, as the kernel granted them: send buffers of the
+    /// senders and receive buffers of the receivers, all flows. With our stack at an end: all of
+    /// its memory instead. Includes the memory that knobs declare. Median of the runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<f64>,
-    /// Processor time of both ends for what was moved: ns per byte, or per round trip. The median.
+    /// Processor time of both ends per byte or per round trip, ns. Median of the runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_ns: Option<f64>,
-    /// Whether no other point is as good with less memory (with less processor time, where memory is not
-    /// known).
+    /// True if the point is Pareto-optimal: no other point is as good with less memory (or less
+    /// processor time, if memory is unknown).
     pub pareto: bool,
-    /// Why it has no figure, or fewer runs.
+    /// Reason for a missing figure, or for fewer runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
     /// Ids of its records.
@@ -58,9 +58,9 @@ pub struct SweepPoint {
     pub records: Vec<String>,
 }
 
-/// Bytes that a run's payload went through: where our own stack stood at an end, all that it has, as that
-/// is what an embedded host has to find; else the buffers of both ends' sockets. `None` where an end did
-/// not tell.
+/// Returns the buffer bytes of a run's payload. With our stack at an end this is all of the stack's
+/// memory, because an embedded host needs as much; else it is the buffers of both ends' sockets.
+/// `None` if an end did not report them.
 #[must_use]
 pub fn buffer_bytes(run: &Record) -> Option<f64> {
     let stacks = run.hosts.iter().filter_map(|host| host.stack.as_ref());

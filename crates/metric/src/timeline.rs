@@ -1,5 +1,4 @@
-//! What happened when, on one time axis: calls, wake-ups, packets and the kernel's receive work of
-//! both ends.
+//! Timeline of a run: calls, wake-ups, packets and the kernel's receive work of both ends.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,135 +6,135 @@ use serde::{Deserialize, Serialize};
 use crate::facts::Role;
 use crate::record::Quantiles;
 
-/// A row of the picture.
+/// Track of a timeline.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Lane {
-    /// What the measuring thread did: calls, and sleep within them.
+    /// Activity of the measuring thread: calls, and sleep within them.
     Thread,
-    /// Where its messages were in the kernel.
+    /// Position of its messages in the kernel.
     Kernel,
-    /// When the kernel's receive work ran (the NET_RX soft interrupt), on any processor.
+    /// Receive work of the kernel (the NET_RX soft interrupt), on any processor.
     Driver,
 }
 
-/// Something with a beginning and an end.
+/// An activity with start and end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Slice {
-    /// Whose.
+    /// End of the run.
     pub role: Role,
-    /// Which row.
+    /// Track of the timeline.
     pub lane: Lane,
-    /// What: of round trips `send`, `receive`, `stack-out`, `qdisc`, `stack-in`, `wake-up`, `net-rx`;
-    /// of streams the system call, with what it found where that was not what it wanted
-    /// (`recvfrom waited`).
+    /// Name: of round trips `send`, `receive`, `stack-out`, `qdisc`, `stack-in`, `wake-up`,
+    /// `net-rx`; of streams the system call, with its outcome if it had to wait (`recvfrom
+    /// waited`).
     pub name: String,
-    /// Nanoseconds since the start of the run, on the client's clock.
+    /// Start in nanoseconds since the start of the run, on the client's clock.
     pub start_ns: u64,
-    /// When it was over.
+    /// End in nanoseconds since the start of the run.
     pub end_ns: u64,
-    /// The round trip that it belongs to.
+    /// Number of the round trip.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trip: Option<u64>,
-    /// The processor, where that is known.
+    /// Processor, where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u32>,
-    /// Which of its end's measuring threads, where there may be several.
+    /// Number of the measuring thread, if the end may have several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread: Option<u32>,
 }
 
-/// How regularly and how long an end's receive driver works.
+/// Regularity and duration of the receive driver's work at one end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DriverWork {
-    /// Whose.
+    /// End of the run.
     pub role: Role,
-    /// From the beginning of one piece of work to the next, on the same processor.
+    /// Time from the start of one activity to the next, on the same processor.
     pub period_ns: Quantiles,
-    /// From the beginning of a piece to its end.
+    /// Duration of an activity.
     pub duration_ns: Quantiles,
 }
 
-/// What `--trace-on` waited for, and whether it came.
+/// Trigger of `--trace-on`, and its event.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Trigger {
-    /// What had to be longer: `rtt` or `call`.
+    /// Quantity that is compared: `rtt` or `call`.
     pub of: String,
-    /// Than what, in ns.
+    /// Threshold in ns.
     pub above_ns: u64,
-    /// The first that was; absent when none came.
+    /// First event above the threshold; absent if there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fired: Option<Fired>,
 }
 
-/// The first round trip or call that was long enough.
+/// First round trip or call above the threshold.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Fired {
-    /// At which end.
+    /// End of the run.
     pub role: Role,
-    /// When it began, in ns since the start of the pass that was noted.
+    /// Start in ns since the start of the recorded pass.
     pub at_ns: u64,
-    /// How long it took, in ns.
+    /// Duration in ns.
     pub took_ns: u64,
-    /// The round trip's number.
+    /// Number of the round trip.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trip: Option<u64>,
-    /// The call's name.
+    /// Name of the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<String>,
-    /// The round trip's answer never came: it was waited for that long.
+    /// True if the response never arrived; the duration is then the wait for it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lost: bool,
 }
 
-/// The file that a timeline was written to, which has all of it: a record keeps a part.
+/// Trace file with the full timeline; a record contains only a part.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct TraceFile {
-    /// Its name, as it was given.
+    /// Path as given by the user.
     pub path: String,
     /// `perfetto` or `trace-event`.
     pub format: String,
-    /// Round trips in it.
+    /// Round trips in the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub round_trips: Option<u64>,
-    /// Where there are no round trips: calls in it.
+    /// Calls in the file, if there are no round trips.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub calls: Option<u64>,
-    /// When the first of these began, in ns since the start of the pass that was noted.
+    /// Start of the first of these, in ns since the start of the recorded pass.
     pub from_ns: u64,
-    /// When the last of these was over.
+    /// End of the last of these.
     pub to_ns: u64,
 }
 
-/// The latest round trips, or those around the one that was waited for.
+/// Timeline of the last round trips, or of those around the trigger.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Timeline {
-    /// Everything, by start.
+    /// Activities, sorted by start.
     pub slices: Vec<Slice>,
-    /// How the receive drivers worked, where that could be seen.
+    /// Work of the receive drivers, where it could be traced.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub driver: Vec<DriverWork>,
-    /// How far the two hosts' clocks may be apart; absent within one host.
+    /// Largest offset between the two hosts' clocks; absent within one host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock_error_ns: Option<u64>,
-    /// What could not be seen, and why; for people.
+    /// Data that could not be traced, and the reason; sentences for users.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// What was waited for, where something was.
+    /// Trigger, if one was set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trigger: Option<Trigger>,
-    /// Where all of it is.
+    /// File with the full timeline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<TraceFile>,
 }
 
 impl Timeline {
-    /// What a file of all that is here would hold.
+    /// Returns the extent of a file with all activities of this timeline.
     #[must_use]
     pub fn extent(&self) -> TraceFile {
         let own = |slice: &&Slice| slice.lane == Lane::Thread;
@@ -160,16 +159,16 @@ impl Timeline {
         }
     }
 
-    /// Keeps what belongs to the last `trips` round trips, or as many calls, for a picture; of a
-    /// timeline that waited for something, those around it.
+    /// Keeps the activities of the last `trips` round trips, or of as many calls. With a trigger,
+    /// keeps those around it.
     pub fn keep_last(&mut self, trips: u64) {
-        /// Calls of a stream that take the place of a round trip.
+        /// Calls of a stream that count as one round trip.
         const CALLS: usize = 8;
         let fired = self.trigger.as_ref().and_then(|found| found.fired.clone());
         let Some(last) = self.slices.iter().filter_map(|slice| slice.trip).max() else {
             let most = CALLS.saturating_mul(usize::try_from(trips).unwrap_or(usize::MAX));
-            // Up to where both ends still did something: what one does alone at the end of a run is
-            // not what anybody looks for.
+            // Ends where both ends were still active: the activity of only one end at the end of a
+            // run is of no interest.
             let last = |role| {
                 let own = self.slices.iter().filter(|slice| slice.role == role);
                 own.map(|slice| slice.start_ns).max()
@@ -202,7 +201,7 @@ impl Timeline {
             return;
         };
         let beside = |slice: &Slice| slice.trip.is_none() && (from..=to).contains(&slice.start_ns);
-        // What ran after the last trip of the run belongs to it.
+        // Activities after the last round trip of the run belong to it.
         let open = middle.is_none();
         self.slices.retain(|slice| {
             kept(slice) || beside(slice) || (open && slice.trip.is_none() && slice.start_ns >= from)

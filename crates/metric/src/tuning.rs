@@ -1,4 +1,4 @@
-//! What a search over knobs found: the changes that matter, their proof, and what was tried in vain.
+//! Result of a knob search: the changes that matter, their proof, and rejected settings.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,106 +7,106 @@ use crate::comparison::{Better, Comparison};
 use crate::experiment::{Knob, Setting};
 use crate::statistics::Estimate;
 
-/// What `tune` found.
+/// Result of `tune`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Tuning {
-    /// The figure that was to get better.
+    /// Figure to optimise.
     pub goal: String,
-    /// Which way it is better.
+    /// Direction in which the figure improves.
     pub better: Better,
-    /// The most bytes of buffers and knobs that a setting might take.
+    /// Limit on the memory of buffers and knobs, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit_bytes: Option<u64>,
-    /// The measuring command as it began.
+    /// Measuring command at the start.
     pub command: String,
-    /// The measuring command with the changes that matter.
+    /// Measuring command with the changes that matter.
     pub tuned_command: String,
-    /// What the first measurement found, and the knobs that it points at.
+    /// Findings of the first measurement, with the knobs that they suggest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<Pointed>,
-    /// The knobs that were searched, the value at the start first; in the order in which they were tried.
+    /// Searched knobs in the order in which they were tried; the first value is that at the start.
     pub knobs: Vec<Knob>,
-    /// The changes that matter: without any of them the goal is missed by more than noise, or, where one is
-    /// `undecided`, by as much as is worth knowing in the middle of pairs that were too few to be sure.
+    /// Changes that matter: without any one of them the goal gets worse by more than noise. A
+    /// change marked `undecided` has a median loss that matters, in too few pairs for significance.
     pub changes: Vec<Change>,
-    /// The same changes as files of other tools.
+    /// Changes as configuration of other tools.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub snippets: Vec<Snippet>,
-    /// What was tried and does not matter, cannot be had, or makes it worse.
+    /// Settings that do not matter, are not available, or make the goal worse.
     pub vain: Vec<Vain>,
-    /// All trials of the search, in their order.
+    /// Trials of the search, in order.
     pub trials: Vec<Trial>,
-    /// The start (A) against the changes that matter (B), in turn.
+    /// Interleaved comparison of the start (A) with the changes that matter (B).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proof: Option<Box<Comparison>>,
-    /// Bytes of the buffers at the start and at the end, both ends together.
+    /// Bytes of the buffers at the start and at the end, sum of both ends.
     pub memory_bytes: [Option<f64>; 2],
-    /// Processor time for what was moved at the start and at the end, both ends together: ns per byte, or
-    /// per round trip.
+    /// Processor time of both ends at the start and at the end: ns per byte, or per round trip.
     pub cpu_ns: [Option<f64>; 2],
-    /// Runs that all of it took.
+    /// Total number of runs.
     pub runs: u32,
-    /// What these runs were for.
+    /// Number of runs by purpose.
     #[serde(default)]
     pub spent: Spent,
-    /// Where it was interrupted: `check`, `search`, `minimal-set` or `proof`; absent: it came to its end.
+    /// Stage in which it was interrupted: `check`, `search`, `minimal-set` or `proof`; absent if it
+    /// was completed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped_in: Option<String>,
-    /// The best trial of the search and the start as the search saw it; nothing is proved by them.
+    /// Best trial of the search and the start as the search measured it, without proof.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best_seen: Option<Best>,
-    /// The seed of the search.
+    /// Seed of the search.
     pub seed: u64,
-    /// Whether settings of the host were left as they were found best.
+    /// True if the best host settings were left in place.
     pub kept: bool,
 }
 
-/// A finding of the first measurement.
+/// A finding of the first measurement, as a hint for the search.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Pointed {
-    /// Its id, as in `findings[].cause` of the record.
+    /// Id, as in `findings[].cause` of the record.
     pub cause: String,
-    /// What it costs, 0 to 1.
+    /// Cost as a share, 0 to 1.
     pub cost: f64,
-    /// What happened, as a sentence.
+    /// Cause as a sentence for users.
     pub what: String,
-    /// The knobs that were tried first because of it; empty: none that can be turned here.
+    /// Knobs that were tried first because of it; empty if it suggests none that is available here.
     pub knobs: Vec<String>,
 }
 
 /// Changes in the format of another tool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Snippet {
-    /// `sysctl` (a file for `sysctl --load`), `ethtool` (a shell script), `stack.toml` (a file for `--config`), or
-    /// `toml` (options of the measuring command and knobs of the user's own).
+    /// `sysctl` (a file for `sysctl --load`), `ethtool` (a shell script), `stack.toml` (a file for
+    /// `--config`), or `toml` (options of the measuring command and user-defined knobs).
     pub format: String,
-    /// Its text.
+    /// Content in that format.
     pub text: String,
 }
 
-/// Runs by what they were for.
+/// Number of runs by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Spent {
-    /// Short runs that tell whether a value can be had.
+    /// Short runs that check which values are available.
     pub check: u32,
-    /// Trials of the search, the first measurement among them.
+    /// Trials of the search, including the first measurement.
     pub search: u32,
-    /// Halves of pairs that tell which changes matter.
+    /// Runs of the pairs that determine which changes matter.
     pub minimal_set: u32,
-    /// Halves of pairs of the start against all changes.
+    /// Runs of the pairs that compare the start with all changes.
     pub proof: u32,
 }
 
-/// What a search saw without proof.
+/// Best setting of the search, without proof.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Best {
-    /// What differs from the start.
+    /// Difference from the start.
     pub setting: Setting,
-    /// Median of the figure there.
+    /// Median of the figure with that setting.
     pub value: f64,
-    /// How often it was measured.
+    /// Number of runs.
     pub runs: u32,
     /// Median of the figure at the start.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -116,51 +116,52 @@ pub struct Best {
 /// A change that matters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Change {
-    /// The knob.
+    /// Name of the knob.
     pub knob: String,
-    /// Its value at the start.
+    /// Value at the start.
     pub from: String,
-    /// Its value now.
+    /// New value.
     pub to: String,
-    /// Commands that make it outside of a measurement; none for options of the measuring command.
+    /// Commands that make the change outside of a measurement; empty for options of the measuring
+    /// command.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub commands: Vec<String>,
-    /// The figure without this change over that with it, in pairs.
+    /// Figure without the change over the figure with it, in pairs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub without: Option<Estimate>,
-    /// It is kept because as much is lost without it as is worth knowing, though its own pairs are too few or
-    /// too wild to be sure of that, or because it could not be measured without it.
+    /// True if the change is kept without significance: its pairs are too few or too noisy, but
+    /// their median loss matters, or no run without the change was possible.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub undecided: bool,
 }
 
-/// A value that was tried in vain.
+/// A setting that was tried and not chosen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Vain {
-    /// The knob.
+    /// Name of the knob.
     pub knob: String,
-    /// The value.
+    /// Value that was tried.
     pub value: String,
-    /// Why it is not among the changes.
+    /// Reason for the rejection.
     pub why: String,
 }
 
-/// One run of the search.
+/// Trial of the search.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Trial {
-    /// What differs from the start.
+    /// Difference from the start.
     pub setting: Setting,
-    /// The figure; absent when the run failed.
+    /// The figure; absent if the run failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<f64>,
-    /// Bytes that it took.
+    /// Memory of buffers and knobs in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<f64>,
-    /// Id of its record.
+    /// Id of the trial's record.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub record: Option<String>,
-    /// Why it has no figure, or may not be chosen.
+    /// Reason for a missing figure, or for excluding the setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
 }
