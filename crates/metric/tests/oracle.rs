@@ -1,4 +1,4 @@
-//! Our statistics against those of another library, on samples drawn from fixed seeds.
+//! Our statistics against those of another library, on samples from fixed seeds.
 
 use linerate_metric::power::{normal_quantile, normal_tail, student_quantile};
 use linerate_metric::rank::{centre, mann_whitney, shift, signed_rank};
@@ -12,7 +12,7 @@ fn normal() -> Normal {
     Normal::new(0.0, 1.0).unwrap()
 }
 
-/// Values of a normal distribution: its quantiles at uniform numbers.
+/// Returns a sample of a normal distribution: its quantiles at uniform random numbers.
 fn sample(count: usize, middle: f64, seed: u64) -> Vec<f64> {
     let mut random = fastrand::Rng::with_seed(seed);
     let draws = (0..count).map(|_| random.f64().clamp(1e-9, 1.0 - 1e-9));
@@ -28,8 +28,8 @@ fn near(ours: f64, theirs: f64, error: f64, what: &str) {
     );
 }
 
-/// The exact two-sided value, by trying every way to draw as many values as the first sample has: the
-/// library's exact tails leave out the value that was seen itself.
+/// Returns the exact two-sided p-value by enumeration. The library's exact tails exclude the
+/// observed value itself.
 fn by_every_draw(a: &[f64], b: &[f64]) -> f64 {
     let all: Vec<f64> = a.iter().chain(b).copied().collect();
     let below = |first: &[bool]| {
@@ -83,7 +83,7 @@ fn mann_whitney_of_many_values_with_ties() {
     }
 }
 
-/// The distribution of ranks, counted out sign by sign.
+/// The distribution of ranks against an enumeration of all signs.
 #[test]
 fn signed_ranks_are_counted_out() {
     for seed in 0..6 {
@@ -159,7 +159,8 @@ fn tails_and_quantiles() {
     }
 }
 
-/// The bootstrap interval of a mean is about that of Student's t, which is exact for normal noise.
+/// For normal noise, the bootstrap interval of a mean is close to that of Student's t, which is
+/// exact.
 #[test]
 fn a_bootstrap_interval_is_as_wide_as_theory_says() {
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
