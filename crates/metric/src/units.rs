@@ -1,46 +1,46 @@
-//! Rates, sizes, durations and counts as people write and read them.
+//! Parsing and formatting of rates, sizes, durations and counts.
 //!
-//! Rates are SI bits per second (`10G` = 10^10 bit/s), sizes are IEC bytes (`64K` = 65536 B), a bare
-//! duration is seconds, counts take SI suffixes (`500k` = 500,000). Inside the program every unit
-//! is its base unit: bit/s, bytes, nanoseconds.
+//! Rates are SI bits per second (`10G` = 10^10 bit/s), sizes are IEC bytes (`64K` = 65536 B), a
+//! plain duration is in seconds, counts have SI suffixes (`500k` = 500,000). All values are stored
+//! in base units: bit/s, bytes, nanoseconds.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Why a text is not a rate, a size, a duration or a count.
+/// Error of parsing a rate, a size, a duration or a count.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
     /// The text does not start with a number.
     #[error("{}", no_number(text))]
     NoNumber {
-        /// What was written.
+        /// Text as written.
         text: String,
     },
-    /// The suffix is none of this unit's.
-    #[error("`{suffix}` is no unit of a {what}: use {known}")]
+    /// The suffix does not belong to this quantity.
+    #[error("`{suffix}` is not a unit of a {what}: use {known}")]
     UnknownSuffix {
-        /// What follows the number.
+        /// Text after the number.
         suffix: String,
-        /// Which unit was wanted.
+        /// Expected quantity.
         what: &'static str,
-        /// The suffixes that are understood.
+        /// Valid suffixes.
         known: &'static str,
     },
     /// The value is negative.
-    #[error("`{text}` is below zero: no {what} is")]
+    #[error("`{text}` is negative: a {what} must be zero or more")]
     Negative {
-        /// What was written.
+        /// Text as written.
         text: String,
-        /// Which unit was wanted.
+        /// Expected quantity.
         what: &'static str,
     },
-    /// The value does not fit (or is not a number).
+    /// The value does not fit, or is not a number.
     #[error("`{text}` is out of range for a {what}")]
     OutOfRange {
-        /// What was written.
+        /// Text as written.
         text: String,
-        /// Which unit was wanted.
+        /// Expected quantity.
         what: &'static str,
     },
 }
@@ -72,10 +72,10 @@ fn split<'a>(text: &'a str, what: &'static str) -> Result<(f64, &'a str), UnitEr
     Ok((number, text[end..].trim_start()))
 }
 
-/// Scales and rounds to the base unit, refusing what a `u64` cannot hold.
+/// Scales and rounds to the base unit; rejects values that do not fit.
 fn scale(text: &str, what: &'static str, number: f64, factor: f64) -> Result<u64, UnitError> {
     let value = (number * factor).round();
-    // 2^63 rather than 2^64: nothing real comes near, and signed arithmetic stays safe.
+    // 2^63 instead of 2^64: no real value comes close, and signed arithmetic cannot overflow.
     if !(0.0..9.2e18).contains(&value) {
         return Err(UnitError::OutOfRange {
             text: text.to_owned(),
@@ -156,17 +156,18 @@ impl fmt::Display for ByteSize {
     }
 }
 
-/// Reads a time of a second or more, in whole seconds; `None` for what is none.
+/// Parses a time of at least one second, as full seconds; `None` if the text is not such a time.
 #[must_use]
 pub fn parse_seconds(text: &str) -> Option<u64> {
     let seconds = parse_duration(text).ok()?.as_secs();
     (seconds > 0).then_some(seconds)
 }
 
-/// Reads a duration: `10`, `10s`, `500ms`, `20us`, `800ns`, `2m`, `1h`; a bare number is seconds.
+/// Parses a duration: `10`, `10s`, `500ms`, `20us`, `800ns`, `2m`, `1h`; a plain number is in
+/// seconds.
 ///
 /// # Errors
-/// [`UnitError`] for what is not a number with one of these suffixes.
+/// [`UnitError`] if the text is not a number with one of these suffixes.
 pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
     let (number, suffix) = split(text, "duration")?;
     let factor = match suffix {
@@ -187,10 +188,10 @@ pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
     scale(text, "duration", number, factor).map(Duration::from_nanos)
 }
 
-/// Reads a count with an SI suffix: `500000`, `500k`, `2M`.
+/// Parses a count with an SI suffix: `500000`, `500k`, `2M`.
 ///
 /// # Errors
-/// [`UnitError`] for what is not a whole number with one of these suffixes.
+/// [`UnitError`] if the text is not an integer with one of these suffixes.
 pub fn parse_count(text: &str) -> Result<u64, UnitError> {
     let (number, suffix) = split(text, "count")?;
     let factor = match suffix {
@@ -209,10 +210,10 @@ pub fn parse_count(text: &str) -> Result<u64, UnitError> {
     scale(text, "count", number, factor)
 }
 
-/// Reads a share: `0.1%` or `0.001`.
+/// Parses a share: `0.1%` or `0.001`.
 ///
 /// # Errors
-/// [`UnitError`] for what is not a number with or without `%`.
+/// [`UnitError`] if the text is not a number with or without `%`.
 pub fn parse_fraction(text: &str) -> Result<f64, UnitError> {
     let (number, suffix) = split(text, "share")?;
     match suffix {
@@ -226,9 +227,9 @@ pub fn parse_fraction(text: &str) -> Result<f64, UnitError> {
     }
 }
 
-/// Three significant digits, as every figure for people is printed: the tools' noise is larger.
+/// Formats three significant digits, as every figure for users: the tools' noise is larger.
 fn three_digits(value: f64) -> String {
-    // 99.95 prints as 100 rather than 100.0: the threshold is where rounding adds a digit.
+    // The threshold is where rounding adds a digit: 99.95 prints as 100, not 100.0.
     let digits = match value.abs() {
         v if v >= 99.95 => 0,
         v if v >= 9.995 => 1,
@@ -237,7 +238,7 @@ fn three_digits(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// `9.41 Gb/s`; SI prefixes.
+/// Formats a bit rate with an SI prefix: `9.41 Gb/s`.
 #[must_use]
 pub fn format_bit_rate(bits_per_second: f64) -> String {
     let (value, unit) = match bits_per_second {
@@ -250,7 +251,7 @@ pub fn format_bit_rate(bits_per_second: f64) -> String {
     format!("{} {unit}", three_digits(value))
 }
 
-/// `64 KiB` where the size is exact, `1.43 GiB` where it is not.
+/// Formats a size: `64 KiB` if exact, else three digits: `1.43 GiB`.
 #[must_use]
 pub fn format_bytes(bytes: u64) -> String {
     const UNITS: [(u64, &str); 4] = [
@@ -264,7 +265,7 @@ pub fn format_bytes(bytes: u64) -> String {
             return if bytes.is_multiple_of(size) {
                 format!("{} {unit}", bytes / size)
             } else if bytes < 10 * 1024 {
-                // 1472 B says more than 1.44 KiB: people compare it with an MTU.
+                // Users compare such sizes with an MTU: 1472 B is clearer than 1.44 KiB.
                 format!("{bytes} B")
             } else {
                 format!("{} {unit}", three_digits(bytes as f64 / size as f64))
@@ -274,7 +275,7 @@ pub fn format_bytes(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
-/// `64 KiB`, `65507 B`: a size that somebody chose, in the largest unit of which it is a whole number.
+/// Formats a size exactly, in the largest unit of which it is a multiple: `64 KiB`, `65507 B`.
 #[must_use]
 pub fn format_exact_bytes(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
@@ -285,11 +286,11 @@ pub fn format_exact_bytes(bytes: u64) -> String {
     }
 }
 
-/// `48.3 us`, `1.20 ms`; three significant digits, ASCII only.
+/// Formats a time with three significant digits, ASCII only: `48.3 us`, `1.20 ms`.
 #[must_use]
 pub fn format_nanos(nanoseconds: f64) -> String {
     if nanoseconds == 0.0 {
-        // Nothing has no digits.
+        // Zero has no significant digits.
         return "0 ns".to_owned();
     }
     let (value, unit) = match nanoseconds {
@@ -301,7 +302,7 @@ pub fn format_nanos(nanoseconds: f64) -> String {
     format!("{} {unit}", three_digits(value))
 }
 
-/// A duration as options take it, exactly: `100us`, `1500us`, `2s`.
+/// Formats a duration exactly, as options accept it: `100us`, `1500us`, `2s`.
 #[must_use]
 pub fn written_duration(nanoseconds: u64) -> String {
     let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
@@ -314,7 +315,7 @@ pub fn written_duration(nanoseconds: u64) -> String {
     }
 }
 
-/// A bit rate as options take it, exactly: `1G`, `1500M`, `999`.
+/// Formats a bit rate exactly, as options accept it: `1G`, `1500M`, `999`.
 #[must_use]
 pub fn written_rate(bits_per_second: u64) -> String {
     let units = [(1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")];
@@ -327,8 +328,8 @@ pub fn written_rate(bits_per_second: u64) -> String {
     }
 }
 
-/// A share as options take it, exactly: `0.1%`, or the number itself where a percentage would not read
-/// back as the same.
+/// Formats a share exactly, as options accept it: `0.1%`, or the plain number if the percentage
+/// would not parse to the same value.
 #[must_use]
 pub fn written_share(share: f64) -> String {
     let percent = format!("{}%", (share * 1e10).round() / 1e8);
@@ -338,7 +339,7 @@ pub fn written_share(share: f64) -> String {
     }
 }
 
-/// `1,234,567`.
+/// Formats a count with separators: `1,234,567`.
 #[must_use]
 pub fn format_count(count: u64) -> String {
     let digits = count.to_string();
@@ -352,7 +353,7 @@ pub fn format_count(count: u64) -> String {
     out
 }
 
-/// `266 k/s`, `1.20 M/s`: events per second.
+/// Formats events per second: `266 k/s`, `1.20 M/s`.
 #[must_use]
 pub fn format_per_second(per_second: f64) -> String {
     let (value, unit) = match per_second {
@@ -364,7 +365,7 @@ pub fn format_per_second(per_second: f64) -> String {
     format!("{} {unit}", three_digits(value))
 }
 
-/// `0.12 %`; a share that is not zero never prints as zero.
+/// Formats a share as a percentage: `0.12 %`; a share above zero never prints as zero.
 #[must_use]
 pub fn format_share(fraction: f64) -> String {
     let percent = fraction * 100.0;
@@ -410,9 +411,9 @@ mod tests {
     #[test]
     fn what_is_negative_is_told_as_that() {
         let said = "-5".parse::<BitRate>().unwrap_err().to_string();
-        assert_eq!(said, "`-5` is below zero: no rate is");
+        assert_eq!(said, "`-5` is negative: a rate must be zero or more");
         let said = "-64K".parse::<ByteSize>().unwrap_err().to_string();
-        assert_eq!(said, "`-64K` is below zero: no size is");
+        assert_eq!(said, "`-64K` is negative: a size must be zero or more");
         assert!(matches!(
             "-x".parse::<ByteSize>(),
             Err(UnitError::NoNumber { .. })

@@ -1,44 +1,45 @@
-//! What waiting costs: the same round trips with sleeping, with cores that do not halt, and without
-//! sleeping.
+//! Cost of sleeping: the same round trips with blocking threads, with cores kept out of idle
+//! states, and with spinning threads.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::statistics::{Estimate, estimate};
 
-/// Medians of runs that took turns, in ns, one of each kind a round.
+/// Median round trips of interleaved runs in ns, one of each wait mode per round.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Turns {
-    /// Both ends sleep; cores halt as the machine has it.
+    /// Both ends block; cores enter idle states as configured.
     pub blocking: Vec<f64>,
-    /// Both ends sleep; cores are kept from halting. Empty where that was not to be had.
+    /// Both ends block; cores are kept out of idle states. Empty if that is not possible.
     pub held: Vec<f64>,
-    /// Neither end sleeps.
+    /// Both ends spin.
     pub spinning: Vec<f64>,
 }
 
-/// What sleeping adds to a round trip, in ns, with 95 % intervals over the rounds.
+/// Time that sleeping adds to a round trip, in ns, with 95 % intervals over the rounds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WaitingCosts {
-    /// Median round trip when both ends sleep.
+    /// Median round trip with both ends blocking.
     pub blocking_ns: Estimate,
-    /// The same with cores kept from halting; absent where that was not to be had.
+    /// Median round trip with both ends blocking and cores kept out of idle states; absent if that
+    /// is not possible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_ns: Option<Estimate>,
-    /// Median round trip when neither end sleeps.
+    /// Median round trip with both ends spinning.
     pub spinning_ns: Estimate,
-    /// Leaving the halt: blocking minus held, round by round.
+    /// Exit from idle states: blocking minus `no_halt`, by round.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub halt_ns: Option<Estimate>,
-    /// Waking the threads: held minus spinning, round by round.
+    /// Wake-up of the threads: `no_halt` minus spinning, by round.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wake_up_ns: Option<Estimate>,
-    /// Both together: blocking minus spinning, round by round.
+    /// Total: blocking minus spinning, by round.
     pub sleeping_ns: Estimate,
 }
 
 impl Turns {
-    /// The costs; `None` without a whole round of blocking and spinning.
+    /// Computes the costs; `None` without a complete round of blocking and spinning.
     #[must_use]
     pub fn costs(&self) -> Option<WaitingCosts> {
         let differences = |more: &[f64], less: &[f64]| {
@@ -62,7 +63,7 @@ mod tests {
 
     #[test]
     fn differences_are_taken_round_by_round() {
-        // The machine slows down from round to round; the differences do not.
+        // Times increase from round to round; the differences do not.
         let turns = Turns {
             blocking: vec![50.0, 60.0, 70.0],
             held: vec![12.0, 22.0, 32.0],
