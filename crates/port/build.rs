@@ -1,4 +1,4 @@
-//! Compiles the shim for DPDK, with the feature `dpdk` only.
+//! Compiles the C shim for DPDK; only with the feature `dpdk`.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -6,7 +6,7 @@ fn main() {
     dpdk();
 }
 
-/// What the shim uses of DPDK: drivers are loaded when the program runs.
+/// DPDK libraries that the shim links to. Drivers are loaded when the program runs.
 #[cfg(feature = "dpdk")]
 const LIBRARIES: &[&str] = &[
     "rte_ethdev",
@@ -31,12 +31,12 @@ fn dpdk() {
         });
     let mut build = cc::Build::new();
     build.file(SHIM).includes(&found.include_paths);
-    // Flags of its own that pkg-config's library does not hand on.
+    // pkg-config's crate drops these flags of libdpdk.
     build.flag("-include").flag("rte_config.h");
     if std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64") {
         build.flag("-march=corei7");
     }
-    // Its headers use what it calls experimental.
+    // DPDK's headers use functions that DPDK marks as experimental.
     build.define("ALLOW_EXPERIMENTAL_API", None).warnings(false);
     build.compile("linerate_dpdk_shim");
     for path in &found.link_paths {
