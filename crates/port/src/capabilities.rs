@@ -1,4 +1,4 @@
-//! What a port can do, as data.
+//! Properties of a port, as data.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use crate::sys::packet::Promiscuous;
 use crate::sys::{interface, xsk_offload};
 
-/// The network interface behind a port, and a way to ask for its state whichever namespace the asking thread
-/// is in.
+/// Network interface behind a port.
+///
+/// Keeps a socket of its network namespace, so that any thread can query it from any namespace.
 #[derive(Clone)]
 pub struct Interface {
     name: String,
@@ -17,7 +18,8 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// The one of this name in the calling thread's namespace; none where nothing can be asked.
+    /// Interface of this name in the calling thread's network namespace; none if no socket can be
+    /// opened.
     pub(crate) fn named(name: &str) -> Option<Self> {
         Some(Self {
             name: name.to_owned(),
@@ -25,13 +27,13 @@ impl Interface {
         })
     }
 
-    /// Its name.
+    /// Name of the interface.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether something is at the other end of its wire; none where the driver does not say, or the
+    /// Returns true if the link has a carrier; none if the driver does not report it or the
     /// interface is gone.
     #[must_use]
     pub fn has_carrier(&self) -> Option<bool> {
@@ -53,46 +55,48 @@ impl PartialEq for Interface {
 
 impl Eq for Interface {}
 
-/// How frames get from the port into the memory and back.
+/// Copies made of a frame's bytes between the port and the frame memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copies {
-    /// Handles move; no byte does.
+    /// No copy: only handles move.
     None,
-    /// Each frame is copied once on its way in and once on its way out.
+    /// This process copies a frame once on reception and once on transmission.
     EachWay,
-    /// The kernel copies, between its buffers and the memory that it shares with us.
+    /// The kernel copies between its buffers and the memory shared with it.
     InKernel,
 }
 
-/// How an AF_XDP socket is bound, as the kernel granted it.
+/// Binding of an AF_XDP socket, as granted by the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XdpBinding {
-    /// Whether the program meets frames in the driver; else behind it, in the generic hook.
+    /// True if the XDP program runs in the driver (native); false for the generic hook behind it.
     pub native: bool,
-    /// Whether the device itself reads and writes the frames' memory.
+    /// True if the device reads and writes the frame memory itself (zero-copy).
     pub zero_copy: bool,
-    /// Whether the kernel says when it wants to be woken.
+    /// True if the kernel signals when it must be woken (`XDP_USE_NEED_WAKEUP`).
     pub need_wakeup: bool,
-    /// Busy polling, where it was asked for.
+    /// Busy polling, if requested.
     pub busy_poll: Option<BusyPoll>,
 }
 
-/// Busy polling of a socket, granted whether or not there is anything to poll.
+/// Busy polling of a socket; granted by the kernel whether or not there is a queue to poll.
 #[derive(Clone, Debug)]
 pub struct BusyPoll {
-    /// Frames that a call may take from the driver.
+    /// Maximum number of frames that one call takes from the driver.
     pub budget: u32,
     napi: Arc<AtomicU32>,
 }
 
 impl BusyPoll {
-    /// With the driver's poll context as far as it is known.
+    /// Busy polling with a NAPI id that may be filled in later.
     pub(crate) fn new(budget: u32, napi: Arc<AtomicU32>) -> Self {
         Self { budget, napi }
     }
 
-    /// The driver's poll context that feeds the socket; 0 while the kernel knows of none. Some kernels tell when
-    /// the socket is bound, others with the first frame.
+    /// NAPI id of the driver queue that feeds the socket (`SO_INCOMING_NAPI_ID`); 0 while it is
+    /// unknown.
+    ///
+    /// Some kernels report it when the socket is bound, others with the first frame.
     #[must_use]
     pub fn napi_id(&self) -> u32 {
         self.napi.load(Relaxed)
@@ -107,51 +111,50 @@ impl PartialEq for BusyPoll {
 
 impl Eq for BusyPoll {}
 
-/// What a port is and can do; read once before the loop, so that no loop asks which kind it has.
+/// Properties of a port; read once before the loop, so that no loop depends on the kind of port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// The port as its URL names it, with the queue where there are several: `packet:eth0 queue 1`.
+    /// Name of the port as in its URL, with the queue if there are several: `packet:eth0 queue 1`.
     pub name: String,
-    /// The largest frame it sends and receives, in bytes from the Ethernet header on, without check
-    /// sequence (and with the vnet header where there is one).
+    /// Largest frame that can be sent and received, in bytes, from the Ethernet header on, without
+    /// FCS (and with the vnet header if there is one).
     pub frame_bytes: u16,
-    /// The interface's own address, where it has one.
+    /// MAC address of the interface, if it has one.
     pub address: Option<[u8; 6]>,
-    /// The interface behind it, where it is one.
+    /// Interface behind the port, if there is one.
     pub interface: Option<Interface>,
-    /// Whether its interface receives frames for any address, and the switch for that; none where it has
-    /// no interface that could leave frames out.
+    /// Promiscuous mode of the interface; none for ports without an interface that filters
+    /// addresses.
     pub promiscuous: Option<Promiscuous>,
-    /// Descriptors of the receive ring; none where there is no ring.
+    /// Descriptors of the receive ring; none without a ring.
     pub receive_descriptors: Option<u32>,
-    /// Descriptors of the transmit ring.
+    /// Descriptors of the transmit ring; none without a ring.
     pub transmit_descriptors: Option<u32>,
-    /// How bytes travel.
+    /// Copies made of each frame.
     pub copies: Copies,
-    /// Bytes of the `virtio_net_hdr` in front of every frame, both ways; 0 where there is none. With it,
-    /// checksums and segmentation may be left to the other side.
+    /// Bytes of the `virtio_net_hdr` in front of every frame, in both directions; 0 if there is
+    /// none. With it, checksums and segmentation may be left to the other side.
     pub vnet_header: u8,
-    /// Frames that arrive may come from a sender on this machine that left checksums to a device; the
-    /// port completes them, so that they can be forwarded.
+    /// True if received frames may have partial checksums (a sender on this machine left them to a
+    /// device) and the port completes them, so that the frames can be forwarded.
     pub completes_checksums: bool,
-    /// The same, but neither the port nor the frame tells which are open: their checksums are the pseudo
-    /// header's sum alone.
+    /// True if received frames may have partial checksums that nothing marks: the checksum field
+    /// then holds the sum of the pseudo header only. The port does not complete them.
     pub leaves_checksums: bool,
-    /// The interface at the other end of its wire, where it is one that can be seen: a veth's.
+    /// Interface at the other end of a veth pair, if it is visible.
     pub far_interface: Option<String>,
-    /// What it gives comes from a file: nothing of an earlier run waits in it.
+    /// True if received frames come from a file, so none are left over from an earlier run.
     pub replays: bool,
-    /// What is sent is thrown away, because there is no file for it: nobody waits for it.
+    /// True if sent frames are discarded because no output file is given.
     pub discards: bool,
-    /// How its AF_XDP socket is bound, as the kernel granted it; none on other ports.
+    /// Binding of the AF_XDP socket, as granted by the kernel; none on other ports.
     pub xdp: Option<XdpBinding>,
-    /// What was obtained where there was a choice, and what a reader of the figures should know: a way
-    /// of access, a fallback, a trap. For the record and the user.
+    /// Notes for the record and the user: access method chosen, fallbacks, known driver problems.
     pub notes: Vec<String>,
 }
 
 impl Capabilities {
-    /// A port with nothing special, for frames of this size.
+    /// Capabilities of a port without special properties, for frames of `frame_bytes`.
     #[must_use]
     pub fn plain(name: impl Into<String>, frame_bytes: u16) -> Self {
         Self {
@@ -174,19 +177,19 @@ impl Capabilities {
         }
     }
 
-    /// The notes, and what shows only while frames come.
+    /// The notes, and one if busy polling has no effect so far.
     #[must_use]
     pub fn notes_so_far(&self) -> Vec<String> {
         let polling = self.xdp.as_ref().and_then(|xdp| xdp.busy_poll.as_ref());
         let idle = polling.filter(|polling| polling.napi_id() == 0).map(|_| {
-            "busy polling has no effect: the kernel does not know which driver queue feeds this socket (SO_INCOMING_NAPI_ID is 0)"
+            "busy polling has no effect: the kernel reports no driver queue for this socket (SO_INCOMING_NAPI_ID is 0)"
                 .to_owned()
         });
         self.notes.iter().cloned().chain(idle).collect()
     }
 
-    /// Whether its interface has a carrier at this moment; none where it has no interface, or that is not
-    /// known.
+    /// Returns true if the interface has a carrier now; none without an interface or if that is
+    /// unknown.
     #[must_use]
     pub fn has_carrier(&self) -> Option<bool> {
         self.interface.as_ref()?.has_carrier()

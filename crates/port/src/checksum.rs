@@ -1,5 +1,5 @@
-//! The Internet checksum (RFC 1071): completing the one that a sender left to a device, and checking those of
-//! a frame that arrived.
+//! Internet checksum (RFC 1071): completes a partial checksum, and verifies those of received
+//! frames.
 
 mod sum;
 
@@ -7,36 +7,36 @@ use std::ops::Range;
 
 pub use sum::Sum;
 
-/// Sum of 16-bit words in the machine's own order, folded; an odd last byte is padded with zero.
+/// Folded sum of 16-bit words in native byte order; an odd last byte is padded with zero.
 #[must_use]
 pub fn sum(bytes: &[u8]) -> u16 {
     Sum::of(bytes).in_place()
 }
 
-/// Two folded sums together.
+/// Adds two folded sums.
 #[must_use]
 pub fn join(one: u16, other: u16) -> u16 {
     let sum = u32::from(one) + u32::from(other);
-    // The carry comes back in.
+    // End-around carry of ones' complement addition.
     (sum as u16) + (sum >> 16) as u16
 }
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
-/// 802.1Q and 802.1ad.
+/// VLAN tags: 802.1Q and 802.1ad.
 const ETHERTYPES_VLAN: [u16; 2] = [0x8100, 0x88a8];
 const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
 const PROTOCOL_ICMP: u8 = 1;
 const PROTOCOL_ICMPV6: u8 = 58;
-/// IPv6 headers that lie in front of the transport's: hop-by-hop, routing, destination options.
+/// IPv6 extension headers before the transport header: hop-by-hop, routing, destination options.
 const EXTENSIONS: [u8; 3] = [0, 43, 60];
 
-/// Writes the TCP or UDP checksum of an Ethernet frame, whatever stood there.
+/// Computes and writes the TCP or UDP checksum of an Ethernet frame; the old value is ignored.
 ///
-/// A sender on the same machine may leave it to a device that virtual links do not have; such a frame
-/// is dropped by whoever gets it next. Returns whether the frame carries a whole TCP or UDP header, and
-/// so has its checksum now; fragments and other protocols are left alone.
+/// A sender on the same machine may leave the checksum to a device, which virtual links do not
+/// have. The next receiver would drop such a frame. Returns true if the frame has a complete TCP or
+/// UDP header and thus a checksum now; fragments and other protocols are not changed.
 pub fn complete(frame: &mut [u8]) -> bool {
     complete_packet(frame).is_some()
 }
@@ -46,18 +46,18 @@ fn word(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([bytes[0], bytes[1]]))
 }
 
-/// Where the packet of a frame has what.
+/// Positions of the parts of a frame's IP packet.
 struct Layers {
-    /// Where the packet begins in the frame; the rest is counted from there.
+    /// Offset of the packet in the frame; all others are relative to it.
     packet: usize,
     version_6: bool,
-    /// Bytes of the IPv4 header.
+    /// Bytes of the IP header; only used for IPv4.
     header: usize,
     addresses: Range<usize>,
     protocol: u8,
-    /// The transport's segment.
+    /// Transport segment with its header.
     segment: Range<usize>,
-    /// Only part of a datagram.
+    /// The packet is only part of a datagram.
     fragment: bool,
 }
 
@@ -78,7 +78,7 @@ impl Layers {
                     return None;
                 }
                 let header = usize::from(first & 0xf) * 4;
-                /// More fragments, or not the first.
+                /// More-fragments flag and fragment offset.
                 const FRAGMENT: u16 = 0x3fff;
                 Self {
                     packet: at,
@@ -118,7 +118,7 @@ impl Layers {
         is_whole.then_some(layers)
     }
 
-    /// Where the transport's checksum stands in its segment, and whether it sums addresses and length too.
+    /// Offset of the transport's checksum in its segment; true if it covers a pseudo header.
     fn checksum(&self) -> Option<(usize, bool)> {
         match self.protocol {
             PROTOCOL_TCP => Some((16, true)),
@@ -129,7 +129,7 @@ impl Layers {
         }
     }
 
-    /// The sum of what does not stand in the segment.
+    /// Sum of the pseudo header.
     fn pseudo(&self, packet: &[u8]) -> Option<u16> {
         let length = u16::try_from(self.segment.len()).ok()?;
         let protocol = u16::from(self.protocol);
@@ -158,30 +158,31 @@ fn complete_packet(frame: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// What a frame's packet says of itself.
+/// Result of verifying the checksums of a frame's packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verified {
-    /// IPv6 and not IPv4.
+    /// True for IPv6, false for IPv4.
     pub version_6: bool,
-    /// The transport's number.
+    /// IP protocol number of the transport.
     pub protocol: u8,
-    /// Whether the checksum of IPv4's header holds. What has none holds.
+    /// The IPv4 header checksum is valid, or there is none.
     pub header_holds: bool,
-    /// Whether the checksum of TCP, UDP or ICMP holds. What has none holds.
+    /// The checksum of TCP, UDP or ICMP is valid, or there is none.
     pub segment_holds: bool,
-    /// A datagram that its sender gave no checksum, as UDP over IPv4 may.
+    /// The sender gave the datagram no checksum, which UDP over IPv4 permits.
     pub is_unsummed: bool,
 }
 
 impl Verified {
-    /// Whether all checksums hold.
+    /// Returns true if all checksums are valid.
     #[must_use]
     pub const fn holds(&self) -> bool {
         self.header_holds && self.segment_holds
     }
 }
 
-/// Checks the checksums of an Ethernet frame. None where it carries no IP packet, or a cut one.
+/// Verifies the checksums of an Ethernet frame. None if it carries no IP packet, or a truncated
+/// one.
 #[must_use]
 pub fn verify(frame: &[u8]) -> Option<Verified> {
     const NONE: u16 = 0;
@@ -212,7 +213,7 @@ pub fn verify(frame: &[u8]) -> Option<Verified> {
     })
 }
 
-/// RFC 1071, word by word.
+/// Sum of RFC 1071, one word at a time.
 #[cfg(test)]
 fn slow_sum(bytes: &[u8]) -> u16 {
     let mut total = 0u32;
@@ -236,7 +237,7 @@ mod tests {
         assert_eq!(u16::from_be(sum(&bytes)), 0xddf2);
     }
 
-    /// A UDP datagram as Linux sent it (`Ab` from port 5000 to 7 between 10.0.0.1 and 10.0.0.2).
+    /// A UDP datagram as sent by Linux (`Ab` from port 5000 to 7 between 10.0.0.1 and 10.0.0.2).
     fn datagram(tags: &[[u8; 4]]) -> Vec<u8> {
         let mut frame = vec![2; 12];
         for tag in tags {
@@ -266,7 +267,7 @@ mod tests {
             &[[0x88, 0xa8, 0, 5], [0x81, 0, 0, 6]],
         ] {
             let mut frame = datagram(tags);
-            // What Ethernet pads is not part of the datagram.
+            // Ethernet padding is not part of the datagram.
             frame.extend([0xee; 18]);
             assert!(complete(&mut frame));
             let ip = 14 + 4 * tags.len();
@@ -307,7 +308,7 @@ mod tests {
         }
     }
 
-    /// Each bit of the packet but those that say nothing by themselves: a changed frame is told.
+    /// Flipped bits of the packet are detected, except those without an effect of their own.
     #[test]
     fn flipped_bits_are_seen() {
         let mut frame = datagram(&[[0x81, 0, 0, 5]]);
@@ -328,7 +329,7 @@ mod tests {
             changed[bit / 8] ^= 1 << (bit % 8);
             let found = verify(&changed);
             assert_ne!(found, Some(udp), "bit {bit}");
-            // Addresses are in both sums; what else a header has is not in the segment's.
+            // Addresses are in both sums; the other header fields are not in that of the segment.
             let says_where = |found: &Verified| found.protocol == 17 && bit >= 8 * 22;
             if let Some(found) = found.filter(says_where) {
                 let (in_header, in_segment) = (bit < 8 * 38, bit >= 8 * 30);

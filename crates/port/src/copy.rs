@@ -1,22 +1,23 @@
-//! Copies of payload that take equally long wherever they lie.
+//! Copies of payload whose speed does not depend on the alignment of the buffers.
 
-/// Bytes that are copied with one call: below what the C library gives to the processor's string
+/// Bytes copied by one call: below the size from which the C library uses the processor's string
 /// instruction.
 const PIECE: usize = 2048;
 
-/// Copies `from` to `to`, which is as long.
+/// Copies `from` to `to`; both have the same length.
 ///
-/// The C library copies more than 2 KiB with `rep movsb` where the processor says that it is fast. On Zen 3 it
-/// moves 2 GB/s instead of 40 where the target's place in its page is 1 to 63 bytes after the source's. Buffers
-/// whose places advance together stay so for as long as a connection lives: its rate would be a matter
-/// of luck. Pieces are copied with vector registers and cost no more.
+/// The C library copies more than 2 KiB with `rep movsb` if the processor reports it as fast. On
+/// Zen 3 it moves 2 GB/s instead of 40 if the offset of the target in its page is 1 to 63 bytes
+/// after that of the source. Buffers whose offsets advance together keep that relation as long as a
+/// connection exists, so its rate would be random. Chunks are copied with vector registers, which
+/// costs no more.
 ///
 /// # Panics
 /// If the lengths differ.
 #[inline]
 pub fn copy(to: &mut [u8], from: &[u8]) {
-    assert_eq!(to.len(), from.len(), "copies have two ends of one length");
-    // The last piece has any length, so that the compiler does not make one call of all.
+    assert_eq!(to.len(), from.len(), "source and target have one length");
+    // The last chunk has any length, so that the compiler does not merge all into one call.
     for (to, from) in to.chunks_mut(PIECE).zip(from.chunks(PIECE)) {
         to.copy_from_slice(from);
     }
