@@ -1,26 +1,28 @@
-//! Sums of the Internet checksum (RFC 1071).
+//! Sums for the Internet checksum (RFC 1071).
 //!
-//! A datagram of 64 B needs nine of them in a stack, most over a few bytes; called and folded each by itself
-//! they were a third of its way. These become part of the caller, and what belongs together is folded once.
+//! A stack needs nine of them for a datagram of 64 B, most over a few bytes. As separate calls that
+//! fold each result they took a third of the datagram's processing time. These are inlined into the
+//! caller, and sums that belong together are folded once.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Add;
 
 use multiversion::multiversion;
 
-/// From here on bytes are summed by a function that is called: the compiler's vectors pay there, and would
-/// cost short packets more than they save.
+/// Size from which bytes are summed by a called function: the compiler's vector code pays off
+/// there, and costs short packets more than it saves.
 const LONG_BYTES: usize = 256;
 
-/// A sum of 16-bit words that is not folded yet.
+/// A sum of 16-bit words that is not yet folded.
 ///
-/// Sums do not depend on the order of bytes as long as all words are read alike (section 2 B): these are read
-/// in the machine's order, several at a time. Each part is below 2^48, so that thousands may be added.
+/// Sums do not depend on byte order if all words are read in the same order (RFC 1071 section 2 B):
+/// these are read in native order, several at a time. Each part is below 2^48, so thousands can be
+/// added.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum(u64);
 
 impl Sum {
-    /// The sum of bytes; an odd last one is padded with zero.
+    /// Sum of bytes; an odd last one is padded with zero.
     #[inline(always)]
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
@@ -28,17 +30,17 @@ impl Sum {
             return long(bytes);
         }
         let (words, rest) = bytes.as_chunks::<8>();
-        // Additions with carry: one for eight bytes, and no vectors, whose loads would wait for the short
-        // stores that have just written a header.
+        // Additions with carry: one for eight bytes. No vector instructions: their loads would wait
+        // for the short stores that have just written a header.
         let mut total = 0u128;
         for word in words {
             total += u128::from(u64::from_ne_bytes(*word));
         }
-        // 2^64 is one, modulo 2^16 - 1.
+        // 2^64 is congruent to 1 modulo 2^16 - 1.
         Self(halves(total as u64) + (total >> 64) as u64 + tail(rest))
     }
 
-    /// The sum of an IPv4 header without options.
+    /// Sum of an IPv4 header without options.
     #[inline(always)]
     #[must_use]
     pub fn of_header(bytes: &[u8; 20]) -> Self {
@@ -50,14 +52,14 @@ impl Sum {
         Self(total)
     }
 
-    /// A word, as its value.
+    /// Sum of one word, given as its value.
     #[inline(always)]
     #[must_use]
     pub fn word(word: u16) -> Self {
         Self(word.to_be().into())
     }
 
-    /// The sum of an address.
+    /// Sum of an address.
     #[inline(always)]
     #[must_use]
     pub fn address(address: IpAddr) -> Self {
@@ -78,21 +80,21 @@ impl Sum {
         Self(halves((bits >> 64) as u64) + halves(bits as u64))
     }
 
-    /// Folded, as a word's value; its complement is the checksum.
+    /// Folded sum as a value; its complement is the checksum.
     #[inline(always)]
     #[must_use]
     pub fn folded(self) -> u16 {
         u16::from_be(fold(self.0))
     }
 
-    /// Folded, in the machine's own order: as it lies in memory.
+    /// Folded sum in native order, as stored in memory.
     #[inline(always)]
     #[must_use]
     pub fn in_place(self) -> u16 {
         fold(self.0)
     }
 
-    /// Whether all of it, the checksum included, is as it was sent.
+    /// Returns true if data summed together with its checksum is unchanged.
     #[inline(always)]
     #[must_use]
     pub fn is_right(self) -> bool {
@@ -109,7 +111,7 @@ impl Add for Sum {
     }
 }
 
-/// A processor with wider vectors takes twice the bytes at a time.
+/// Sums bytes; compiled for wider vectors too, which process twice the bytes at a time.
 #[multiversion(targets("x86_64+avx2"))]
 fn long(bytes: &[u8]) -> Sum {
     let (words, rest) = bytes.as_chunks::<8>();
@@ -119,19 +121,19 @@ fn long(bytes: &[u8]) -> Sum {
         all = all.wrapping_add(word);
         high += word >> 32;
     }
-    // What is left of the sum is that of the lower halves: it is below 2^64, so that carries lost on the way do not
-    // matter. Masking each word would take an instruction more.
+    // The remaining sum is that of the lower halves. It is below 2^64, so lost carries do not
+    // matter. Masking each word would take one more instruction.
     let low = all.wrapping_sub(high << 32);
     Sum(low + high + tail(rest))
 }
 
-/// Both halves of a word: sums of them have 31 bits left for carries.
+/// Adds both halves of a word: sums of such values have 31 bits left for carries.
 #[inline(always)]
 const fn halves(word: u64) -> u64 {
     (word & 0xffff_ffff) + (word >> 32)
 }
 
-/// Up to seven bytes.
+/// Sum of up to seven bytes.
 #[inline(always)]
 fn tail(mut rest: &[u8]) -> u64 {
     let mut total = 0;
@@ -154,10 +156,11 @@ fn tail(mut rest: &[u8]) -> u64 {
 
 #[inline(always)]
 const fn fold(total: u64) -> u16 {
-    // Both halves with the carry of their sum, which is 32 bits long then.
+    // Both halves with the carry of their sum, which then has 32 bits.
     let (sum, carry) = (total as u32).overflowing_add((total >> 32) as u32);
     let sum = sum + carry as u32;
-    // Added to itself with its halves exchanged: the upper half is the sum of both, and gets the lower one's carry.
+    // Added to itself with exchanged halves: the upper half is the sum of both, plus the carry of
+    // the lower.
     (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
 }
 
@@ -175,7 +178,7 @@ mod tests {
         ) {
             let bytes = &bytes[skip.min(bytes.len())..];
             let sum = Sum::of(bytes).folded();
-            // Both zeros of ones' complement are the same sum.
+            // Ones' complement has two zeros, which are the same sum.
             prop_assert_eq!(sum % 0xffff, slow(bytes) % 0xffff);
             prop_assert_eq!(sum == 0, bytes.iter().all(|byte| *byte == 0));
             prop_assert_eq!(u16::from_be(Sum::of(bytes).in_place()), sum);
@@ -200,7 +203,7 @@ mod tests {
             let mut all = [&v4.octets()[..], &v6.octets(), &word.to_be_bytes(), &bytes].concat();
             let parts = Sum::address(v4.into()) + Sum::address(v6.into()) + Sum::word(word) + Sum::of(&bytes);
             prop_assert_eq!(parts.folded() % 0xffff, slow(&all) % 0xffff);
-            // What carries its own checksum is right.
+            // Data with its own checksum is valid.
             if all.len() % 2 == 1 {
                 all.push(0);
             }
@@ -212,7 +215,7 @@ mod tests {
     #[test]
     fn the_longest_packet_of_ones_folds() {
         for length in [1usize, 2, 7, 8, 255, 256, 65_535, 65_536] {
-            // An odd last byte lacks its lower half.
+            // An odd last byte has no lower half.
             let want = if length % 2 == 1 { 0xff00 } else { 0xffff };
             assert_eq!(Sum::of(&vec![0xff; length]).folded(), want, "{length}");
         }
