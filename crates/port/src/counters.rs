@@ -1,25 +1,25 @@
-//! What a queue has moved and lost, and why.
+//! Counters of a queue: frames and bytes moved, frames dropped by cause.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Why a frame was dropped.
+/// Reason for dropping a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The ring had no room: the other side takes frames too slowly.
+    /// The ring was full: the other side takes frames too slowly.
     RingFull,
-    /// No free frame or kernel buffer to put it into.
+    /// No free frame or kernel buffer was available.
     NoBuffer,
-    /// Longer than a slot of the memory, or than the port sends.
+    /// Longer than a slot of the frame memory, or than the port can send.
     TooLong,
-    /// Not a frame: too short, cut off, or refused by the kernel.
+    /// Not a valid frame: too short, truncated, or rejected by the kernel.
     Bad,
 }
 
 impl Cause {
-    /// Every cause, in the order of [`QueueTotals::drops`].
+    /// Causes in the order of [`QueueTotals::drops`].
     pub const ALL: [Self; 4] = [Self::RingFull, Self::NoBuffer, Self::TooLong, Self::Bad];
 
-    /// The name in records (kebab-case).
+    /// Name in records (kebab-case).
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -31,10 +31,11 @@ impl Cause {
     }
 }
 
-/// Counters of one queue, written by its owner and read by whoever reports.
+/// Counters of one queue, written by its owner and readable by any thread.
 ///
-/// One writer stores plain totals: neither side takes a lock or an atomic addition, and what was counted
-/// is seen at once. Aligned so that no two queues share a line (128 B: adjacent lines come in pairs).
+/// There is one writer, which stores plain totals: neither side needs a lock or an atomic addition,
+/// and readers see new totals at once. Aligned so that no two queues share a cache line (128 B:
+/// adjacent lines are fetched in pairs).
 #[repr(align(128))]
 #[derive(Debug, Default)]
 pub struct QueueCounters {
@@ -43,19 +44,19 @@ pub struct QueueCounters {
     drops: [AtomicU64; Cause::ALL.len()],
 }
 
-/// A reading of [`QueueCounters`], or a sum or difference of readings.
+/// Reading of [`QueueCounters`], or a sum or difference of readings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueTotals {
-    /// Frames that the queue gave to its user (receive) or took to send (transmit).
+    /// Frames that the queue delivered (receive) or accepted for transmission (transmit).
     pub frames: u64,
-    /// Their bytes, without preamble, gap and check sequence.
+    /// Bytes of these frames, without preamble, inter-frame gap and FCS.
     pub bytes: u64,
-    /// Frames dropped, by [`Cause::ALL`].
+    /// Frames dropped, indexed as [`Cause::ALL`].
     pub drops: [u64; Cause::ALL.len()],
 }
 
 impl QueueTotals {
-    /// Frames dropped for this reason.
+    /// Frames dropped for `cause`.
     #[must_use]
     pub const fn dropped(&self, cause: Cause) -> u64 {
         self.drops[cause as usize]
@@ -67,7 +68,7 @@ impl QueueTotals {
         self.drops.iter().sum()
     }
 
-    /// What was added since an earlier reading.
+    /// Difference from an earlier reading.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         let mut drops = self.drops;
@@ -81,7 +82,7 @@ impl QueueTotals {
         }
     }
 
-    /// Both together.
+    /// Sum of two readings.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         let mut drops = self.drops;
@@ -103,20 +104,20 @@ fn add(counter: &AtomicU64, more: u64) {
 }
 
 impl QueueCounters {
-    /// Counts frames moved. Only the queue's owner may call it.
+    /// Counts frames received or sent. Only the queue's owner may call this.
     #[inline]
     pub fn moved(&self, frames: usize, bytes: u64) {
         add(&self.frames, frames as u64);
         add(&self.bytes, bytes);
     }
 
-    /// Counts frames dropped. Only the queue's owner may call it.
+    /// Counts dropped frames. Only the queue's owner may call this.
     #[inline]
     pub fn dropped(&self, cause: Cause, frames: u64) {
         add(&self.drops[cause as usize], frames);
     }
 
-    /// The totals so far; one of them may be a burst ahead of another.
+    /// Current totals; they are not read atomically, so one may be a burst ahead of another.
     #[must_use]
     pub fn read(&self) -> QueueTotals {
         let mut drops = [0; Cause::ALL.len()];

@@ -1,17 +1,18 @@
-//! Positions of a ring between one sender and one receiver, apart from where its slots are.
+//! Positions of a single-producer single-consumer ring, independent of where its slots are.
 //!
-//! Two words are shared: `tail`, written by the sender, counts what was ever put in; `head`, written by
-//! the receiver, what was ever taken out. Both wrap at 2^32. Each side keeps its own position and the
-//! other's as last seen, and reads the shared word only when what it saw is not enough: as long as both
-//! sides are busy, a burst costs one cache line moved each way.
+//! Two indices are shared: `tail`, written by the sender, counts all items ever put in; `head`,
+//! written by the receiver, counts all items ever taken out. Both wrap at 2^32. Each side keeps its
+//! own position and a cached copy of the other's, and reads the shared index only when the cached
+//! one does not suffice. As long as both sides are busy, a burst transfers one cache line in each
+//! direction.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A word that two sides share; a trait so that tests can exchange it for one that is checked.
+/// Index shared by two sides. A trait so that tests can use a checked implementation (loom).
 pub(crate) trait Word {
-    /// Reads what the other side released, and sees all that it wrote before.
+    /// Loads with acquire ordering: all writes before the matching `release` are visible.
     fn acquire(&self) -> u32;
-    /// Writes, so that whoever acquires it sees all that was written before.
+    /// Stores with release ordering.
     fn release(&self, value: u32);
 }
 
@@ -27,12 +28,12 @@ impl Word for AtomicU32 {
     }
 }
 
-/// A word on cache lines of its own (128 B: adjacent lines are fetched in pairs).
+/// A value on cache lines of its own (128 B: adjacent lines are fetched in pairs).
 #[repr(C, align(128))]
 #[derive(Default)]
 pub(crate) struct Alone<W>(pub W);
 
-/// The shared words of one ring.
+/// Shared indices of one ring.
 #[repr(C)]
 #[derive(Default)]
 pub(crate) struct Indices<W = AtomicU32> {
@@ -40,9 +41,9 @@ pub(crate) struct Indices<W = AtomicU32> {
     pub head: Alone<W>,
 }
 
-/// The sender's view.
+/// Sender's position in a ring.
 pub(crate) struct Sending {
-    /// What was put in and released.
+    /// Number of items published so far.
     position: u32,
     /// `head` as last read.
     seen: u32,
@@ -50,7 +51,7 @@ pub(crate) struct Sending {
 }
 
 impl Sending {
-    /// The view of a ring of `capacity` slots that stands at `position`.
+    /// Cursor of a ring of `capacity` slots, with both indices at `position`.
     pub(crate) fn at(position: u32, capacity: u32) -> Self {
         Self {
             position,
@@ -59,10 +60,10 @@ impl Sending {
         }
     }
 
-    /// The view of a ring that another sender has used before; whatever that one did not publish is
-    /// forgotten.
+    /// Cursor of a ring that another sender used before; items that it did not publish are
+    /// discarded.
     ///
-    /// None when the shared words cannot be those of a ring.
+    /// None if the shared indices cannot be those of a ring.
     pub(crate) fn resume<W: Word>(indices: &Indices<W>, capacity: u32) -> Option<Self> {
         let (position, seen) = (indices.tail.0.acquire(), indices.head.0.acquire());
         (position.wrapping_sub(seen) <= capacity).then_some(Self {
@@ -72,15 +73,15 @@ impl Sending {
         })
     }
 
-    /// Where the next item goes, unmasked.
+    /// Index of the next item to write, not masked.
     #[inline]
     pub(crate) fn position(&self) -> u32 {
         self.position
     }
 
-    /// How many of `wanted` slots are free from [`Sending::position`] on.
+    /// Returns the number of free slots from [`Sending::position`] on, at most `wanted`.
     ///
-    /// A `head` that cannot be (a peer of another process may write anything) counts as a full ring.
+    /// An impossible `head` (a peer process may write anything) counts as a full ring.
     #[inline]
     pub(crate) fn room<W: Word>(&mut self, indices: &Indices<W>, wanted: u32) -> u32 {
         let mut used = self.position.wrapping_sub(self.seen);
@@ -95,14 +96,14 @@ impl Sending {
         wanted.min(self.capacity - used)
     }
 
-    /// How many slots are free by what was last seen of the receiver.
+    /// Returns the number of free slots according to the cached `head`.
     #[inline]
     pub(crate) fn known_room(&self) -> u32 {
         self.capacity
             .saturating_sub(self.position.wrapping_sub(self.seen))
     }
 
-    /// Hands `count` filled slots to the receiver.
+    /// Makes `count` filled slots visible to the receiver.
     #[inline]
     pub(crate) fn publish<W: Word>(&mut self, indices: &Indices<W>, count: u32) {
         self.position = self.position.wrapping_add(count);
@@ -110,9 +111,9 @@ impl Sending {
     }
 }
 
-/// The receiver's view.
+/// Receiver's position in a ring.
 pub(crate) struct Receiving {
-    /// What was taken out and released.
+    /// Number of items released so far.
     position: u32,
     /// `tail` as last read.
     seen: u32,
@@ -120,7 +121,7 @@ pub(crate) struct Receiving {
 }
 
 impl Receiving {
-    /// The view of a ring of `capacity` slots that stands at `position`.
+    /// Cursor of a ring of `capacity` slots, with both indices at `position`.
     pub(crate) fn at(position: u32, capacity: u32) -> Self {
         Self {
             position,
@@ -129,10 +130,10 @@ impl Receiving {
         }
     }
 
-    /// The view of a ring that another receiver has used before; whatever that one did not give back
-    /// comes again.
+    /// Cursor of a ring that another receiver used before; items that it did not release are read
+    /// again.
     ///
-    /// None when the shared words cannot be those of a ring.
+    /// None if the shared indices cannot be those of a ring.
     pub(crate) fn resume<W: Word>(indices: &Indices<W>, capacity: u32) -> Option<Self> {
         let (seen, position) = (indices.tail.0.acquire(), indices.head.0.acquire());
         (seen.wrapping_sub(position) <= capacity).then_some(Self {
@@ -142,15 +143,15 @@ impl Receiving {
         })
     }
 
-    /// Where the next item is, unmasked.
+    /// Index of the next item to read, not masked.
     #[inline]
     pub(crate) fn position(&self) -> u32 {
         self.position
     }
 
-    /// How many of `wanted` slots are filled from [`Receiving::position`] on.
+    /// Returns the number of filled slots from [`Receiving::position`] on, at most `wanted`.
     ///
-    /// A `tail` that cannot be counts as an empty ring.
+    /// An impossible `tail` counts as an empty ring.
     #[inline]
     pub(crate) fn filled<W: Word>(&mut self, indices: &Indices<W>, wanted: u32) -> u32 {
         let mut waiting = self.seen.wrapping_sub(self.position);
@@ -165,7 +166,7 @@ impl Receiving {
         wanted.min(waiting)
     }
 
-    /// Gives `count` emptied slots back to the sender.
+    /// Returns `count` emptied slots to the sender.
     #[inline]
     pub(crate) fn give_back<W: Word>(&mut self, indices: &Indices<W>, count: u32) {
         self.position = self.position.wrapping_add(count);
@@ -184,7 +185,7 @@ mod tests {
         let (mut sending, mut receiving) = (Sending::at(0, 8), Receiving::at(0, 8));
         indices.head.0.release(77);
         indices.tail.0.release(99);
-        // The sender still trusts the head it knew; it is full after that.
+        // The sender still uses the cached head; the ring is full after that.
         assert_eq!(sending.room(&indices, 8), 8);
         sending.publish(&indices, 8);
         assert_eq!(sending.room(&indices, 1), 0);
@@ -193,7 +194,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever both sides do, nothing is given twice, and no slot is written before it was emptied.
+        /// For any sequence of steps: no item is received twice, and no slot is overwritten before
+        /// its release.
         #[test]
         fn both_views_agree(
             start in any::<u32>(),

@@ -1,4 +1,4 @@
-//! Why a port could not be opened, or stopped working.
+//! Errors of opening and using ports.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use linerate_metric::event::Problem;
 use linerate_metric::exit;
 
-/// What went wrong, with which port, and what to do next.
+/// Error of a port: the text names the situation, the port and the next step.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "each text names the situation and its fields")]
 pub enum PortError {
@@ -35,7 +35,7 @@ pub enum PortError {
         name: String,
         example: &'static str,
     },
-    #[error("`{kind}:` does not know the key `{key}` (in `{url}`): it knows {known}")]
+    #[error("`{kind}:` has no key `{key}` (in `{url}`): use {known}")]
     UnknownKey {
         url: String,
         kind: &'static str,
@@ -52,9 +52,9 @@ pub enum PortError {
         wanted: String,
         example: String,
     },
-    #[error("the memory for frames cannot be: {why}; change the number or size of frames")]
+    #[error("the memory plan is invalid: {why}; change the number or size of frames")]
     BadMemoryPlan { why: &'static str },
-    #[error("the kernel gives no {bytes} bytes of memory for frames: ask for fewer frames")]
+    #[error("the kernel cannot provide {bytes} bytes of memory for frames: use fewer frames")]
     NoMemory {
         bytes: usize,
         #[source]
@@ -73,7 +73,7 @@ pub enum PortError {
     )]
     NoInterface { interface: String },
     #[error(
-        "`{interface}` carries {what}, and a port on it may cut that off: use another interface, or say `--force` (`,force` behind the port's name where a command has no such option)"
+        "`{interface}` carries {what}, and a port on it may cut that off: use another interface, or pass `--force` (`,force` after the port name where a command has no such option)"
     )]
     InterfaceInUse {
         interface: String,
@@ -82,7 +82,7 @@ pub enum PortError {
     #[error("`{interface}` is down: set it up with `ip link set {interface} up`")]
     InterfaceDown { interface: String },
     #[error(
-        "`{port}` needs CAP_BPF and CAP_NET_ADMIN of the machine itself for its XDP program, which no user namespace gives and so no lab of an ordinary user: run as root, or use the port `packet:` there"
+        "`{port}` needs CAP_BPF and CAP_NET_ADMIN of the initial user namespace for its XDP program, so a lab of an ordinary user cannot use it: run as root, or use the port `packet:` there"
     )]
     NoBpf {
         port: String,
@@ -97,7 +97,7 @@ pub enum PortError {
         source: io::Error,
     },
     #[error(
-        "`{port}` has to lock {needed} bytes of memory and may lock {limit}: raise that (`ulimit -l unlimited`, `LimitMEMLOCK=` of a unit), ask for less with `rxd=` and `txd=`, or run as root"
+        "`{port}` must lock {needed} bytes of memory, and the limit is {limit}: raise the limit (`ulimit -l unlimited`, `LimitMEMLOCK=` of a unit), use smaller rings with `rxd=` and `txd=`, or run as root"
     )]
     LockedMemory {
         port: String,
@@ -114,11 +114,9 @@ pub enum PortError {
         #[source]
         source: io::Error,
     },
-    #[error("`{port}` is taken: {remedy}")]
+    #[error("`{port}` is in use: {remedy}")]
     Taken { port: String, remedy: String },
-    #[error(
-        "`{port}`: the other side does not fit: {why}; give both sides the same version and keys"
-    )]
+    #[error("`{port}`: the peer is incompatible: {why}; give both sides the same version and keys")]
     PeerMismatch { port: String, why: String },
     #[error("{}: {situation}; {next_step}", path.display())]
     File {
@@ -128,23 +126,21 @@ pub enum PortError {
         #[source]
         source: Option<io::Error>,
     },
-    #[error("`{port}` stopped: {why}; open it again once that is over")]
+    #[error("`{port}` stopped: {why}; open it again after that is resolved")]
     Stopped { port: String, why: String },
     #[error(
-        "`{port}`: the process at its other end is gone: look at what it said last, and start it again"
+        "`{port}`: the process at its other end is gone: check the last output of that process, and start it again"
     )]
     PartnerGone { port: String },
     #[error(
-        "`{port}`: no process of this user came to its other end within {patience_s} s: check the name, and start whoever has it there"
+        "`{port}`: no process of this user connected to its other end within {patience_s} s: check the name, and start the process for the other end"
     )]
     NoPartner { port: String, patience_s: u64 },
     #[error(
-        "`{port}` stopped: a fault of this program ended the thread that polled it; report what it said on standard error"
+        "`{port}` stopped: a bug in this program ended the thread that polled it; report the text on standard error"
     )]
     Fault { port: String },
-    #[error(
-        "the kernel did not {action} for `{port}`: look at its cause, and at `linerate doctor`"
-    )]
+    #[error("the kernel did not {action} for `{port}`: check the cause, and run `linerate doctor`")]
     Kernel {
         port: String,
         action: &'static str,
@@ -154,7 +150,7 @@ pub enum PortError {
 }
 
 impl PortError {
-    /// Whether a privilege or a kernel feature is missing (exit code 4).
+    /// Returns true if a privilege or a kernel feature is missing (exit code 4).
     #[must_use]
     pub const fn is_missing_privilege(&self) -> bool {
         matches!(
@@ -167,7 +163,7 @@ impl PortError {
         )
     }
 
-    /// Whether the port was named wrongly (exit code 2).
+    /// Returns true if the port URL is wrong (exit code 2).
     #[must_use]
     pub const fn is_usage(&self) -> bool {
         matches!(
@@ -182,7 +178,7 @@ impl PortError {
         )
     }
 
-    /// The exit code of a command that it ends.
+    /// Exit code of a command that ends with this error.
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         if self.is_missing_privilege() {
@@ -196,17 +192,18 @@ impl PortError {
         }
     }
 
-    /// Object, situation and next step, for people and for `--json`.
+    /// Object, situation and next step, for display and for `--json`.
     #[must_use]
     pub fn problem(&self) -> Problem {
         let text = self.to_string();
-        // Texts are "situation: next step" or "situation; next step": the last such mark parts them.
+        // Texts are "situation: next step" or "situation; next step": the last such mark separates
+        // them.
         let (situation, next_step) =
             match text.rfind("; ").into_iter().chain(text.rfind(": ")).max() {
                 Some(at) => (&text[..at], &text[at + 2..]),
                 None => (text.as_str(), ""),
             };
-        // The object stands in front of it wherever it is shown: once is enough.
+        // The object is displayed in front of the situation, so it is removed from the text.
         let object = self.object();
         let names = [
             format!("`{object}`: "),
@@ -241,7 +238,7 @@ impl PortError {
             | Self::NameNotTaken { url, .. }
             | Self::UnknownKey { url, .. }
             | Self::KeyTwice { url, .. }
-            // Another colon follows.
+            // The display adds a colon after the object.
             | Self::BadValue { url, .. } => url.trim_end_matches(':').to_owned(),
             Self::NotBuilt { kind, .. } => kind.clone(),
             Self::BadMemoryPlan { .. } | Self::NoMemory { .. } => "frame memory".to_owned(),
@@ -279,7 +276,7 @@ mod tests {
                     what: "the default route",
                 },
                 "eth0",
-                "use another interface, or say `--force` (`,force` behind the port's name where a command has no such \
+                "use another interface, or pass `--force` (`,force` after the port name where a command has no such \
                  option)",
             ),
             (
@@ -302,7 +299,7 @@ mod tests {
                 "run as root, or inside a lab (`linerate lab exec`)",
             ),
             (
-                // Whoever reads this may be inside a lab already.
+                // The reader may be inside a lab already.
                 PortError::NoBpf {
                     port: "xdp:eth0".to_owned(),
                     source: io(),
@@ -324,10 +321,10 @@ mod tests {
             (
                 PortError::Stopped {
                     port: "tap:t0".to_owned(),
-                    why: "its interface went down or away".to_owned(),
+                    why: "its interface went down or was removed".to_owned(),
                 },
                 "tap:t0",
-                "open it again once that is over",
+                "open it again after that is resolved",
             ),
         ] {
             let problem = error.problem();
