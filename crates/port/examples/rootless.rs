@@ -1,6 +1,7 @@
-//! Runs a command where networks can be built without being root: `rootless CMD [ARG…]`.
+//! Runs a command in a user namespace where networks can be built without root: `rootless CMD
+//! [ARG…]`.
 //!
-//! For tests, whose own process has too many threads to enter a user namespace.
+//! For tests: a test process has too many threads to enter a user namespace itself.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
