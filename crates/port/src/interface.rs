@@ -1,4 +1,4 @@
-//! Which interface a port may take.
+//! Check that a port does not take an interface that the host needs.
 
 use std::fs;
 use std::io;
@@ -11,8 +11,8 @@ use crate::error::PortError;
 use crate::sys::interface::{self, Facts};
 use crate::url::PortUrl;
 
-/// Looks up the interface that `url` names, and refuses one that is in use unless the URL says `force`.
-/// `takes_away` is whether the kernel's own stack gets nothing any more of what the port receives.
+/// Looks up the interface that `url` names; rejects one that is in use unless the URL has `force`.
+/// With `takes_away`, the kernel's own stack no longer gets the frames that the port receives.
 ///
 /// # Errors
 /// [`PortError::NoInterface`], [`PortError::InterfaceDown`], [`PortError::InterfaceInUse`].
@@ -24,7 +24,7 @@ pub(crate) fn take(url: &PortUrl, takes_away: bool) -> Result<Facts, PortError> 
         },
         _ => PortError::Kernel {
             port: url.short(),
-            action: "say what the interface is",
+            action: "describe the interface",
             source,
         },
     })?;
@@ -33,7 +33,7 @@ pub(crate) fn take(url: &PortUrl, takes_away: bool) -> Result<Facts, PortError> 
             interface: name.to_owned(),
         });
     }
-    // An AF_XDP socket takes all frames of its queue away; a packet socket gets a copy.
+    // An AF_XDP socket takes all frames of its queue; a packet socket gets copies.
     let own = (facts.loopback && takes_away).then_some("this host's connections to itself");
     if !url.common().force
         && let Some(what) = own.or_else(|| in_use(name))
@@ -46,23 +46,23 @@ pub(crate) fn take(url: &PortUrl, takes_away: bool) -> Result<Facts, PortError> 
     Ok(facts)
 }
 
-/// Whether something is at the other end of an interface's wire; none where there is no such interface, or its driver
-/// does not say.
+/// Returns true if the interface has a carrier; none if there is no such interface or the driver
+/// does not report it.
 #[must_use]
 pub fn has_carrier(interface: &str) -> Option<bool> {
     Interface::named(interface)?.has_carrier()
 }
 
-/// What an interface carries, by itself or for one that stands on it, that a port on it may cut off: the default
-/// route, or this login.
+/// Traffic of the host that a port on this interface may cut off: the default route or the current
+/// SSH session. Upper devices (bridge, bond, VLAN) count for the devices below them.
 #[must_use]
 pub fn in_use(interface: &str) -> Option<&'static str> {
-    // One's own namespace: /proc/net is that of the thread's process, which may be another's.
+    // `thread-self`: /proc/net shows the namespace of the main thread, which may be another one.
     let read = |file: &str| fs::read_to_string(format!("/proc/thread-self/net/{file}"));
     let (v4, v6) = (read("route").ok()?, read("ipv6_route").unwrap_or_default());
     let own = std::env::var("SSH_CONNECTION");
     let mut logins: Vec<Login> = own.iter().filter_map(|own| login(own)).collect();
-    // As /proc itself numbers processes: it may be that of an outer namespace.
+    // The process id as /proc numbers it: /proc may belong to an outer PID namespace.
     let process = fs::read_link("/proc/self").ok();
     if let Some(process) = process.and_then(|process| process.to_str()?.parse().ok()) {
         logins.extend(logins_around(Path::new("/proc"), process));
@@ -88,11 +88,11 @@ fn carried(
         (None, IpAddr::V4(address)) => route_v4(v4, u32::from(address)).is_some_and(stands_on),
         (None, IpAddr::V6(address)) => route_v6(v6, u128::from(address)).is_some_and(stands_on),
     };
-    logins.iter().any(way).then_some("the login in use")
+    logins.iter().any(way).then_some("the SSH session in use")
 }
 
-/// An interface and all that it stands on: ports of a bond or bridge, the device below a VLAN. `all_known` is where
-/// the kernel has a folder for each (`/sys/class/net`).
+/// An interface and all devices below it: ports of a bond or bridge, the device below a VLAN.
+/// `all_known` is the directory with an entry for each interface (`/sys/class/net`).
 #[must_use]
 pub fn with_lower(all_known: &Path, name: &str) -> Vec<String> {
     let mut all = vec![name.to_owned()];
@@ -111,19 +111,19 @@ pub fn with_lower(all_known: &Path, name: &str) -> Vec<String> {
     all
 }
 
-/// A login from elsewhere.
+/// SSH session that a process was started in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Login {
     client: IpAddr,
-    /// The interface of an address that means nothing without one.
+    /// Interface of a link-local address.
     zone: Option<String>,
 }
 
-/// Ancestors of a process that are looked at: more have none but loops.
+/// Maximum number of ancestors examined: a longer chain can only be a loop.
 const MOST_ANCESTORS: usize = 64;
 
-/// Logins that a process and its ancestors were started in, as far as `proc` lets their variables be read. `sudo`
-/// keeps the variable from what it starts, and has it itself.
+/// SSH sessions of a process and its ancestors, as far as `proc` permits reading their environment.
+/// `sudo` removes the variable from its children, but has it itself.
 fn logins_around(proc: &Path, process: u32) -> Vec<Login> {
     let parent = |id: &u32| {
         let status = fs::read_to_string(proc.join(id.to_string()).join("status")).ok()?;
@@ -145,10 +145,10 @@ fn logins_around(proc: &Path, process: u32) -> Vec<Login> {
     logins
 }
 
-/// The client's end of a login (sshd sets `SSH_CONNECTION`: client, its port, server, its port).
+/// Parses the client's address (sshd sets `SSH_CONNECTION`: client, its port, server, its port).
 fn login(connection: &str) -> Option<Login> {
     let address = connection.split(' ').next()?;
-    // A zone (`fe80::1%eth0`) is no part of an IpAddr.
+    // The zone (`fe80::1%eth0`) is not part of an IpAddr.
     let (client, zone) = match address.split_once('%') {
         Some((client, zone)) => (client, Some(zone.to_owned())),
         None => (address, None),
@@ -159,7 +159,8 @@ fn login(connection: &str) -> Option<Login> {
     })
 }
 
-/// Interfaces of default routes in both files (proc(5): `/proc/net/route`, `/proc/net/ipv6_route`).
+/// Interfaces of the default routes in both files (proc(5): `/proc/net/route`,
+/// `/proc/net/ipv6_route`).
 fn default_routes<'a>(v4: &'a str, v6: &'a str) -> impl Iterator<Item = &'a str> {
     let v4 = lines_v4(v4).filter(|route| route.mask == 0);
     let v6 = lines_v6(v6).filter(|route| route.length == 0);
@@ -173,7 +174,7 @@ struct RouteV4<'a> {
     mask: u32,
 }
 
-/// Addresses in this file are written as the machine holds words that lie in memory in network order.
+/// Parses routes. Addresses in this file are network-order words printed as native integers.
 fn lines_v4(text: &str) -> impl Iterator<Item = RouteV4<'_>> {
     text.lines().skip(1).filter_map(|line| {
         let mut fields = line.split_whitespace();
@@ -206,7 +207,7 @@ struct RouteV6<'a> {
 }
 
 fn lines_v6(text: &str) -> impl Iterator<Item = RouteV6<'_>> {
-    /// `RTF_REJECT` of linux/route.h: an unreachable route is no way out (the kernel lists one on `lo`).
+    /// `RTF_REJECT` of linux/route.h: an unreachable route (the kernel lists one on `lo`).
     const REJECT: u32 = 0x0200;
     text.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -232,7 +233,7 @@ fn route_v6(text: &str, address: u128) -> Option<&str> {
         .map(|route| route.interface)
 }
 
-/// What a refusal of the kernel to open something means.
+/// Converts an error of the kernel when opening something into one of a port.
 pub(crate) fn refused(
     url: &PortUrl,
     privilege: &'static str,
@@ -257,7 +258,7 @@ pub(crate) fn refused(
 mod tests {
     use super::*;
 
-    /// The file as a machine with `eth0` (default, 10.0.0.0/24) and `eth1` (10.1.0.0/16) shows it.
+    /// Route table of a machine with `eth0` (default, 10.0.0.0/24) and `eth1` (10.1.0.0/16).
     fn v4() -> String {
         let word = |address: u32| format!("{:08X}", address.to_be());
         let line = |name: &str, to: u32, mask: u32| {
@@ -318,7 +319,7 @@ mod tests {
         assert_eq!(login(""), None);
     }
 
-    /// Under `sudo` a process has no such variable, and what started `sudo` has.
+    /// A process under `sudo` has no such variable, but the process that started `sudo` has.
     #[test]
     fn a_login_is_that_of_any_ancestor() {
         let place = tempfile::tempdir().unwrap();
@@ -327,7 +328,7 @@ mod tests {
             fs::create_dir(&folder).unwrap();
             let status = format!("Name:\tx\nTgid:\t{id}\nPPid:\t{parent}\nUid:\t0\n");
             fs::write(folder.join("status"), status).unwrap();
-            // Another user's cannot be read.
+            // The environment of another user's process cannot be read.
             if let Some(variables) = variables {
                 fs::write(folder.join("environ"), variables).unwrap();
             }
@@ -360,7 +361,7 @@ mod tests {
         assert_eq!(of(99), []);
     }
 
-    /// Interfaces of a machine, each with those that it stands on.
+    /// Interfaces of a machine, each with its lower devices.
     fn interfaces(all: &[(&str, &[&str])]) -> tempfile::TempDir {
         let place = tempfile::tempdir().unwrap();
         for (name, lower) in all {
@@ -377,7 +378,7 @@ mod tests {
 
     #[test]
     fn what_an_interface_stands_on_is_found_down_to_the_wire() {
-        // A VLAN on a bridge of a bond's and another port; the bond's own ports.
+        // A VLAN on a bridge of a bond and another port; the bond has two ports.
         let place = interfaces(&[
             ("br0.5", &["br0"]),
             ("br0", &["bond0", "eth2"]),
@@ -398,7 +399,7 @@ mod tests {
         assert_eq!(of("nosuch"), ["nosuch"]);
     }
 
-    /// A port takes frames away from whatever stands on its interface.
+    /// A port takes frames away from all devices above its interface.
     #[test]
     fn what_carries_a_route_carries_it_for_what_stands_on_it() {
         // `eth0` is a bridge here, and `eth1` a VLAN.
@@ -408,7 +409,7 @@ mod tests {
             ("eth2", &["wire2"]),
         ]);
         let (v4, login) = (v4(), login_of("10.1.2.3", None));
-        let (route, by_login) = (Some("the default route"), Some("the login in use"));
+        let (route, by_login) = (Some("the default route"), Some("the SSH session in use"));
         let near = login_of("fe80::1", Some("eth1"));
         for (interface, logins, want) in [
             ("wire0", &[][..], route),

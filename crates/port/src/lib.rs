@@ -1,8 +1,8 @@
-//! How frames enter and leave: poll-mode ports and the memory that frames live in.
+//! Poll-mode frame ports, and the memory that holds the frames.
 //!
-//! A [`Frame`] is a handle of eight bytes into one [`Memory`]; a [`Burst`] lends up to 32 of them; a
-//! [`Pool`] keeps the free ones of one thread. A port is a pair of queues, [`Receive`] and
-//! [`Transmit`], so that each may be polled by a thread of its own. Ports are named by a
+//! A [`Frame`] is a handle of eight bytes into one [`Memory`]. A [`Burst`] holds up to 32 frames. A
+//! [`Pool`] keeps the free frames of one thread. A port is a pair of queues, [`Receive`] and
+//! [`Transmit`], so that each can be polled by a thread of its own. Ports are named by a
 //! [`PortUrl`] and opened by [`open`]. No call of a queue blocks, allocates or takes a lock.
 //!
 //! ```
@@ -27,8 +27,9 @@
 //! # Ok::<(), linerate_port::PortError>(())
 //! ```
 //!
-//! Nothing here decides what happens to a frame: forwarding, generating and answering live above.
-//! `unsafe` lives in `sys` alone.
+//! This crate does not decide what happens to a frame: forwarding, packet generation and protocol
+//! stacks are in other crates. `unsafe` is in `sys` only.
+#![warn(missing_docs)]
 
 mod sys;
 

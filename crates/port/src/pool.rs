@@ -4,25 +4,25 @@ use crate::sys::burst::{BURST_FRAMES, Burst};
 use crate::sys::frame::Frame;
 use crate::sys::memory::{KEEP, Memory};
 
-/// Frames that move between pools at once.
+/// Frames that move between pools in one operation.
 pub(crate) type Batch = Burst;
 
 impl Batch {
-    /// Frames of a full batch.
+    /// Number of frames in a full batch.
     pub(crate) const FULL: usize = BURST_FRAMES;
 }
 
-/// Free frames of one thread: taken and given back without atomics, last in first out, so that the
-/// next frame's lines are still in the cache.
+/// Free frames of one thread: taken and returned without atomics, last in first out, so that the
+/// next frame's cache lines are still in the cache.
 ///
-/// A pool that runs out takes a batch from the memory's depot, and one that has too many leaves a batch
-/// there: frames received on one core and freed on another find their way back. The depot is
-/// lock-free, touched once for 32 frames and only while frames drift between cores; what was left there last
-/// is taken first, so that frames which drift stay in the cache.
+/// An empty pool takes a batch from the memory's depot, and a pool with too many frames returns a
+/// batch there. So frames that are received on one core and freed on another get back to the first.
+/// The depot is lock-free, and used once per 32 frames, only while frames drift between cores.
+/// Batches returned last are taken first, so that drifting frames stay in the cache.
 pub struct Pool {
     memory: Memory,
     free: Vec<Frame>,
-    /// Free frames it keeps before it gives a batch to the others.
+    /// Free frames kept before a batch is returned to the depot.
     keep: usize,
 }
 
@@ -36,24 +36,24 @@ impl Pool {
         }
     }
 
-    /// What a pool takes from the heap, in bytes, unless the memory's plan has it keep another number of
-    /// frames: all of it when it is made.
+    /// Bytes that a pool allocates on the heap, all at its creation, with the default number of
+    /// cached frames.
     pub const HEAP_BYTES: usize = (KEEP as usize + 2 * BURST_FRAMES) * size_of::<Frame>();
 
-    /// The memory that the frames are of.
+    /// Memory that the frames belong to.
     #[inline]
     #[must_use]
     pub fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// Free frames at hand, without those that other threads left for all.
+    /// Free frames of this pool, without those in the depot.
     #[must_use]
     pub fn at_hand(&self) -> usize {
         self.free.len()
     }
 
-    /// A frame without bytes, behind the headroom. None when all are in use.
+    /// Takes an empty frame that begins behind the headroom. None if all frames are in use.
     #[inline]
     pub fn allocate(&mut self) -> Option<Frame> {
         if self.free.is_empty() {
@@ -64,7 +64,8 @@ impl Pool {
         Some(frame)
     }
 
-    /// Adds frames without bytes to `burst`, at most `wanted` and as it has room; returns how many.
+    /// Appends empty frames to `burst`, at most `wanted` and until it is full; returns their
+    /// number.
     pub fn allocate_burst(&mut self, burst: &mut Burst, wanted: usize) -> usize {
         let wanted = wanted.min(burst.room());
         let mut got = 0;
@@ -81,14 +82,14 @@ impl Pool {
             for mut frame in self.free.drain(from..) {
                 frame.reset(headroom);
                 let pushed = burst.push(frame);
-                debug_assert!(pushed.is_ok(), "the room was asked for");
+                debug_assert!(pushed.is_ok(), "the burst has room");
             }
             got += count;
         }
         got
     }
 
-    /// Takes a frame back.
+    /// Returns a frame to the pool.
     #[inline]
     pub fn free(&mut self, frame: Frame) {
         self.free.push(frame);
@@ -97,7 +98,7 @@ impl Pool {
         }
     }
 
-    /// Takes all frames of a burst back, which is empty then; returns how many they were.
+    /// Returns all frames of a burst to the pool, which leaves it empty; returns their number.
     #[inline]
     pub fn free_all(&mut self, burst: &mut Burst) -> usize {
         let count = burst.move_to(&mut self.free);
@@ -107,7 +108,7 @@ impl Pool {
         count
     }
 
-    /// Takes the first `count` frames of a burst back; returns their bytes.
+    /// Returns the first `count` frames of a burst to the pool; returns their bytes.
     #[inline]
     pub fn free_front(&mut self, burst: &mut Burst, count: usize) -> u64 {
         let (mut freed, mut bytes) = (0, 0);
@@ -144,8 +145,8 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // What an earlier pool left short is filled up first: the depot has a place for each full batch
-        // and for a few short ones.
+        // Completes a short batch of an earlier pool first: the depot has a slot for each full
+        // batch and for a few short ones.
         self.restock();
         while !self.free.is_empty() {
             self.leave_batch();
@@ -180,7 +181,7 @@ mod tests {
             let distinct: HashSet<u32> = frames.iter().map(Frame::index).collect();
             assert_eq!((frames.len(), distinct.len()), (1000, 1000));
             assert!(near.allocate().is_none());
-            // Freed on another core, they come back but for what that core keeps.
+            // Frames freed on another core come back, except those that its pool caches.
             for frame in frames {
                 far.free(frame);
             }
@@ -221,7 +222,7 @@ mod tests {
         );
     }
 
-    /// Frames that drift from one pool to another are few, however many the memory has.
+    /// Few distinct frames drift from one pool to another, whatever the size of the memory.
     #[test]
     fn drifting_frames_are_the_same_again_and_again() {
         let memory = memory(10_000);
@@ -232,7 +233,7 @@ mod tests {
             seen.insert(frame.index());
             to.free(frame);
         }
-        // What a pool keeps, and some batches.
+        // The frames that a pool caches, and some batches.
         assert!(
             seen.len() <= usize::from(KEEP) + 8 * BURST_FRAMES,
             "{}",
@@ -240,7 +241,7 @@ mod tests {
         );
     }
 
-    /// A thread keeps as many free frames as the plan says, and gives the rest to the others.
+    /// A thread caches as many free frames as planned, and returns the others to the depot.
     #[test]
     fn a_pool_keeps_what_it_is_told_to() {
         for (wish, kept) in [(32, 32), (100, 100), (512, 512), (1, 32), (9999, 512)] {
