@@ -1,9 +1,10 @@
-//! `dpdk:` is any device of DPDK: `dpdk:net_ring0`, `dpdk:net_af_packet0,iface=eth0`, `dpdk:0000:01:00.0`.
+//! `dpdk:` is any DPDK device: `dpdk:net_ring0`, `dpdk:net_af_packet0,iface=eth0`,
+//! `dpdk:0000:01:00.0`.
 //!
-//! With the cargo feature `dpdk` only: it needs libdpdk, found by pkg-config (Debian: libdpdk-dev). What
-//! is behind the colon goes to the EAL as it is. One queue each way; a frame is copied once on its way
-//! in and once on its way out, except by mode `io` between two such ports, which hands DPDK's own
-//! buffers on.
+//! Only with the cargo feature `dpdk`: it needs libdpdk, found by pkg-config (Debian: libdpdk-dev).
+//! The text after the colon is passed to the EAL unchanged. A port has one receive and one transmit
+//! queue. A frame is copied once on reception and once on transmission, except by mode `io` between
+//! two such ports, which forwards DPDK's own buffers.
 
 use std::io;
 use std::sync::Arc;
@@ -21,11 +22,11 @@ use crate::sys::dpdk::{Device, Passed};
 use crate::sys::memory::Memory;
 use crate::url::PortUrl;
 
-/// This kind's line.
+/// Description of the kind `dpdk:`.
 pub const KIND: Kind = Kind {
     scheme: "dpdk",
-    about: "a device of DPDK, physical or virtual (feature dpdk)",
-    name: Name::Whole("device as the EAL knows it"),
+    about: "a DPDK device, physical or virtual (feature dpdk)",
+    name: Name::Whole("device as in EAL arguments"),
     example: "dpdk:net_ring0",
     keys: &[],
     descriptors: 1024,
@@ -34,27 +35,28 @@ pub const KIND: Kind = Kind {
     open,
 };
 
-/// Polls in one visit at most where frames are handed on: what a visit costs beside them is spread thin, and
-/// another stream of the thread waits no longer than for so many bursts.
+/// Maximum number of polls per visit when frames are forwarded directly: it spreads the fixed cost
+/// of a visit, and other streams of the thread wait for at most so many bursts.
 const POLLS: u32 = 8;
 
-/// Visits after which it is asked whether the device counts bytes.
+/// Visits after which the device is checked for byte counters.
 const ASKED_AFTER: u32 = 1024;
 
-/// Visits of which one is weighed, by its first poll, where lengths are asked for seldom.
+/// Visits of which the first poll of one reads the frame lengths, when lengths are sampled.
 const WEIGHED_OF: u32 = 8;
 
-/// How bytes of frames are counted that are handed on. A device that counts bytes has its lengths at hand; for
-/// one that does not, a length is a cache line that nobody else asks for, and costs more than the hand-over.
+/// Method of counting the bytes of directly forwarded frames. A device that counts bytes has the
+/// lengths in its cache; on other devices, reading a length costs a cache miss, which is more than
+/// forwarding the frame.
 #[derive(Clone, Copy, Debug)]
 enum Weighing {
-    /// Every frame; after so many visits more the device is asked.
+    /// Reads all lengths; the device is checked after this many visits.
     Every(u32),
-    /// Some; the bytes of a frame, in 65,536ths, and visits until the next look.
+    /// Samples lengths; mean bytes of a frame times 65,536, and visits until the next sample.
     Some { mean: u64, visits: u32 },
 }
 
-/// Receives from a device.
+/// Receives frames from a device.
 pub struct DpdkReceive {
     device: Arc<Device>,
     weighing: Weighing,
@@ -62,10 +64,10 @@ pub struct DpdkReceive {
     dropped: [u64; 3],
 }
 
-/// Sends to a device.
+/// Sends frames to a device.
 pub struct DpdkTransmit {
     device: Arc<Device>,
-    /// Bytes of the longest frame that a buffer of the device has room for.
+    /// Longest frame that fits a buffer of the device, in bytes.
     longest: usize,
     counters: Arc<QueueCounters>,
 }
@@ -83,7 +85,7 @@ fn open(url: &PortUrl, _: &Memory) -> Result<Vec<AnyPort>, PortError> {
     };
     capabilities
         .notes
-        .push("mode io between two DPDK ports hands DPDK's buffers on, without a copy; of a device that counts no bytes itself one burst in 64 is weighed for all".to_owned());
+        .push("mode io between two DPDK ports forwards DPDK's buffers without a copy; for a device without byte counters the bytes are estimated from one burst in 64".to_owned());
     let port = Pair {
         receive: DpdkReceive {
             device: Arc::clone(&device),
@@ -102,7 +104,7 @@ fn open(url: &PortUrl, _: &Memory) -> Result<Vec<AnyPort>, PortError> {
 }
 
 impl DpdkReceive {
-    /// Polls whose frames leave by `to`, unread; returns how many came.
+    /// Forwards received frames to `to`, unread; returns the number received.
     fn hand_over(&mut self, to: &mut DpdkTransmit, most: usize) -> usize {
         let weigh = match self.weighing {
             Weighing::Every(_) => POLLS,
@@ -123,7 +125,7 @@ impl DpdkReceive {
         came
     }
 
-    /// Bytes that came and left.
+    /// Bytes received and sent, read or estimated.
     #[inline]
     fn weighed(&mut self, passed: &Passed) -> (u64, u64) {
         match &mut self.weighing {
@@ -156,7 +158,7 @@ impl DpdkReceive {
     }
 }
 
-/// Bytes of a frame that was weighed, in 65,536ths.
+/// Mean bytes of the frames whose lengths were read, times 65,536.
 fn mean(passed: &Passed) -> u64 {
     (passed.came_bytes << 16) / u64::from(passed.weighed.max(1))
 }
@@ -215,7 +217,7 @@ impl Receive for DpdkReceive {
 }
 
 impl DpdkTransmit {
-    /// Drops what is longer than a buffer of the device; returns how many.
+    /// Drops frames longer than a buffer of the device; returns their number.
     #[cold]
     fn refuse_long(&self, pool: &mut Pool, burst: &mut Burst) -> usize {
         let longest = self.longest;

@@ -1,4 +1,4 @@
-//! The kinds of ports, one file each and one line in the table below.
+//! Port kinds: one file each, and one line each in the table below.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -22,45 +22,46 @@ pub mod shm;
 pub mod tap;
 pub mod xdp;
 
-/// What stands between a kind and its keys.
+/// Name that a kind of port requires in its URLs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Name {
-    /// Nothing.
+    /// No name.
     None,
-    /// Something that must be there: an interface, a number.
+    /// A name of this sort: an interface, a number.
     Needed(&'static str),
-    /// All the rest, commas included; the kind reads it itself and there are no keys.
+    /// The remaining URL, commas included. The kind parses it itself and there are no keys.
     Whole(&'static str),
 }
 
-/// A kind of port.
+/// Description of a kind of port.
 #[derive(Debug)]
 pub struct Kind {
-    /// What its URLs begin with.
+    /// Scheme of its URLs, without the colon.
     pub scheme: &'static str,
-    /// What it is, in a line.
+    /// Description in one line.
     pub about: &'static str,
-    /// What its name is.
+    /// Sort of name that its URLs have.
     pub name: Name,
-    /// A URL of this kind.
+    /// Example of a URL.
     pub example: &'static str,
-    /// Keys beside [`crate::COMMON_KEYS`].
+    /// Keys in addition to [`crate::COMMON_KEYS`].
     pub keys: &'static [Key],
-    /// Descriptors of a ring unless asked for.
+    /// Default number of descriptors of a ring.
     pub descriptors: u32,
-    /// Checks what the keys' own values do not tell, without looking at the machine.
+    /// Checks relations between keys, without access to the machine.
     pub check: fn(&PortUrl) -> Result<(), PortError>,
-    /// Changes the memory that the common keys ask for into what this port needs.
+    /// Adapts the memory plan of the common keys to the needs of this port.
     pub memory: fn(&PortUrl, MemoryPlan) -> MemoryPlan,
-    /// Opens it: a port for each queue.
+    /// Opens the port: one element for each queue.
     pub open: fn(&PortUrl, &Memory) -> Result<Vec<AnyPort>, PortError>,
 }
 
-/// The kind's code becomes part of the loop: for kinds whose burst costs a few nanoseconds.
+/// Dispatch that inlines the kind's code into the loop: for kinds whose burst costs a few
+/// nanoseconds.
 struct Inlined;
 
-/// The kind's code is called: for kinds whose burst costs far more than a call. Inlined, all of them
-/// together would cost the fast ones their registers (measured: 2 to 8 % of the ring's rate).
+/// Dispatch that calls the kind's code: for kinds whose burst costs far more than a call. Inlining
+/// them all would leave the fast kinds fewer registers (measured: 2 to 8 % of the ring's rate).
 struct Called;
 
 impl Inlined {
@@ -89,7 +90,7 @@ impl Called {
 
 macro_rules! kinds {
     ($($(#[$on:meta])* $variant:ident $module:ident::{$receive:ident, $transmit:ident} $way:ident)*) => {
-        /// Every kind, in the order that help lists them.
+        /// Port kinds in the order of the help text.
         pub const KINDS: &[&Kind] = &[$($(#[$on])* &$module::KIND),*];
 
         /// A receive queue of any kind.
@@ -191,23 +192,23 @@ kinds! {
     Dpdk dpdk::{DpdkReceive, DpdkTransmit} Called
 }
 
-/// Kinds that a build with a cargo feature has: their scheme and the feature.
+/// Kinds that this build lacks: their scheme, and the cargo feature that adds them.
 pub(crate) const UNBUILT: &[(&str, &str)] = &[
     #[cfg(not(feature = "dpdk"))]
     ("dpdk", "dpdk"),
 ];
 
-/// Nothing to check.
+/// Accepts any URL.
 pub(crate) fn unchecked(_: &PortUrl) -> Result<(), PortError> {
     Ok(())
 }
 
-/// The memory that the common keys ask for.
+/// Returns the plan of the common keys unchanged.
 pub(crate) fn usual_memory(_: &PortUrl, plan: MemoryPlan) -> MemoryPlan {
     plan
 }
 
-/// The memory for all of these ports together.
+/// Memory plan for all of these ports together.
 #[must_use]
 pub fn memory_plan(urls: &[PortUrl]) -> MemoryPlan {
     urls.iter()
@@ -216,13 +217,13 @@ pub fn memory_plan(urls: &[PortUrl]) -> MemoryPlan {
         .unwrap_or_default()
 }
 
-/// Opens a port over this memory: one [`AnyPort`] for each of its queues.
+/// Opens a port over `memory`: one [`AnyPort`] for each of its queues.
 ///
-/// Ports of one run share one memory, planned by [`memory_plan`], so that frames move between them as
-/// handles.
+/// Ports of one run share one memory, planned by [`memory_plan`], so that frames move between them
+/// as handles.
 ///
 /// # Errors
-/// Why it cannot be opened, with what to do.
+/// The reason why the port cannot be opened, with the next step.
 pub fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
     let needed = url.memory_plan();
     let fits = needed.frame_bytes <= memory.frame_bytes()
@@ -243,7 +244,7 @@ pub fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
     Ok(ports)
 }
 
-/// The queue's part of a port's name, where there is more than one.
+/// Name of a port, with the queue if there are several.
 pub(crate) fn queue_name(url: &PortUrl, queue: u32, queues: u32) -> String {
     if queues > 1 {
         format!("{} queue {queue}", url.short())
@@ -265,7 +266,7 @@ mod tests {
         }
     }
 
-    /// The guide's table has every kind, and every key of it.
+    /// The table in the guide has all kinds, and all their keys.
     #[test]
     fn the_guide_knows_every_key() {
         const GUIDE: &str = include_str!("../../../../docs/GUIDE.md");

@@ -1,6 +1,6 @@
-//! `null:` gives empty frames as fast as they are asked for, and forgets what it is given.
+//! `null:` produces frames without content on each poll, and discards all frames sent.
 //!
-//! What a loop costs without any port: the upper bound of all figures.
+//! Measures the cost of a loop without a port: the upper bound of all rates.
 
 use std::sync::Arc;
 
@@ -14,13 +14,13 @@ use crate::sys::burst::Burst;
 use crate::sys::memory::Memory;
 use crate::url::{Key, PortUrl, Value};
 
-/// Ethernet's shortest frame without its check sequence (IEEE 802.3).
+/// Shortest Ethernet frame without its FCS (IEEE 802.3).
 const SHORTEST: u16 = 60;
 
-/// This kind's line.
+/// Description of the kind `null:`.
 pub const KIND: Kind = Kind {
     scheme: "null",
-    about: "frames out of nothing and into nothing: what the loop alone costs",
+    about: "produces and discards frames without I/O: the cost of the loop alone",
     name: Name::None,
     example: "null:size=60",
     keys: &[
@@ -30,12 +30,12 @@ pub const KIND: Kind = Kind {
                 min: 14,
                 max: 65_518,
             },
-            about: "bytes of the frames it gives (60)",
+            about: "bytes of the frames it produces (60)",
         },
         Key {
             name: "silent",
             value: Value::Flag,
-            about: "gives no frames, takes them only",
+            about: "produces no frames, only discards them",
         },
     ],
     descriptors: 32,
@@ -43,7 +43,7 @@ pub const KIND: Kind = Kind {
         Some(size) if size > u32::from(url.frame_bytes()) => Err(url.bad_value(
             "size",
             &size.to_string(),
-            format!("at most {}, what the mtu allows", url.frame_bytes()),
+            format!("at most {}, the limit of the MTU", url.frame_bytes()),
             SHORTEST.to_string(),
         )),
         _ => unchecked(url),
@@ -52,14 +52,14 @@ pub const KIND: Kind = Kind {
     open,
 };
 
-/// Gives frames whose bytes are whatever their slots hold.
+/// Receive queue that produces frames; their bytes are those that the slots happen to hold.
 pub struct NullReceive {
     size: u16,
     silent: bool,
     counters: Arc<QueueCounters>,
 }
 
-/// Frees what it is given.
+/// Transmit queue that discards frames.
 pub struct NullTransmit {
     counters: Arc<QueueCounters>,
 }

@@ -1,7 +1,7 @@
 //! `pcap:` receives from one capture file and sends into another.
 //!
-//! Reads pcap and pcapng, as fast as frames are asked for or at the times at which they were captured;
-//! writes pcapng. At its end a file gives nothing more, unless `loop` begins it again.
+//! Reads pcap and pcapng, at full speed or at the recorded times; writes pcapng. After its end a
+//! file gives no more frames, unless `loop` restarts it.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -23,10 +23,10 @@ use crate::sys::frame::Frame;
 use crate::sys::memory::Memory;
 use crate::url::{Key, PortUrl, Value};
 
-/// This kind's line.
+/// Description of the kind `pcap:`.
 pub const KIND: Kind = Kind {
     scheme: "pcap",
-    about: "capture files: frames from one, frames into another",
+    about: "capture files: receives from one, sends into another",
     name: Name::None,
     example: "pcap:rx=in.pcap,tx=out.pcapng",
     keys: &[
@@ -43,12 +43,12 @@ pub const KIND: Kind = Kind {
         Key {
             name: "timing",
             value: Value::OneOf(&["full", "recorded"]),
-            about: "as fast as asked for (the default), or at the recorded times",
+            about: "full speed (the default), or the recorded times",
         },
         Key {
             name: "loop",
             value: Value::Flag,
-            about: "begins the file again at its end",
+            about: "restarts the file at its end",
         },
     ],
     descriptors: 32,
@@ -62,7 +62,7 @@ pub const KIND: Kind = Kind {
         }
         match url.common().queues {
             Some(queues) if queues > 1 => {
-                let wanted = "1: a file has one order";
+                let wanted = "1, as a file has one order of frames";
                 Err(url.bad_value("queues", &queues.to_string(), wanted, "1"))
             }
             _ => Ok(()),
@@ -72,10 +72,10 @@ pub const KIND: Kind = Kind {
     open,
 };
 
-/// An Ethernet header.
+/// Bytes of an Ethernet header.
 const HEADER_BYTES: usize = 14;
 
-/// Receives what a file holds.
+/// Receives frames from a file.
 pub struct PcapReceive {
     source: Option<Source>,
     counters: Arc<QueueCounters>,
@@ -87,10 +87,10 @@ struct Source {
     path: PathBuf,
     reader: CaptureReader<File>,
     repeat: bool,
-    /// Frames came since the file was begun: one without any is not begun again and again.
+    /// Frames were read since the last start: a file without any is not restarted forever.
     fruitful: bool,
     pace: Option<Pace>,
-    /// A frame that is read and not yet due, and when it was captured.
+    /// Frame that was read before its time, and its capture time.
     early: Option<(Frame, u64)>,
     memory: Memory,
 }
@@ -102,10 +102,10 @@ impl Drop for Source {
     }
 }
 
-/// When recorded times come.
+/// Schedule of recorded times.
 #[derive(Default)]
 struct Pace {
-    /// The first frame's time here and in the file.
+    /// Time of the first frame: local clock, and in the file.
     base: Option<(Instant, u64)>,
 }
 
@@ -116,12 +116,13 @@ impl Pace {
     }
 }
 
-/// Sends into a file.
+/// Sends frames into a file.
 pub struct PcapTransmit {
     sink: Option<(PathBuf, CaptureWriter<File>)>,
     counters: Arc<QueueCounters>,
     stopped: Option<std::io::Error>,
-    /// Frames of the burst that could not be written: they are lost with those that count as sent, and do not.
+    /// Frames of a burst written before an error: they are lost, and the caller does not count them
+    /// as sent.
     uncounted: u64,
 }
 
@@ -138,14 +139,14 @@ fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
     if source.is_none() {
         capabilities
             .notes
-            .push("there is no rx=: nothing is received".to_owned());
+            .push("there is no rx=: no frames are received".to_owned());
     }
     let mut sink = None;
     if let Some(path) = url.text("tx").map(PathBuf::from) {
         let failed = |source| PortError::File {
             path: path.clone(),
             situation: "it cannot be written".to_owned(),
-            next_step: "give tx= a file in a folder where you may write",
+            next_step: "give tx= a file in a directory where you may write",
             source: Some(source),
         };
         let file = open_to_write(&path)?.map_err(failed)?;
@@ -159,7 +160,7 @@ fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
         capabilities.discards = true;
         capabilities
             .notes
-            .push("there is no tx=: what is sent is thrown away".to_owned());
+            .push("there is no tx=: sent frames are discarded".to_owned());
     }
     let port = Pair {
         receive: PcapReceive {
@@ -179,8 +180,9 @@ fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
     Ok(vec![port.any()])
 }
 
-/// Opens a file to write, as it is: emptied only once it is known that nobody reads it. A pipe is told apart where
-/// nobody reads it: whoever opened it would wait for a reader, Ctrl-C or not.
+/// Opens a file to write, without truncating it: that happens after the check that no port reads
+/// it. Rejects a pipe without a reader: opening it would block until there is one, without reacting
+/// to Ctrl-C.
 fn open_to_write(path: &Path) -> Result<std::io::Result<File>, PortError> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false);
@@ -190,8 +192,8 @@ fn open_to_write(path: &Path) -> Result<std::io::Result<File>, PortError> {
     {
         return Err(PortError::File {
             path: path.to_owned(),
-            situation: "it is a pipe, and nobody reads it".to_owned(),
-            next_step: "start whoever reads it first, as `wireshark -k -i` with its name",
+            situation: "it is a pipe without a reader".to_owned(),
+            next_step: "start the reader first, as `wireshark -k -i` with its name",
             source: None,
         });
     }
@@ -202,14 +204,16 @@ fn open_to_write(path: &Path) -> Result<std::io::Result<File>, PortError> {
     }))
 }
 
-/// Locks a file for as long as it is open, so that none is written that a port reads or writes, under whatever
-/// name. What is no file of a disk, or lies where nothing can be locked, is taken as it is.
+/// Locks a file while it is open, so that no port writes a file that another one reads or writes,
+/// under any name. Anything but a regular file, or on a filesystem without locks, is used without a
+/// lock.
 fn hold(file: &File, path: &Path, how: FlockOperation) -> Result<(), PortError> {
     let is_file = file.metadata().is_ok_and(|facts| facts.is_file());
     match is_file.then(|| rustix::fs::flock(file, how)) {
         Some(Err(rustix::io::Errno::WOULDBLOCK)) => Err(PortError::File {
             path: path.to_owned(),
-            situation: "it would be read and written, or written twice, at a time".to_owned(),
+            situation: "it would be read and written, or written twice, at the same time"
+                .to_owned(),
             next_step: "give rx= and tx= files of their own",
             source: None,
         }),
@@ -217,10 +221,10 @@ fn hold(file: &File, path: &Path, how: FlockOperation) -> Result<(), PortError> 
     }
 }
 
-/// Keeps every port from writing a file for as long as it is open.
+/// Prevents all ports from writing a file while it is open.
 ///
 /// # Errors
-/// [`PortError::File`] when a port writes it already.
+/// [`PortError::File`] if a port already writes it.
 pub fn hold_to_read(file: &File, path: &Path) -> Result<(), PortError> {
     hold(file, path, FlockOperation::NonBlockingLockShared)
 }
@@ -230,7 +234,7 @@ fn file_error(path: PathBuf, error: CaptureError) -> PortError {
     let (next_step, source) = match error {
         CaptureError::Io(source) => ("give rx= a file that you may read", Some(source)),
         CaptureError::LinkType { .. } => ("capture on an Ethernet interface", None),
-        _ => ("give rx= a whole pcap or pcapng file", None),
+        _ => ("give rx= a complete pcap or pcapng file", None),
     };
     PortError::File {
         path,
@@ -257,7 +261,7 @@ impl Source {
         })
     }
 
-    /// The next frame that is right, in a slot of the pool, and its time.
+    /// Reads the next valid frame into a slot of the pool, with its time.
     fn next(&mut self, pool: &mut Pool, counters: &QueueCounters) -> Result<Next, CaptureError> {
         loop {
             let Some(record) = self.reader.read()? else {
@@ -300,7 +304,7 @@ impl PcapReceive {
         let Some(source) = &mut self.source else {
             return Ok(true);
         };
-        // The clock is read once a burst: what is due is due for all of it.
+        // The clock is read once a burst: one time applies to all of it.
         let now = source.pace.as_ref().map(|_| Instant::now());
         while !burst.is_full() {
             let (frame, time_ns) = match source.early.take() {
@@ -318,7 +322,7 @@ impl PcapReceive {
                 break;
             }
             let pushed = burst.push(frame);
-            debug_assert!(pushed.is_ok(), "the room was asked for");
+            debug_assert!(pushed.is_ok(), "the burst has room");
         }
         Ok(false)
     }
@@ -394,7 +398,7 @@ impl Transmit for PcapTransmit {
         &self.counters
     }
 
-    /// Also writes what was gathered.
+    /// Also writes the buffered frames.
     fn refresh(&mut self) -> Result<(), PortError> {
         let Some((path, writer)) = &mut self.sink else {
             return Ok(());
@@ -404,18 +408,18 @@ impl Transmit for PcapTransmit {
             None => writer.flush(),
         };
         result.map_err(|source| {
-            // Nothing more is written: a gap would look like frames that were never sent.
+            // No more is written: a gap would look like frames that were never sent.
             self.stopped = Some(source.kind().into());
             let situation = match writer.unwritten().saturating_sub(self.uncounted) {
                 0 => "it cannot be written".to_owned(),
                 frames => format!(
-                    "it cannot be written, and up to {frames} of the frames that count as sent are not in it"
+                    "it cannot be written, and up to {frames} of the frames counted as sent are not in it"
                 ),
             };
             PortError::File {
                 path: path.clone(),
                 situation,
-                next_step: "make room on its disk, or give tx= another file",
+                next_step: "free space on its disk, or give tx= another file",
                 source: Some(source),
             }
         })

@@ -1,8 +1,9 @@
-//! `ring:` keeps frames inside the process: what is sent comes back, or comes out at the other end.
+//! `ring:` keeps frames inside the process: a loopback, or a cable with two ends.
 //!
-//! `ring:0` is a loop: its receive queue gives what its transmit queue was given, in order. Two threads
-//! that each receive from one ring and send to another pass frames round. `ring:0,end=a` and
-//! `ring:0,end=b` are the two ends of a cable. Frames travel as handles, so both ends share one memory.
+//! `ring:0` is a loopback: its receive queue returns the frames given to its transmit queue, in
+//! order. Two threads that each receive from one ring and send to another pass frames in a circle.
+//! `ring:0,end=a` and `ring:0,end=b` are the two ends of a cable. Frames travel as handles, so both
+//! ends share one memory.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,48 +18,48 @@ use crate::sys::memory::Memory;
 use crate::sys::ring::{FrameReceiver, FrameSender, frame_ring};
 use crate::url::{Key, PortUrl, Value};
 
-/// This kind's line.
+/// Description of the kind `ring:`.
 pub const KIND: Kind = Kind {
     scheme: "ring",
-    about: "a ring in memory: what is sent comes back, or comes out at the other end",
+    about: "a ring in memory: a loopback, or a cable with two ends",
     name: Name::Needed("ring"),
     example: "ring:0",
     keys: &[Key {
         name: "end",
         value: Value::OneOf(&["a", "b"]),
-        about: "one end of a cable with two, instead of a loop",
+        about: "one end of a cable, instead of a loopback",
     }],
-    // As DPDK's ring ports have by default, so that figures compare.
+    // The default of DPDK's ring ports, so that results are comparable.
     descriptors: 1024,
     check: unchecked,
     memory: usual_memory,
     open,
 };
 
-/// The end of a ring that frames come out of.
+/// Receive queue: takes frames from a ring.
 pub struct RingReceive {
     ring: FrameReceiver,
-    /// Where frames go that are inside when the port ends.
+    /// Memory that frames left in the ring return to when the port is closed.
     memory: Memory,
     plug: Option<Arc<Plug>>,
     counters: Arc<QueueCounters>,
 }
 
-/// The end of a ring that frames go into.
+/// Transmit queue: puts frames into a ring.
 pub struct RingTransmit {
     ring: FrameSender,
     plug: Option<Arc<Plug>>,
     counters: Arc<QueueCounters>,
 }
 
-/// One end of a cable: where frames come out, where they go in, and of how many descriptors both are.
+/// End of a cable: its receive ring, its transmit ring, and the descriptors of each.
 struct End {
     receiver: FrameReceiver,
     sender: FrameSender,
     capacity: u32,
 }
 
-/// Both ends of a cable: what one sends, the other receives.
+/// Creates a cable: each end receives the frames sent by the other.
 fn cable(capacity: u32) -> [End; 2] {
     let (to_b, from_a) = frame_ring(capacity);
     let (to_a, from_b) = frame_ring(capacity);
@@ -70,8 +71,8 @@ fn cable(capacity: u32) -> [End; 2] {
     [(to_b, from_b), (to_a, from_a)].map(end)
 }
 
-/// An end of a cable that a port has: with the second of its queues it goes back, and whoever opens it next finds
-/// the other end where it was.
+/// End of a cable that is in use by a port. After the port has dropped both queues, the end returns
+/// to the memory; opening it again continues with the same cable.
 struct Plug {
     memory: Memory,
     name: String,
@@ -97,7 +98,7 @@ impl Drop for Plug {
             sender,
             capacity: self.capacity,
         };
-        // A cable that nobody has any more gives its frames back.
+        // Both ends are closed: the frames left in the cable return to the memory.
         let ended = self.memory.leave_half(&self.name, self.end, end);
         for mut end in ended.into_iter().flatten() {
             empty(&mut end.receiver, &self.memory);
@@ -114,7 +115,7 @@ fn empty(ring: &mut FrameReceiver, memory: &Memory) {
 
 fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
     let count = url.common().queues.unwrap_or(1);
-    // What is put in is what comes out: one number holds for both sides of a loop.
+    // A loopback has one ring, so one number applies to both queues.
     let wanted = url.common().rxd.or(url.common().txd).unwrap_or(url.rxd());
     let mut ports = Vec::new();
     for queue in 0..count {
@@ -143,7 +144,7 @@ fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
                 (end.receiver, end.sender, Some(Arc::new(plug)))
             }
         };
-        // A cable has as many as whoever opened its first end asked for.
+        // The port that opened the first end determined the descriptors of the cable.
         let capacity = plug.as_ref().map_or(wanted, |plug| plug.capacity);
         let mut capabilities =
             Capabilities::plain(queue_name(url, queue, count), url.frame_bytes());
@@ -170,7 +171,7 @@ fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
     Ok(ports)
 }
 
-/// What stands in for a ring that went elsewhere.
+/// Placeholder for a ring that was moved out.
 fn no_ring() -> (FrameSender, FrameReceiver) {
     frame_ring(1)
 }
@@ -178,7 +179,7 @@ fn no_ring() -> (FrameSender, FrameReceiver) {
 impl Drop for RingReceive {
     fn drop(&mut self) {
         match &self.plug {
-            // They stay inside, for whoever opens this end again.
+            // Frames stay in the ring, for the next port that opens this end.
             Some(plug) => plug.parts().0 = Some(std::mem::replace(&mut self.ring, no_ring().1)),
             None => empty(&mut self.ring, &self.memory),
         }
@@ -289,18 +290,20 @@ mod tests {
         ));
     }
 
-    /// An end that is closed and opened again is that of the same cable, whichever it is and whoever has the other.
+    /// An end that is closed and opened again belongs to the same cable, for either end and any
+    /// order.
     #[test]
     fn an_end_may_be_opened_again() {
         let memory = memory();
         let mut pool = memory.pool();
-        // Nobody has come to the other end yet.
+        // The other end has not been opened yet.
         drop(port("ring:x,end=b,rxd=64", &memory));
         let mut ends = ["a", "b"].map(|end| port(&format!("ring:x,end={end}"), &memory));
         for again in [0, 1, 1, 0] {
             let (own, other) = ([b'a' + again as u8], [b'b' - again as u8]);
             send(&mut ends[1 - again], &mut pool, &other);
-            // What is inside stays inside; counters begin anew, and descriptors are those of the cable.
+            // Frames inside stay; counters start at zero, and the descriptors are those of the
+            // cable.
             let closed = std::mem::replace(&mut ends[again], port("null:", &memory));
             drop(closed.transmit);
             drop(closed.receive);
@@ -313,7 +316,7 @@ mod tests {
             assert_eq!(receive(&mut ends[1 - again], &mut pool), [own]);
             assert_eq!(ends[again].receive.counters().read().frames, 2);
         }
-        // With both ends the cable is gone, and its frames are free.
+        // Closing both ends removes the cable and frees its frames.
         for end in &mut ends {
             send(end, &mut pool, b"stays inside");
         }
@@ -324,7 +327,8 @@ mod tests {
         assert_eq!(again.capabilities.receive_descriptors, Some(32));
     }
 
-    /// Frames are filled and sent by one thread, checked and freed by another, and find their way back.
+    /// A thread fills and sends frames, another checks and frees them; the frames return to the
+    /// first.
     #[test]
     fn frames_drift_between_threads_and_come_home() {
         const FRAMES: u64 = 100_000;

@@ -1,12 +1,14 @@
-//! `tap:` makes an interface of the kernel whose wire is this port.
+//! `tap:` creates a kernel interface whose frames are exchanged with this port.
 //!
-//! What the kernel sends on it is received here, and what is sent here arrives there: the kernel's own
-//! stack is the host at the other end. It is made in the network namespace of the thread that opens it
-//! and is gone with the process; one that was there before (`ip tuntap add`) stays, as it was, but for addresses beyond
-//! its first one: whoever opens it sets those back ([`FoundTap`]), and all of it after a kill. With `vnet`, every frame has a [`VnetHeader`](crate::vnet::VnetHeader)
-//! in front, and TCP segments travel up to 64 KiB long, both ways.
+//! Frames that the kernel sends on the interface are received here, and frames sent here arrive
+//! there: the kernel's network stack is the host at the other end. The interface is created in the
+//! network namespace of the thread that opens it, and removed when the process ends. A persistent
+//! tap (`ip tuntap add`) remains and its settings are restored, except for addresses beyond the
+//! first one: those are restored by the code that opens the port ([`FoundTap`]), and after a kill
+//! all settings are. With `vnet`, every frame has a [`VnetHeader`](crate::vnet::VnetHeader) in
+//! front, and TCP segments have up to 64 KiB, in both directions.
 //!
-//! One call moves one frame; there is no call for more.
+//! One system call moves one frame; the kernel has no call for several.
 
 use std::fs::File;
 use std::io;
@@ -31,28 +33,28 @@ use crate::sys::tap::{self, Found, TapOptions};
 use crate::url::{Key, PortUrl, Value};
 use crate::vnet::VNET_HEADER_BYTES;
 
-/// This kind's line.
+/// Description of the kind `tap:`.
 pub const KIND: Kind = Kind {
     scheme: "tap",
-    about: "an interface of the kernel that is made for this port",
+    about: "a kernel interface created for this port",
     name: Name::Needed("interface"),
     example: "tap:tap0,address=10.0.0.1/24",
     keys: &[
         Key {
             name: "address",
             value: Value::Text("10.0.0.1/24"),
-            about: "IPv4 address of the kernel's end",
+            about: "IPv4 address of the interface",
         },
         Key {
             name: "vnet",
             value: Value::Flag,
-            about: "a vnet header in front of each frame: checksums and segmentation may be left open",
+            about: "a vnet header in front of each frame: checksums and segmentation may be left to the receiver",
         },
     ],
-    // The kernel's queue of a tap has as many places (TUN_READQ_SIZE of drivers/net/tun.c).
+    // Length of the kernel's tap queue (TUN_READQ_SIZE of drivers/net/tun.c).
     descriptors: 500,
     check: |url| {
-        // The kernel says the same of others as of a device that is something else.
+        // The kernel's error for an invalid name is the same as for a device of another type.
         if !may_be_called(url.name()) {
             return Err(url.bad_value("name", url.name(), NAME_WANTED, "tap0"));
         }
@@ -68,38 +70,41 @@ pub const KIND: Kind = Kind {
     open,
 };
 
-/// What an interface may be called.
+/// Description of valid interface names, for errors.
 const NAME_WANTED: &str = "an interface name of at most 15 bytes, without `/`, `:`, `%` and spaces";
 
-/// As dev_valid_name of net/core/dev.c has it; for `%d` the kernel would put a number that nobody here knows.
+/// Follows dev_valid_name of net/core/dev.c, and excludes `%`: the kernel would replace `%d` by a
+/// number.
 fn may_be_called(name: &str) -> bool {
     let known = |c: char| !c.is_whitespace() && c != '\u{b}' && !"/:%".contains(c);
     name.len() < libc::IFNAMSIZ && !matches!(name, "." | "..") && name.chars().all(known)
 }
 
-/// Frames of 64 KiB are few at a time: so many a queue.
+/// Frames per queue with `vnet`: each has 64 KiB.
 const LONG_FRAMES: u32 = 256;
 
-/// With so many bytes a poll ends, which are two frames of 64 KiB: whoever takes them finds them in the cache, and their
-/// buffers are there for the next ones.
+/// Bytes after which a poll ends: two frames of 64 KiB. They are then still in the cache when they
+/// are processed, and their buffers are available for the next frames.
 const POLL_BYTES: u64 = 120 << 10;
 
-/// How many frames the next poll reads at most: one call reads one frame, and the call that finds nothing more costs as
-/// much as another frame. After silence a frame is handed on at once, instead of after a call for the next
-/// one, which would keep its answer waiting; while polls find all that they may take, they may take twice as much.
+/// Maximum number of frames that the next poll reads. One call reads one frame, and the last call,
+/// which finds none, costs as much as another frame. After silence a single frame is delivered at
+/// once, without a further call that would delay its reply. While polls find as many frames as
+/// permitted, the number doubles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Reach(usize);
 
 impl Reach {
     const SHORTEST: Self = Self(1);
 
-    /// Whether a poll that has read so many frames, and bytes, and has room for `room` frames, reads another one.
+    /// Returns true if a poll that has read `read` frames and `bytes`, with space for `room`, reads
+    /// another.
     #[inline]
     fn goes_on(self, read: usize, room: usize, bytes: u64) -> bool {
         read < self.0.min(room) && bytes < POLL_BYTES
     }
 
-    /// What comes after a poll that ended so.
+    /// Budget of the next poll after one that ended like that.
     #[inline]
     fn after(self, read: usize, room: usize, bytes: u64) -> Self {
         match self.goes_on(read, room, bytes) {
@@ -109,7 +114,7 @@ impl Reach {
     }
 }
 
-/// An Ethernet header.
+/// Bytes of an Ethernet header.
 const HEADER_BYTES: usize = 14;
 
 fn address(text: &str) -> Option<(Ipv4Addr, u8)> {
@@ -129,19 +134,20 @@ fn plan(url: &PortUrl, plan: MemoryPlan) -> MemoryPlan {
     }
 }
 
-/// What opening a tap changes of an interface that is there already.
+/// Changes that opening a tap makes to an existing interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundTap {
-    /// The interface.
+    /// Name of the interface.
     pub interface: String,
-    /// Its MTU, its addresses, or that it is down.
+    /// MTU, addresses or the up state change.
     pub settings: bool,
-    /// What the kernel leaves to whoever reads from it.
+    /// Offloads change: work that the kernel leaves to the reader.
     pub offloads: bool,
 }
 
 impl PortUrl {
-    /// What opening it changes of a tap that the calling thread's network has; none where it makes one, or is no tap.
+    /// Changes that opening this port makes to an existing tap of the calling thread's network
+    /// namespace; none if it creates one, or for other kinds of ports.
     #[must_use]
     pub fn found_tap(&self) -> Option<FoundTap> {
         if self.kind().scheme != KIND.scheme {
@@ -159,10 +165,11 @@ impl PortUrl {
     }
 }
 
-/// Receives what the kernel sends on the interface.
+/// Receive queue of frames that the kernel sends on the interface.
 pub struct TapReceive {
     file: File,
-    /// An empty frame for the next read: most polls find nothing, and need no frame from the pool.
+    /// Empty frame for the next read: most polls receive nothing, and then need no frame from the
+    /// pool.
     waiting: Option<Frame>,
     reach: Reach,
     memory: Memory,
@@ -170,11 +177,11 @@ pub struct TapReceive {
     counters: Arc<QueueCounters>,
     stopped: Option<io::Error>,
     port: String,
-    /// Behind the file: what was there before is set back when nobody has it open.
+    /// Declared after the file: the previous state is restored when no queue has the tap open.
     _found: Option<Arc<Found>>,
 }
 
-/// Sends to the kernel as if it came in on the interface.
+/// Transmit queue of frames that the kernel receives on the interface.
 pub struct TapTransmit {
     file: File,
     shape: Shape,
@@ -184,7 +191,7 @@ pub struct TapTransmit {
     _found: Option<Arc<Found>>,
 }
 
-/// Which lengths are right.
+/// Valid frame lengths.
 #[derive(Clone, Copy)]
 struct Shape {
     header: usize,
@@ -212,13 +219,14 @@ fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
     let failed = |source: io::Error| match source.raw_os_error() {
         Some(libc::EBUSY) => PortError::Taken {
             port: url.short(),
-            remedy: "another process has it: choose another name, or end that one".to_owned(),
+            remedy: "another process has it: choose another name, or stop that process".to_owned(),
         },
         Some(libc::EINVAL) => PortError::Taken {
             port: url.short(),
-            remedy: "an interface of that name is something else, or has one queue and not \
-                     several, or the reverse: choose another name, or leave out queues="
-                .to_owned(),
+            remedy:
+                "an interface of that name has another type, or another number of queues (one or \
+                     several): choose another name, or leave out queues="
+                    .to_owned(),
         },
         Some(libc::ENOENT | libc::ENXIO) => PortError::MissingFeature {
             port: url.short(),
@@ -227,7 +235,7 @@ fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
             source,
         },
         Some(libc::ENODEV) => url.bad_value("name", url.name(), NAME_WANTED, "tap0"),
-        _ => refused(url, "CAP_NET_ADMIN", "make a tap", source),
+        _ => refused(url, "CAP_NET_ADMIN", "create a tap", source),
     };
     let mut found = Found::look(url.name());
     let offloads = found.as_ref().map(Found::offloads);
@@ -272,7 +280,7 @@ fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
         };
         if options.vnet && !tap.udp_segmentation {
             let note =
-                "this kernel cuts UDP datagrams itself before it hands them over (Linux 6.2)";
+                "this kernel segments UDP datagrams before delivery; Linux 6.2 or later does not";
             capabilities.notes.push(note.to_owned());
         }
         let second = tap.file.try_clone().map_err(failed)?;
@@ -310,9 +318,9 @@ fn stopped(port: &str, error: Option<io::Error>) -> Result<(), PortError> {
     let why = match error.raw_os_error() {
         // EIO: the interface is down. EBADFD: it was deleted.
         Some(libc::EIO | libc::EBADFD | libc::ENODEV) => {
-            "its interface went down or away".to_owned()
+            "its interface went down or was removed".to_owned()
         }
-        _ => format!("the kernel refused frames ({error})"),
+        _ => format!("the kernel rejected frames ({error})"),
     };
     Err(PortError::Stopped {
         port: port.to_owned(),
@@ -336,8 +344,8 @@ impl Receive for TapReceive {
                 break;
             };
             frame.set_len(pool.memory().frame_bytes());
-            // The bare instruction: a function around it can cost 0.4 us a frame
-            // (docs/METHOD.md#calls-without-a-wrapper).
+            // The plain system call: a wrapper function can cost 0.4 us per frame
+            // (docs/method/defaults.md#system-calls-without-a-wrapper).
             let read = rustix::io::read(file, pool.memory().bytes_mut(&mut frame));
             let length = match read {
                 Ok(length) => length,
@@ -428,7 +436,8 @@ impl Transmit for TapTransmit {
 mod tests {
     use super::*;
 
-    /// What each poll finds that has room for so many, where so many frames of this length wait when it begins.
+    /// Number of frames that each poll reads, with this capacity, when `waiting` frames of this
+    /// length wait at its start.
     fn polls_of(length: u64, room: usize, waiting: &[usize]) -> Vec<usize> {
         let mut reach = Reach::SHORTEST;
         let poll = |waiting: &usize| {
@@ -446,22 +455,22 @@ mod tests {
         polls_of(1_514, room, waiting)
     }
 
-    /// A burst of them is larger than the caches that two of them fit into.
+    /// A burst of such frames is larger than the caches, which hold two of them.
     #[test]
     fn long_frames_are_read_two_at_a_time() {
         assert_eq!(polls_of(65_226, 32, &[99; 4]), [1, 2, 2, 2]);
-        // After one that found fewer it is one frame again.
+        // After a poll that found fewer, the budget is one frame again.
         assert_eq!(polls_of(65_226, 32, &[99, 99, 1, 99]), [1, 2, 1, 1]);
         assert_eq!(polls_of(9_014, 32, &[99; 6]), [1, 2, 4, 8, 14, 14]);
     }
 
     #[test]
     fn the_first_frame_after_silence_waits_for_no_other_and_load_is_taken_in_bursts() {
-        // A question at a time: no call is spent on what does not come.
+        // Request and response: no call is spent on a frame that does not arrive.
         assert_eq!(polls(32, &[1, 0, 1, 0, 1]), [1, 0, 1, 0, 1]);
         assert_eq!(polls(32, &[99; 8]), [1, 2, 4, 8, 16, 32, 32, 32]);
         assert_eq!(polls(32, &[99, 98, 96, 3, 99, 98]), [1, 2, 4, 3, 1, 2]);
-        // A short burst that is full is no silence, nor is one that had no room.
+        // A short burst that is full is not silence, nor is a poll without capacity.
         assert_eq!(polls(12, &[99; 6]), [1, 2, 4, 8, 12, 12]);
         assert_eq!(Reach(8).after(0, 0, 0), Reach(16));
     }
