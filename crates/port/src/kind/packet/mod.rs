@@ -1,16 +1,21 @@
-//! `packet:` sends and receives on an interface of the kernel through AF_PACKET (packet(7)).
+//! `packet:` sends and receives on a kernel interface through AF_PACKET (packet(7)).
 //!
-//! Works with every driver and needs CAP_NET_RAW alone. The kernel's own stack still sees what arrives:
-//! it answers for addresses that the interface has. Frames that others send on the interface are not
-//! received, only what comes in.
+//! Works with every driver and only needs CAP_NET_RAW. The kernel's own stack also receives all
+//! frames, and replies for addresses of the interface. Only incoming frames are received, not those
+//! that this host sends on the interface.
 //!
-//! Three ways: calls that move many frames at once (`mmsg`: measured on veth it sends 17 % and receives 4 to
-//! 8 % more than the rings), slots (`v=2`), and blocks to receive with slots to send (`v=3`; a block is handed
-//! over within a millisecond, so not for round trips). Without `v=` frames are sent by calls, and received by
-//! them too, but for two loops. One that sends them on gets slots: they carry a fifth more, because whoever
-//! fills them copies the frame on its own core, and the loop saves a call. One that only counts them gets
-//! blocks: between far cores they take 18 % more than calls, since the two share fewer lines of the caches,
-//! and are level with them between near ones.
+//! There are three modes:
+//! - `v=mmsg`: system calls that move many frames. Measured on veth, it sends 17 % and receives 4
+//!   to 8 % more than the rings.
+//! - `v=2`: rings of slots.
+//! - `v=3`: a ring of blocks to receive, and of slots to send. A block is delivered after up to a
+//!   millisecond, so it does not suit round trips.
+//!
+//! Without `v=` frames are sent by calls, and received by calls except in two kinds of loops. A
+//! loop that forwards frames receives from slots, which carry a fifth more: the sending core fills
+//! them and copies the frame, and the loop saves a call. A loop that only counts frames receives
+//! from blocks: between distant cores they take 18 % more than calls, because the two share fewer
+//! cache lines; between close cores both are equal.
 
 mod receive;
 mod transmit;
@@ -31,22 +36,22 @@ use crate::url::{ETHERNET_BYTES, Key, PortUrl, Value};
 pub use receive::PacketReceive;
 pub use transmit::PacketTransmit;
 
-/// This kind's line.
+/// Description of the kind `packet:`.
 pub const KIND: Kind = Kind {
     scheme: "packet",
-    about: "an interface of the kernel, through AF_PACKET",
+    about: "a kernel interface, through AF_PACKET",
     name: Name::Needed("interface"),
     example: "packet:eth1,v=mmsg",
     keys: &[
         Key {
             name: "v",
             value: Value::OneOf(&["mmsg", "2", "3"]),
-            about: "many frames a call, or rings of TPACKET_V2 or _V3; without it the faster one",
+            about: "many frames per call (mmsg), or rings of TPACKET_V2 or _V3; default: the faster one",
         },
         Key {
             name: "qdisc",
             value: Value::Flag,
-            about: "sends through the interface's queueing discipline instead of past it",
+            about: "sends through the interface's queueing discipline instead of bypassing it",
         },
     ],
     descriptors: 1024,
@@ -55,12 +60,12 @@ pub const KIND: Kind = Kind {
     open,
 };
 
-/// What one waiting frame costs a socket's buffer: the kernel counts a full page's half and its own
-/// bookkeeping for a frame of 1500 bytes (`skb->truesize`).
+/// Socket buffer bytes used by one waiting frame of 1500 bytes: the kernel counts half a page and
+/// its own bookkeeping (`skb->truesize`).
 const BUFFER_BYTES_PER_FRAME: u32 = 2304;
-/// The shortest frame that has a source, a destination and a type.
+/// Bytes of an Ethernet header: the shortest frame.
 const HEADER_BYTES: usize = 14;
-/// Without `mtu=`, the interface's own decides how large frames are.
+/// Plans frames by the interface's MTU if the URL has no `mtu=`.
 fn plan(url: &PortUrl, plan: MemoryPlan) -> MemoryPlan {
     let frame_bytes = match crate::sys::interface::facts(url.name()) {
         Ok(facts) if url.common().mtu.is_none() => frame_bytes(&facts),
@@ -93,7 +98,7 @@ fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
             let joined = port.receive.join(group);
             let joined = joined.map_err(|source| PortError::Kernel {
                 port: url.short(),
-                action: "share the interface's frames among queues",
+                action: "distribute the interface's frames over the queues",
                 source,
             })?;
             group = Some(joined);
@@ -124,7 +129,7 @@ fn open_queue(
     };
     if largest < own {
         capabilities.notes.push(format!(
-            "the interface takes frames of {own} bytes and this port {largest}: longer ones count as too long"
+            "the interface accepts frames of {own} bytes and this port {largest}: longer ones count as too long"
         ));
     }
     capabilities.notes.push(
@@ -145,9 +150,10 @@ fn open_queue(
     })
 }
 
-/// A buffer for this many frames; past the machine's limit where that is allowed, else up to it.
+/// Sets the socket buffer for this many frames; above the system limit if permitted, otherwise up
+/// to it.
 fn set_buffer(socket: &PacketSocket, receive: bool, frames: u32) -> io::Result<()> {
-    // The kernel doubles what is asked for, to make room for its bookkeeping, which is counted here.
+    // The kernel doubles the value for its bookkeeping, which is included here.
     let bytes =
         i32::try_from(frames.saturating_mul(BUFFER_BYTES_PER_FRAME) / 2).unwrap_or(i32::MAX);
     let (forced, plain) = if receive {
@@ -161,7 +167,7 @@ fn set_buffer(socket: &PacketSocket, receive: bool, frames: u32) -> io::Result<(
     socket.set(libc::SOL_SOCKET, plain, bytes)
 }
 
-/// Why a frame of this length is no use.
+/// Reason to drop a frame of this length; none if it is valid.
 fn flaw(length: usize, frame_bytes: u16) -> Option<Cause> {
     if length > usize::from(frame_bytes) {
         Some(Cause::TooLong)
@@ -172,7 +178,7 @@ fn flaw(length: usize, frame_bytes: u16) -> Option<Cause> {
     }
 }
 
-/// An error that will not pass by itself within the loop.
+/// Returns the error unless it is transient.
 fn fault(error: io::Error) -> Option<io::Error> {
     match error.raw_os_error() {
         Some(libc::EAGAIN | libc::EINTR | libc::ENOBUFS | libc::ENOMEM) => None,
@@ -184,9 +190,9 @@ fn stopped(port: &str, error: Option<io::Error>) -> Result<(), PortError> {
     let Some(error) = error else { return Ok(()) };
     let why = match error.raw_os_error() {
         Some(libc::ENETDOWN | libc::ENODEV | libc::ENXIO) => {
-            "its interface went down or away".to_owned()
+            "its interface went down or was removed".to_owned()
         }
-        _ => format!("the kernel refused frames ({error})"),
+        _ => format!("the kernel rejected frames ({error})"),
     };
     Err(PortError::Stopped {
         port: port.to_owned(),

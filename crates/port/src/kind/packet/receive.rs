@@ -1,4 +1,4 @@
-//! Receiving.
+//! Receive queue of `packet:` ports.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -20,10 +20,10 @@ use crate::sys::packet::{
 };
 use crate::url::{Onward, PortUrl};
 
-/// A VLAN tag.
+/// Bytes of a VLAN tag.
 const TAG_BYTES: u16 = 4;
 
-/// Receives what comes in on an interface.
+/// Receives frames from an interface.
 pub struct PacketReceive {
     socket: PacketSocket,
     way: ReceiveWay,
@@ -31,14 +31,14 @@ pub struct PacketReceive {
     counters: Arc<QueueCounters>,
     port: String,
     stopped: Option<io::Error>,
-    /// Frames for any address come as long as the queue lives.
+    /// Keeps the interface in promiscuous mode as long as the queue exists.
     _promiscuous: Promiscuous,
 }
 
 enum ReceiveWay {
     Mmsg {
         call: MmsgReceive,
-        /// Whose frames these are.
+        /// Memory that the frames belong to.
         memory: Memory,
         /// Empty frames that the next call fills.
         waiting: Vec<Frame>,
@@ -59,7 +59,7 @@ impl Drop for ReceiveWay {
 }
 
 impl PacketReceive {
-    /// Opens the queue; also says how many descriptors it got.
+    /// Opens the queue; returns it with its number of descriptors.
     pub(super) fn open(
         url: &PortUrl,
         memory: &Memory,
@@ -69,7 +69,7 @@ impl PacketReceive {
         port: String,
     ) -> io::Result<(Self, u32)> {
         let socket = PacketSocket::open()?;
-        // Without it, what this port sends would come back to it.
+        // Without this option the port would receive the frames that it sends.
         socket.set_packet(libc::PACKET_IGNORE_OUTGOING, 1)?;
         let largest = usize::from(frame_bytes);
         let faster = match url.common().onward {
@@ -112,7 +112,7 @@ impl PacketReceive {
         Ok((queue, descriptors))
     }
 
-    /// Shares the interface with the other queues of a group; returns the group.
+    /// Shares the interface's frames with the other queues of a fanout group; returns the group.
     pub(super) fn join(&self, group: Option<u16>) -> io::Result<u16> {
         self.socket.join_fanout(group)
     }
@@ -171,7 +171,8 @@ fn receive_ring(
             ring.release();
             continue;
         }
-        // Without a free frame the kernel's ring keeps it, until one comes or the ring is full.
+        // Without a free buffer the frame stays in the kernel's ring, until one is freed or the
+        // ring is full.
         let Some(mut frame) = pool.allocate() else {
             break;
         };
@@ -188,7 +189,7 @@ fn receive_ring(
     kept
 }
 
-/// Puts right what the kernel took out or left open, once the bytes are in the frame.
+/// Inserts the VLAN tag that the kernel removed, and completes a partial checksum.
 fn finish(memory: &Memory, frame: &mut Frame, meta: &Meta) {
     if let Some(tag) = meta.vlan
         && usize::from(frame.len()) >= HEADER_BYTES

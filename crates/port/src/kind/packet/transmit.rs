@@ -1,4 +1,4 @@
-//! Sending.
+//! Transmit queue of `packet:` ports.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::sys::interface::Facts;
 use crate::sys::packet::{MmsgSend, PacketSocket, SendV2};
 use crate::url::PortUrl;
 
-/// Sends on an interface.
+/// Sends frames on an interface.
 pub struct PacketTransmit {
     socket: PacketSocket,
     way: TransmitWay,
@@ -29,7 +29,7 @@ enum TransmitWay {
 }
 
 impl PacketTransmit {
-    /// Opens the queue; also says how many descriptors it got.
+    /// Opens the queue; returns it with its number of descriptors.
     pub(super) fn open(
         url: &PortUrl,
         facts: &Facts,
