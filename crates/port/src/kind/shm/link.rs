@@ -1,4 +1,4 @@
-//! The bond between two processes: who is there, and which memory they share.
+//! Connection between two processes: state of the peer, and the memory that both share.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,27 +14,26 @@ use crate::port::{Absence, Partner};
 use crate::sys::shm::{Region, Shape};
 use crate::url::ETHERNET_BYTES;
 
-/// Empty polls between two looks at the clock, at most: a look then costs a tenth of a nanosecond a poll.
+/// Maximum number of empty polls between two reads of the clock: a read then adds 0.1 ns per poll.
 const POLLS: u32 = 256;
-/// How often an idle queue looks for the other process.
+/// Time between two checks of the peer by an idle queue.
 const PERIOD: Duration = Duration::from_millis(5);
 
-/// Absences of a partner that are remembered: one that dies again and again is told of all the same.
+/// Maximum number of peer outages kept; the oldest are dropped.
 const ABSENCES: usize = 64;
 
-/// How long whoever came to a server may say nothing: others wait behind it.
+/// Time in which a client must send its first message: other clients wait meanwhile.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// What is done with memory of the other side.
-const MAP: &str = "map the memory that the other side gave";
+/// Action named in the error when the peer's memory cannot be mapped.
+const MAP: &str = "map the memory from the other side";
 
-/// Counts the polls that found nothing, to look around once in a while: after [`PERIOD`], however seldom a loop
-/// that sleeps polls.
+/// Counts empty polls, to check the peer once per [`PERIOD`], however rarely a sleeping loop polls.
 pub(super) struct Idle {
     polls: u32,
-    /// Empty polls between two looks at the clock: as many as fit well into a period.
+    /// Empty polls between two reads of the clock: adapted so that they fit into a period.
     every: u32,
-    /// The latest look at the clock, and the one that the period began with.
+    /// Latest read of the clock, and the read that started the period.
     looked: Option<Instant>,
     last: Option<Instant>,
 }
@@ -54,8 +53,8 @@ impl Idle {
         self.polls = 0;
     }
 
-    /// Whether it is time to look around. True at the first call. One that has nobody at its other end yet is
-    /// asked each time: nothing else can come of its polls.
+    /// Returns true if it is time to check the peer; always at the first call. Without a peer
+    /// (`is_alone`) the clock is read on each call: an empty poll has nothing else to do.
     #[inline]
     pub(super) fn is_over(&mut self, is_alone: bool) -> bool {
         self.polls += 1;
@@ -86,32 +85,32 @@ impl Idle {
     }
 }
 
-/// One side's bond. Both its queues share it.
+/// This side of the connection; shared by both queues.
 pub(super) struct Link {
     port: String,
     role: Role,
     socket: PathBuf,
     shape: Shape,
-    /// Bytes of the longest frame: both sides have the same.
+    /// Maximum frame length in bytes, equal on both sides.
     frame_bytes: u16,
-    /// Set when the two have met for the first time, and kept through all later partners.
+    /// Set when the two connect for the first time, and kept for all later peers.
     region: OnceLock<Arc<Region>>,
     state: Mutex<State>,
 }
 
 struct State {
-    /// A server's place.
+    /// Listening socket of a server.
     place: Option<Place>,
-    /// The other process, as long as it is there.
+    /// Connection to the peer while it exists.
     partner: Option<Talk>,
-    /// A conversation that has begun: a client that has not said hello, or a server that has not
-    /// answered.
+    /// Connection during the handshake: a client that has not sent its hello, or a server that has
+    /// not replied.
     begun: Option<Talk>,
-    /// When it began, at a server.
+    /// Time at which the handshake began; used by a server.
     begun_at: Instant,
-    /// Why the last conversation came to nothing.
+    /// Reason why the last handshake failed.
     trouble: Option<Trouble>,
-    /// The last times without a partner.
+    /// Latest times without a peer.
     absences: VecDeque<Absence>,
 }
 
@@ -127,7 +126,7 @@ impl State {
         });
     }
 
-    /// The conversation that has begun is one with a partner from now on.
+    /// Completes the handshake: the pending connection becomes that of the peer.
     fn joined(&mut self) {
         self.partner = self.begun.take();
         if let Some(last) = self.absences.back_mut() {
@@ -141,12 +140,12 @@ enum Trouble {
     Unknown,
     Taken,
     Unfit,
-    /// The other's longest frame has so many bytes, and ours another number.
+    /// Maximum frame length of the peer in bytes, which differs from ours.
     Frames(u16),
-    /// The other's memory has so many bytes for a frame, and ours another number.
+    /// Bytes per frame slot of the peer's memory, which differ from ours.
     Slots(u32),
     Spoilt,
-    /// What the kernel did not do, and why.
+    /// Action that the kernel did not perform, and its error.
     System(&'static str, io::Error),
 }
 
@@ -163,17 +162,18 @@ impl Link {
             Role::Server => {
                 let taken = Place::take(&socket).map_err(|source| PortError::File {
                     path: socket.clone(),
-                    situation: "the socket cannot be made".to_owned(),
-                    next_step: "set XDG_RUNTIME_DIR to a folder of your own",
+                    situation: "the socket cannot be created".to_owned(),
+                    next_step: "set XDG_RUNTIME_DIR to a directory of your own",
                     source: Some(source),
                 })?;
-                Some(
-                    taken.ok_or_else(|| PortError::Taken {
+                Some(taken.ok_or_else(|| {
+                    PortError::Taken {
                         port: port.clone(),
-                        remedy: "another process serves it: choose another name, or end that one"
-                            .to_owned(),
-                    })?,
-                )
+                        remedy:
+                            "another process serves it: choose another name, or stop that process"
+                                .to_owned(),
+                    }
+                })?)
             }
         };
         let link = Self {
@@ -200,7 +200,7 @@ impl Link {
         self.role
     }
 
-    /// The memory, once the two have met.
+    /// Shared memory, after the first connection.
     pub(super) fn region(&self) -> Option<Arc<Region>> {
         self.region.get().cloned()
     }
@@ -215,17 +215,17 @@ impl Link {
         }
     }
 
-    /// The last times without a partner, the earliest first.
+    /// Latest times without a peer, the earliest first.
     pub(super) fn absences(&self) -> Vec<Absence> {
         self.locked().absences.iter().copied().collect()
     }
 
-    /// Notes that the memory's positions cannot be those of a ring.
+    /// Records that the positions in the memory are not those of a ring.
     pub(super) fn spoilt(&self) {
         self.locked().trouble = Some(Trouble::Spoilt);
     }
 
-    /// Why there is no other side, where that is more than that it is not there.
+    /// Returns the reason of a failed handshake, once; a peer that is just absent is no error.
     pub(super) fn trouble(&self) -> Result<(), PortError> {
         let port = || self.port.clone();
         let mismatch = |why: &str| PortError::PeerMismatch {
@@ -236,22 +236,22 @@ impl Link {
             None => Ok(()),
             Some(Trouble::Taken) => Err(PortError::Taken {
                 port: port(),
-                remedy: "its server has a client already: choose another name, or end that client"
+                remedy: "its server has a client already: choose another name, or stop that client"
                     .to_owned(),
             }),
-            Some(Trouble::Unknown) => Err(mismatch("it is of another version")),
-            Some(Trouble::Unfit) => Err(mismatch("both hold memory from earlier partners")),
+            Some(Trouble::Unknown) => Err(mismatch("it uses another protocol version")),
+            Some(Trouble::Unfit) => Err(mismatch("both sides have memory from earlier peers")),
             Some(Trouble::Frames(other)) => Err(mismatch(&format!(
-                "its frames have up to {other} bytes (mtu={}) and this side's {} (mtu={})",
+                "its frames have up to {other} bytes (mtu={}) and those of this side {} (mtu={})",
                 other.saturating_sub(ETHERNET_BYTES),
                 self.frame_bytes,
                 self.frame_bytes - ETHERNET_BYTES
             ))),
             Some(Trouble::Slots(other)) => Err(mismatch(&format!(
-                "its memory has {other} bytes for each frame and this side's {}",
+                "its memory has {other} bytes for each frame and that of this side {}",
                 self.shape.slot_bytes
             ))),
-            Some(Trouble::Spoilt) => Err(mismatch("the memory is spoilt")),
+            Some(Trouble::Spoilt) => Err(mismatch("the memory is corrupted")),
             Some(Trouble::System(action, source)) => Err(PortError::Kernel {
                 port: port(),
                 action,
@@ -260,7 +260,7 @@ impl Link {
         }
     }
 
-    /// Looks whether the other process has come or gone. Does nothing while the other queue does it.
+    /// Detects a peer that has connected or gone. Does nothing while the other queue does it.
     pub(super) fn tend(&self) {
         let Ok(mut state) = self.state.try_lock() else {
             return;
@@ -276,7 +276,7 @@ impl Link {
         }
     }
 
-    /// Whether the other side's frames are of another length; one that does not say so may be of any.
+    /// Returns true if the peer's frame length differs from ours; 0 (not given) matches any length.
     fn differs(&self, theirs: u16) -> bool {
         theirs != 0 && theirs != self.frame_bytes
     }
@@ -294,12 +294,12 @@ impl Link {
         let heard = guest.hear();
         match heard {
             Heard::Nothing if state.begun_at.elapsed() < SILENCE => return,
-            // One that says nothing keeps nobody else from coming.
+            // A client that sends nothing does not block others.
             Heard::Nothing | Heard::End => {}
             Heard::Word(Word::Hello, ..) if state.partner.is_some() => {
                 let _ = guest.say(Word::Taken, None, self.frame_bytes);
             }
-            // Whoever comes is told, and this side waits for another.
+            // The client gets the reason, and this side waits for another one.
             Heard::Word(Word::Hello, _, theirs) if self.differs(theirs) => {
                 let _ = guest.say(Word::Unfit, None, self.frame_bytes);
             }
@@ -319,7 +319,7 @@ impl Link {
         state.begun = None;
     }
 
-    /// Agrees with a client on the memory: the survivor's, or a new one.
+    /// Agrees with a client on the memory: the one that survived, or a new one.
     fn join(&self, guest: &Talk, file: Option<OwnedFd>) -> Result<(), Trouble> {
         let said = match (self.region.get(), file) {
             (Some(region), None) => guest.say(Word::Joined, Some(region.as_fd()), self.frame_bytes),
@@ -334,7 +334,7 @@ impl Link {
             }
             (None, None) => {
                 let region = Region::create(self.shape)
-                    .map_err(|error| Trouble::System("give memory to share", error))?;
+                    .map_err(|error| Trouble::System("create memory to share", error))?;
                 let said = guest.say(Word::Joined, Some(region.as_fd()), self.frame_bytes);
                 if said.is_ok() {
                     let _ = self.region.set(Arc::new(region));
@@ -342,7 +342,7 @@ impl Link {
                 said
             }
         };
-        said.map_err(|error| Trouble::System("hand memory over", error))
+        said.map_err(|error| Trouble::System("send the memory to the client", error))
     }
 
     fn seek(&self, state: &mut State) {
@@ -350,7 +350,7 @@ impl Link {
             return;
         }
         let Some(host) = &state.begun else {
-            // No server yet, or no more, is nothing to tell: it may come.
+            // A missing server is no error: it may start later.
             let Ok(talk) = Talk::to(&self.socket) else {
                 return;
             };
@@ -384,7 +384,7 @@ impl Link {
         state.begun = None;
     }
 
-    /// Memory that the other side gave, where its slots are for frames as they were agreed on.
+    /// Maps the memory of the peer, if its slots have the agreed size.
     fn adopted(&self, file: OwnedFd) -> Result<Arc<Region>, Trouble> {
         match Region::adopt(file) {
             Ok(Some(region)) if region.shape().slot_bytes == self.shape.slot_bytes => {
@@ -401,7 +401,8 @@ impl Link {
 mod tests {
     use super::*;
 
-    /// Polls so far apart until a queue looks around, and the time until then; in simulated time.
+    /// Polls at this interval, in simulated time, until a check is due; returns the polls and the
+    /// time.
     fn until_over(
         idle: &mut Idle,
         now: &mut Instant,
@@ -433,7 +434,7 @@ mod tests {
         }
     }
 
-    /// Polls at the pace of a spinning loop leave the clock alone; what they grew used to is unlearnt.
+    /// A spinning loop rarely reads the clock; when its pace changes, the interval adapts.
     #[test]
     fn a_pace_that_changes_is_followed() {
         let (mut idle, mut now) = (Idle::new(), Instant::now());
@@ -447,7 +448,7 @@ mod tests {
         assert!(polls <= 10, "{polls}");
     }
 
-    /// Whoever has nobody yet asks the clock at each poll.
+    /// A queue without a peer reads the clock at each poll.
     #[test]
     fn one_that_waits_for_its_other_end_asks_each_time() {
         let mut idle = Idle::new();

@@ -1,12 +1,14 @@
-//! `shm:` joins two processes by memory: what one sends, the other receives.
+//! `shm:` connects two processes through shared memory: each receives the frames that the other
+//! sends.
 //!
-//! One says `role=server` and waits at a socket in `$XDG_RUNTIME_DIR/linerate`, which is a file and so
-//! reaches across network namespaces; the other comes to it and gets the memory. In which order they
-//! start does not matter. Each side copies a frame once, in or out.
+//! One process has `role=server` and listens on a Unix socket in `$XDG_RUNTIME_DIR/linerate`. The
+//! socket is a file, so network namespaces do not separate the two. The other process connects and
+//! receives the memory. The order in which they start does not matter. Each side copies a frame
+//! once, in or out.
 //!
-//! Either side may end at any time, by `kill -9` too. The other keeps the memory and goes on; whoever
-//! comes next in the place of the dead gets the memory from the survivor, with all frames in it. What the
-//! dead one had in its hands is lost: at most a burst.
+//! Either side may end at any time, also by `kill -9`. The other keeps the memory and continues.
+//! The next peer receives the memory from it, with all frames inside. The frames that the ended
+//! process was handling are lost: at most a burst.
 
 mod link;
 mod rendezvous;
@@ -26,20 +28,20 @@ use crate::sys::shm::{SlotReceiver, SlotSender, ahead};
 use crate::url::{Key, PortUrl, Value};
 use link::{Idle, Link};
 
-/// What is asked for of a frame before its length is known: all of a short one.
-/// `stack/echo/shm/found` shows what it saves: a line's way from one core to the other, each way.
+/// Bytes of a frame prefetched before its length is known: all of a short frame. The bench
+/// `stack/echo/shm/found` shows the gain: one cache-line transfer between cores in each direction.
 const FIRST_BYTES: usize = 128;
 
-/// This kind's line.
+/// Description of the kind `shm:`.
 pub const KIND: Kind = Kind {
     scheme: "shm",
-    about: "another process, through memory that both share",
+    about: "another process, through shared memory",
     name: Name::Needed("rendezvous"),
     example: "shm:x,role=server",
     keys: &[Key {
         name: "role",
         value: Value::OneOf(&["server", "client"]),
-        about: "waits for the other, or comes to it (the default)",
+        about: "listens for the other process, or connects to it (the default)",
     }],
     descriptors: 1024,
     check: |url| {
@@ -54,7 +56,7 @@ pub const KIND: Kind = Kind {
     open,
 };
 
-/// Which side of the meeting a process is.
+/// Role of this process in the rendezvous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Server,
@@ -62,7 +64,7 @@ enum Role {
 }
 
 impl Role {
-    /// The ring that this side sends into.
+    /// Index of the ring that this side sends to.
     fn sends(self) -> usize {
         match self {
             Self::Server => 0,
@@ -71,7 +73,7 @@ impl Role {
     }
 }
 
-/// Receives what the other process sends.
+/// Receive queue of frames from the other process.
 pub struct ShmReceive {
     link: Arc<Link>,
     ring: Option<SlotReceiver>,
@@ -79,7 +81,7 @@ pub struct ShmReceive {
     counters: Arc<QueueCounters>,
 }
 
-/// Sends to the other process.
+/// Transmit queue of frames to the other process.
 pub struct ShmTransmit {
     link: Arc<Link>,
     ring: Option<SlotSender>,
@@ -110,8 +112,7 @@ fn open(url: &PortUrl, _: &Memory) -> Result<Vec<AnyPort>, PortError> {
         };
         if role == Role::Client {
             capabilities.notes.push(
-                "the number of descriptors is that of whoever of the two made the memory"
-                    .to_owned(),
+                "the number of descriptors is set by the side that created the memory".to_owned(),
             );
         }
         ports.push(
@@ -164,7 +165,8 @@ impl Receive for ShmReceive {
             return 0;
         };
         self.idle.reset();
-        // Beside the line of its length and not behind it: a single frame waits for one line less on its way here.
+        // In parallel with the line of its length and not after it: a single frame then waits for
+        // one line less.
         ring.fetch(0, FIRST_BYTES);
         let mut lengths = [0; BURST_FRAMES];
         let waiting = waiting.min(BURST_FRAMES as u32);
@@ -172,12 +174,12 @@ impl Receive for ShmReceive {
         for (length, at) in lengths.iter_mut().zip(0..) {
             *length = ring.length(at);
         }
-        // What the other side wrote there may be anything.
+        // The peer may have written any length.
         let most = usize::from(pool.memory().frame_bytes()).min(ring.slot_bytes());
         let is_sound = |length: &usize| (1..=most).contains(length);
         let sound = lengths.iter().take_while(|length| is_sound(length)).count();
         if sound == 0 {
-            // One a poll: nobody of good will sends any.
+            // One per poll: a correct peer sends none.
             let cause = match lengths[0] {
                 0 => Cause::Bad,
                 _ => Cause::TooLong,
@@ -188,7 +190,7 @@ impl Receive for ShmReceive {
         }
         let lengths = &lengths[..sound];
         let held = burst.len();
-        // Those without a free frame stay in the ring, until one comes or the ring is full.
+        // Frames without a free buffer stay in the ring, until one is freed or the ring is full.
         let got = pool.allocate_burst(burst, sound);
         let ahead = ahead(lengths[0]) as usize;
         let fetch = |at: usize| {
@@ -253,8 +255,8 @@ impl Transmit for ShmTransmit {
             return 0;
         }
         if self.ring.is_none() {
-            // The other one may be there by now: its first frames want an answer, and a loop that does
-            // not try again would drop it.
+            // The peer may have connected by now. Its first frames want a reply, which a loop that
+            // does not retry would drop.
             self.look_around();
         }
         let room = self.ring.as_mut().map_or(0, |ring| ring.room(wanted));
@@ -281,7 +283,7 @@ impl Transmit for ShmTransmit {
         let put = put as u32;
         ring.publish(put);
         if let Some(mean) = bytes.checked_div(u64::from(put)) {
-            // The next burst is likely to be as this one.
+            // The next burst is probably similar.
             let mean = mean as usize;
             ring.claim(ahead(mean), mean);
         }

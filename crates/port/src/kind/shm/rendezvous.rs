@@ -1,4 +1,5 @@
-//! Where two processes meet, and what they say to each other there.
+//! Rendezvous of two processes over a Unix socket: the listening socket, and the messages
+//! exchanged.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -15,27 +16,28 @@ use rustix::net::{
 
 use crate::error::PortError;
 
-/// What every message begins with; the last byte is the version of what is said. The word follows, and at
-/// [`FRAME_AT`] how long the frames of whoever says it are.
+/// First bytes of every message; the last one is the protocol version. The kind of message follows,
+/// and at [`FRAME_AT`] the sender's frame length.
 const MAGIC: [u8; 8] = *b"linrt-m\x01";
-/// Where the longest frame stands, in bytes, as the machine holds numbers; 0 where it is not said.
+/// Offset of the sender's maximum frame length in bytes, in native byte order; 0 if it is not
+/// given.
 const FRAME_AT: usize = 10;
 
-/// What is said. A file goes with it where there is memory to hand over.
+/// Kind of message. A file descriptor accompanies it if there is memory to pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Word {
-    /// The client: here I am (with the memory, if it has outlived a server).
+    /// Client: request to connect (with the memory, if it has survived a server).
     Hello = 1,
-    /// The server: we are joined (with the memory, unless it was the client's).
+    /// Server: connected (with the memory, unless the client provided it).
     Joined = 2,
-    /// The server: I have a client.
+    /// Server: another client is connected.
     Taken = 3,
-    /// Either: this memory or what you say does not fit.
+    /// Either side: the memory or the message is not compatible.
     Unfit = 4,
 }
 
-/// The folder where sockets lie; made when it is missing.
+/// Directory of the sockets; created if it is missing.
 pub(super) fn folder() -> Result<PathBuf, PortError> {
     let given = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let given = given.filter(|path| path.is_absolute() && path.is_dir());
@@ -47,25 +49,28 @@ pub(super) fn folder() -> Result<PathBuf, PortError> {
     let failed = |situation: &str, source| PortError::File {
         path: path.clone(),
         situation: situation.to_owned(),
-        next_step: "set XDG_RUNTIME_DIR to a folder of your own",
+        next_step: "set XDG_RUNTIME_DIR to a directory of your own",
         source,
     };
     match DirBuilder::new().mode(0o700).create(&path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(failed("the folder cannot be made", Some(error)));
+            return Err(failed("the directory cannot be created", Some(error)));
         }
         _ => {}
     }
-    // In a folder that all may write to, somebody else may have been there first.
+    // In a directory that all users may write to, another user may have created it first.
     let facts =
         fs::symlink_metadata(&path).map_err(|error| failed("it cannot be read", Some(error)))?;
     if !facts.is_dir() || facts.uid() != uid || facts.mode() & 0o022 != 0 {
-        return Err(failed("it is not a folder that is yours alone", None));
+        return Err(failed(
+            "it is not a directory that only you can write to",
+            None,
+        ));
     }
     Ok(path)
 }
 
-/// A server's place: its socket, and the lock that makes it the only one.
+/// A server's listening socket, and the lock that makes it the only server.
 pub(super) struct Place {
     listener: OwnedFd,
     socket: PathBuf,
@@ -74,7 +79,8 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Takes the place, over what a server that was killed left there. `None` when it is taken.
+    /// Binds the socket, and replaces files that a killed server left. `None` if another server has
+    /// the lock.
     pub(super) fn take(socket: &Path) -> io::Result<Option<Self>> {
         let lock = socket.with_extension("lock");
         let held = loop {
@@ -85,7 +91,7 @@ impl Place {
                 Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
                 other => other?,
             }
-            // Its last owner may have removed the file between our opening and locking it.
+            // The last owner may have removed the file between our opening and locking it.
             let named = fs::metadata(&lock).map(|facts| facts.ino());
             if named.is_ok_and(|inode| file.metadata().is_ok_and(|facts| facts.ino() == inode)) {
                 break file;
@@ -106,7 +112,7 @@ impl Place {
         }))
     }
 
-    /// The next process that came, if any.
+    /// Accepts the next connection, if there is one.
     pub(super) fn accept(&self) -> Option<Talk> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let accepted = rustix::net::accept_with(&self.listener, flags);
@@ -116,36 +122,37 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // Errors leave a file that the next server replaces.
+        // Errors leave a file, which the next server replaces.
         let _ = fs::remove_file(&self.socket);
         let _ = fs::remove_file(&self.lock);
     }
 }
 
-/// A conversation with the other process. The kernel ends it when either process ends.
+/// Connection to the other process. The kernel closes it when either process ends.
 pub(super) struct Talk(OwnedFd);
 
-/// What came, if anything.
+/// Result of a non-blocking receive.
 pub(super) enum Heard {
-    /// Nothing yet.
+    /// No message has arrived.
     Nothing,
-    /// The other has hung up.
+    /// The peer has closed the connection.
     End,
-    /// A word, the file that came with it, and the bytes of the other's longest frame (0: not said).
+    /// A message, its file descriptor, and the peer's maximum frame length in bytes (0: not given).
     Word(Word, Option<OwnedFd>, u16),
-    /// Something that this version does not know.
+    /// A message that this version does not support.
     Unknown,
 }
 
 impl Talk {
-    /// Goes to a server.
+    /// Connects to a server.
     pub(super) fn to(socket: &Path) -> io::Result<Self> {
         let talk = new_socket()?;
         rustix::net::connect(&talk, &SocketAddrUnix::new(socket)?)?;
         Ok(Self(talk))
     }
 
-    /// Says a word. One that cannot be sent ends the conversation on the next [`Talk::hear`].
+    /// Sends a message. If that fails, the next [`Talk::hear`] returns that the connection is
+    /// closed.
     pub(super) fn say(
         &self,
         word: Word,
@@ -167,7 +174,7 @@ impl Talk {
         Ok(())
     }
 
-    /// What the other said, without waiting.
+    /// Receives a message without blocking.
     pub(super) fn hear(&self) -> Heard {
         let mut message = [0; 16];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -230,7 +237,7 @@ mod tests {
         assert!(Place::take(&socket).unwrap().is_none());
         drop(place);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
-        // What a killed server leaves.
+        // Files that a killed server leaves.
         fs::write(&socket, "").unwrap();
         fs::write(socket.with_extension("lock"), "").unwrap();
         assert!(Place::take(&socket).unwrap().is_some());
