@@ -1,4 +1,4 @@
-//! The program on an interface that feeds the sockets of its queues.
+//! XDP program on an interface that redirects frames to the sockets of its queues.
 
 use std::fs;
 use std::io;
@@ -13,28 +13,28 @@ use crate::sys::netlink_xdp::{self, Link};
 use crate::sys::packet::Promiscuous;
 use crate::url::PortUrl;
 
-/// What `mode=` asks for.
+/// Value of `mode=`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// Native where the driver and the MTU allow it, else generic.
+    /// Native if the driver and the MTU permit it, otherwise generic.
     Auto,
-    /// In the driver or not at all.
+    /// In the driver only.
     Native,
     /// In the kernel's common receive path.
     Generic,
 }
 
-/// A program on an interface, with the map that tells it which socket each queue feeds. Both are gone
-/// when this is dropped, and when the process ends in whatever way: the kernel ties them to descriptors.
+/// XDP program on an interface, with the map from queues to sockets. Both are removed when this is
+/// dropped, and when the process ends in any way: the kernel ties them to file descriptors.
 #[derive(Debug)]
 pub(crate) struct Attachment {
-    /// Takes the program off when it is dropped.
+    /// Detaches the program when dropped.
     _link: bpf::Link,
-    /// Has the device receive frames for any address.
+    /// Makes the device receive frames for any address.
     promiscuous: Promiscuous,
     sockets: SocketMap,
     hook: Hook,
-    /// What was obtained, for people.
+    /// Note for the user: the hook that was obtained, and the reason.
     note: String,
 }
 
@@ -68,7 +68,7 @@ impl Attachment {
             Mode::Generic => (
                 attach(Hook::Generic),
                 Hook::Generic,
-                "XDP generic, as asked for".to_owned(),
+                "XDP generic, as requested".to_owned(),
             ),
             Mode::Auto => match attach(Hook::Native) {
                 Err(error) if may_fall_back(&error) => (
@@ -89,29 +89,29 @@ impl Attachment {
         })
     }
 
-    /// Gives the frames of a queue to a socket that is bound to it.
+    /// Redirects the frames of a queue to a socket that is bound to it.
     pub(super) fn feed(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
         self.sockets.insert(queue, socket)
     }
 
-    /// Whether frames for any address come.
+    /// Promiscuous mode of the interface.
     pub(super) fn promiscuous(&self) -> &Promiscuous {
         &self.promiscuous
     }
 
-    /// Where the program meets frames.
+    /// Hook that the program runs at.
     pub(super) fn hook(&self) -> Hook {
         self.hook
     }
 
-    /// What was obtained, in words.
+    /// Note for the user about the hook.
     pub(super) fn note(&self) -> &str {
         &self.note
     }
 }
 
-/// Whether the generic hook may do where the native one did not: not where somebody else's program is
-/// in the way, nor where the right to attach any is missing.
+/// Returns true if the generic hook may work although the native one failed: not if another program
+/// is attached, nor if the privilege is missing.
 fn may_fall_back(error: &io::Error) -> bool {
     !matches!(
         error.raw_os_error(),
@@ -119,7 +119,7 @@ fn may_fall_back(error: &io::Error) -> bool {
     )
 }
 
-/// Why a driver did not take the program, as far as its answer tells.
+/// Reason why a driver rejected the program, as far as its error shows.
 fn why_not_native(link: &Link, error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::EOPNOTSUPP) => "its driver has no native XDP".to_owned(),
@@ -128,12 +128,12 @@ fn why_not_native(link: &Link, error: &io::Error) -> String {
             link.mtu
         ),
         Some(libc::ENOSPC) if link.kind.as_deref() == Some("veth") => {
-            "its far end has more transmit queues than it has receive queues".to_owned()
+            "its remote end has more transmit queues than it has receive queues".to_owned()
         }
         Some(libc::ENOSPC | libc::ENOMEM) => {
             "its device has too few queues to spare some for XDP".to_owned()
         }
-        _ => format!("its driver refused native XDP ({error})"),
+        _ => format!("its driver rejected native XDP ({error})"),
     }
 }
 
@@ -146,18 +146,18 @@ fn unprivileged(port: &str, source: io::Error) -> PortError {
         Some(libc::ENOSYS) => PortError::MissingFeature {
             port: port.to_owned(),
             feature: "bpf(2)",
-            remedy: "use one with CONFIG_BPF_SYSCALL, or the port `packet:`",
+            remedy: "use a kernel with CONFIG_BPF_SYSCALL, or the port `packet:`",
             source,
         },
         Some(libc::EINVAL) => PortError::MissingFeature {
             port: port.to_owned(),
             feature: "maps of AF_XDP sockets",
-            remedy: "use one with CONFIG_XDP_SOCKETS, or the port `packet:`",
+            remedy: "use a kernel with CONFIG_XDP_SOCKETS, or the port `packet:`",
             source,
         },
         _ => PortError::Kernel {
             port: port.to_owned(),
-            action: "take the XDP program",
+            action: "load the XDP program",
             source,
         },
     }
@@ -174,23 +174,23 @@ fn refused(port: &str, link: &Link, hook: Hook, source: io::Error) -> PortError 
         Some(libc::ENODEV) => PortError::NoInterface {
             interface: link.name.clone(),
         },
-        // Both hooks answer so where links for XDP are unknown.
+        // Both hooks return this if the kernel has no XDP links.
         Some(libc::EINVAL) if hook == Hook::Generic => PortError::MissingFeature {
             port,
             feature: "links that hold an XDP program (Linux 5.9)",
-            remedy: "use a newer one, or the port `packet:`",
+            remedy: "use a newer kernel, or the port `packet:`",
             source,
         },
         _ if hook == Hook::Native => PortError::MissingFeature {
             feature: "native XDP for it",
             remedy: match source.raw_os_error() {
                 Some(libc::ERANGE) => {
-                    "set a smaller MTU (`ip link set IF mtu 1500`, on a veth at both ends), or say `mode=auto`"
+                    "set a smaller MTU (`ip link set IF mtu 1500`, on a veth at both ends), or use `mode=auto`"
                 }
                 Some(libc::ENOSPC) => {
-                    "give the far end as many transmit queues as this one has to receive, or say `mode=auto`"
+                    "give the remote end at most as many transmit queues as this end has receive queues, or use `mode=auto`"
                 }
-                _ => "say `mode=auto` or `mode=generic`",
+                _ => "use `mode=auto` or `mode=generic`",
             },
             port,
             source,
@@ -203,13 +203,13 @@ fn refused(port: &str, link: &Link, hook: Hook, source: io::Error) -> PortError 
     }
 }
 
-/// What to do about the program that an interface has already.
+/// Remedy if an interface already has a program.
 fn in_the_way(link: &Link) -> String {
     let Some(program) = netlink_xdp::link(&link.name)
         .ok()
         .and_then(|link| link.program)
     else {
-        return "another XDP program came and went; try again".to_owned();
+        return "another XDP program was attached for a moment; try again".to_owned();
     };
     let place = program.place.name();
     let id = program.id;
@@ -221,7 +221,7 @@ fn in_the_way(link: &Link) -> String {
             "process {pid} (`{name}`) holds XDP program {id} on it ({place}); stop that process"
         ),
         None => format!(
-            "XDP program {id} ({place}) is on it and no process here holds it; take it off with `ip link set {} {} off`",
+            "XDP program {id} ({place}) is attached and no visible process holds it; remove it with `ip link set {} {} off`",
             link.name,
             if place == "generic" {
                 "xdpgeneric"
@@ -232,7 +232,7 @@ fn in_the_way(link: &Link) -> String {
     }
 }
 
-/// The process that holds a link of this program, as far as /proc lets us see.
+/// Process that holds a link of this program, as far as /proc shows it.
 fn holder(program: u32) -> Option<(u32, String)> {
     let wanted = format!("prog_id:\t{program}\n");
     let entries = |path: String| fs::read_dir(path).into_iter().flatten().flatten();

@@ -1,10 +1,12 @@
-//! `xdp:` moves frames through AF_XDP: the kernel and this process share the frames' memory and four
-//! rings, and a small XDP program gives each receive queue's frames to the socket of that queue.
+//! `xdp:` moves frames through AF_XDP: the kernel and this process share the frame memory and four
+//! rings, and a small XDP program redirects the frames of each receive queue to the socket of that
+//! queue.
 //!
-//! The program is a handful of BPF instructions that this crate holds as numbers, so no compiler is
-//! needed. A link holds it on the interface for as long as the process lives: after any end, `kill -9`
-//! too, the interface is as it was. Everything that arrives on a queue with a socket comes here, ARP too,
-//! and nothing of it reaches the kernel's own stack; other queues are left alone.
+//! The program is a few BPF instructions that this crate contains as numbers, so no compiler is
+//! needed. A BPF link keeps it on the interface while the process lives; after its end, also by
+//! `kill -9`, the interface is unchanged. All frames that arrive on a queue with a socket are
+//! received here, also ARP, and none of them reaches the kernel's own stack. Other queues are not
+//! affected.
 
 mod attachment;
 mod queue;
@@ -37,34 +39,35 @@ use queue::Shared;
 pub use queue::{XdpReceive, XdpTransmit};
 pub use wish::{DeviceWish, Steered};
 
-/// Frames that one call may poll from the driver unless `busy=` says otherwise, and how long it may take.
+/// Maximum time of one busy-polling call; its maximum number of frames is `busy=`.
 const BUSY_POLL_MICROSECONDS: u32 = 20;
-/// A queue stays taken for some time after the last socket on it was closed, as the kernel cleans up
-/// later: tens of milliseconds were seen, a second is given.
+/// Attempts to bind a queue: it stays in use for some time after its last socket was closed,
+/// because the kernel cleans up later. Tens of milliseconds were measured; the attempts take a
+/// second.
 const BIND_ATTEMPTS: u32 = 20;
 const BIND_PAUSE: Duration = Duration::from_millis(50);
 
-/// This kind's line.
+/// Description of the kind `xdp:`.
 pub const KIND: Kind = Kind {
     scheme: "xdp",
-    about: "an interface through AF_XDP: memory shared with the kernel, a socket a queue",
+    about: "an interface through AF_XDP: memory shared with the kernel, one socket per queue",
     name: Name::Needed("interface"),
     example: "xdp:eth1,q=0-1",
     keys: &[
         Key {
             name: "mode",
             value: Value::OneOf(&["auto", "native", "generic"]),
-            about: "where the program meets frames: in the driver, or after it (auto: in the driver where that works)",
+            about: "hook of the XDP program: in the driver (native) or behind it (generic); auto: native if that works",
         },
         Key {
             name: "q",
             value: Value::Queues,
-            about: "receive queues that are taken, each with a socket of its own (0)",
+            about: "receive queues to use, each with a socket of its own (0)",
         },
         Key {
             name: "zerocopy",
             value: Value::OneOf(&["auto", "yes", "no"]),
-            about: "whether the device itself reads and writes the frames' memory (auto: where it can)",
+            about: "zero-copy: the device itself reads and writes the frame memory (auto: if it can)",
         },
         Key {
             name: "busy",
@@ -72,37 +75,38 @@ pub const KIND: Kind = Kind {
                 min: 1,
                 max: 65_535,
             },
-            about: "busy polling: drive the device from here, at most so many frames a call",
+            about: "busy polling: polls the device from this process, at most so many frames per call",
         },
         Key {
             name: "channels",
             value: Value::OneOf(&["keep", "set"]),
-            about: "whether the device's number of queues is made that of the queues up to the last one taken, and set back afterwards (keep)",
+            about: "set: configures the device's number of queues to end with the last one in use here, and restores it afterwards (keep)",
         },
         Key {
             name: "rss",
             value: Value::OneOf(&["keep", "set"]),
-            about: "whether the device spreads all that it receives over the queues that are taken, and as before afterwards (keep)",
+            about: "set: spreads all received packets over the queues in use here, and restores the old setting afterwards (keep)",
         },
         Key {
             name: "steer",
             value: Value::Text("udp:7"),
-            about: "flows that the device gives to the queues that are taken, in turn, until the port is closed: udp:PORT, tcp:PORT, or over one version of IP alone (udp4:PORT), joined by +",
+            about: "flows that the device directs to the queues in use here, in turn, until the port is closed: udp:PORT, tcp:PORT, or of one IP version only (udp4:PORT), joined by +",
         },
         Key {
             name: "wakeup",
             value: Value::Flag,
-            about: "the kernel says when it wants to be woken, instead of being woken each time (yes)",
+            about: "the kernel signals when it must be woken, instead of a wake-up call each time (yes)",
         },
     ],
-    // As many as AF_XDP ports of other programs have, so that figures compare; costs 8 MiB a queue.
+    // The usual number of other AF_XDP programs, so that results are comparable; costs 8 MiB per
+    // queue.
     descriptors: 1024,
     check,
     memory,
     open,
 };
 
-/// The receive queues that a URL names.
+/// Receive queues selected by a URL.
 fn queues(url: &PortUrl) -> RangeInclusive<u32> {
     url.queues("q")
         .unwrap_or(0..=url.common().queues.unwrap_or(1) - 1)
@@ -130,7 +134,7 @@ fn check(url: &PortUrl) -> Result<(), PortError> {
         return Err(url.bad_value(
             "queues",
             &asked.to_string(),
-            format!("as many as `q=` names, {count}"),
+            format!("as many as `q=` selects, {count}"),
             count.to_string(),
         ));
     }
@@ -145,8 +149,8 @@ fn check(url: &PortUrl) -> Result<(), PortError> {
     Ok(())
 }
 
-/// A ring's worth of buffers waits for frames while another waits to be looked at; a ring's worth of frames
-/// waits to leave while another is under way.
+/// Plans twice the buffers of each ring: on receive, one ring of buffers waits for frames while
+/// another is processed; on transmit, one ring of frames waits while another is being sent.
 fn memory(url: &PortUrl, plan: MemoryPlan) -> MemoryPlan {
     let range = queues(url);
     let count = range.end() - range.start() + 1;
@@ -197,12 +201,12 @@ fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
         .collect()
 }
 
-/// The interface, unless it is down or in use for something else.
+/// Looks up the interface; fails if it is down or in use for something else.
 fn find(url: &PortUrl) -> Result<(Facts, Link), PortError> {
     let facts = interface::take(url, true)?;
     let link = netlink_xdp::link(url.name()).map_err(|source| PortError::Kernel {
         port: url.short(),
-        action: "say what the interface is",
+        action: "describe the interface",
         source,
     })?;
     Ok((facts, link))
@@ -217,22 +221,22 @@ fn fits_a_page(url: &PortUrl, memory: &Memory) -> Result<(), PortError> {
     Err(url.bad_value(
         "mtu",
         &url.mtu().to_string(),
-        format!("at most {most} on all ports that share the memory, as AF_XDP's frames lie within a page"),
+        format!("at most {most} on all ports that share the memory, because AF_XDP frames must fit in a page"),
         most.to_string(),
     ))
 }
 
-/// What all queues of an interface have in common.
+/// Properties shared by all queues of an interface.
 struct Place {
     address: Option<[u8; 6]>,
     link: Link,
-    /// Receive queues in use, where the driver tells.
+    /// Receive queues in use, if the driver reports them.
     in_use: Option<u32>,
     far: Option<Link>,
     attachment: Arc<Attachment>,
 }
 
-/// One socket on one queue.
+/// Opens one socket on one queue.
 fn open_queue(
     url: &PortUrl,
     memory: &Memory,
@@ -266,13 +270,14 @@ fn open_queue(
         .map_err(|source| refusal::memory(&port, memory, source))?;
     let (incoming, outgoing) = socket
         .rings(RingSizes {
-            // Twice, so that a reader that is too slow shows as a full ring and not as a lack of buffers.
+            // Twice the size, so that a slow reader appears as a full ring and not as a lack of
+            // buffers.
             fill: 2 * url.rxd(),
             completion: url.txd(),
             receive: url.rxd(),
             transmit: url.txd(),
         })
-        .map_err(failed("make the rings"))?;
+        .map_err(failed("create the rings"))?;
     let budget = url.number("busy");
     if let Some(budget) = budget {
         socket
@@ -282,14 +287,14 @@ fn open_queue(
     bind(url, &socket, link, attachment.hook(), queue, &port)?;
     let zero_copy = socket
         .is_zero_copy()
-        .map_err(failed("tell how the socket is bound"))?;
+        .map_err(failed("report how the socket is bound"))?;
     let napi = budget.map(|_| Arc::new(AtomicU32::new(socket.napi().unwrap_or(0))));
     let busy_poll = budget.zip(napi.clone());
     let longest_received = memory.slot_bytes() - KERNEL_HEADROOM_BYTES as usize;
     let longest_sent = (link.mtu as usize + usize::from(ETHERNET_BYTES)).min(memory.slot_bytes());
     let longest_sent = u16::try_from(longest_sent).unwrap_or(u16::MAX);
 
-    // One in another namespace cannot be asked.
+    // An interface in another namespace cannot be queried.
     let seen = far.filter(|_| link.peer_namespace.is_none());
     let mut notes = vec![attachment.note().to_owned()];
     notes.extend(trap::notes(&trap::Situation {
@@ -321,7 +326,7 @@ fn open_queue(
         xdp: Some(XdpBinding {
             native: attachment.hook() == Hook::Native,
             zero_copy,
-            // A kernel that does not know the flag refuses it.
+            // A kernel without this flag rejects it.
             need_wakeup: need_wakeup(url),
             busy_poll: busy_poll.map(|(budget, napi)| BusyPoll::new(budget, napi)),
         }),
@@ -347,11 +352,11 @@ fn open_queue(
         counters: Arc::default(),
         seen: Statistics::default(),
     };
-    // Before the first frame can come: without buffers it would be lost.
+    // Before the first frame can arrive: without buffers it would be lost.
     receive.refill(&mut memory.pool());
     shared
         .feed(queue)
-        .map_err(failed("give the queue's frames to the socket"))?;
+        .map_err(failed("redirect the queue's frames to the socket"))?;
     Ok(Pair {
         receive,
         transmit: XdpTransmit {
@@ -367,12 +372,12 @@ fn open_queue(
     .any())
 }
 
-/// Whether the kernel is to say when it wants to be woken.
+/// Returns true if the kernel shall signal when it must be woken.
 fn need_wakeup(url: &PortUrl) -> bool {
     url.text("wakeup").is_none_or(|text| text != "no")
 }
 
-/// Binds, and waits for a queue that its last user has just left.
+/// Binds the socket; retries while the queue's last user is being cleaned up.
 fn bind(
     url: &PortUrl,
     socket: &XdpSocket,
@@ -383,7 +388,8 @@ fn bind(
 ) -> Result<(), PortError> {
     let copying = match (url.text("zerocopy"), hook) {
         (Some("yes"), _) => Copying::ZeroCopy,
-        // A device that is asked would take the queue away from the generic hook, which then sees nothing.
+        // Trying zero-copy would take the queue away from the generic hook, which then receives
+        // nothing.
         (Some("no"), _) | (_, Hook::Generic) => Copying::Copy,
         _ => Copying::Either,
     };

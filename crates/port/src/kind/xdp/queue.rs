@@ -1,5 +1,6 @@
-//! The two halves of a socket. The kernel shares four rings with it: fill and receive belong to the
-//! receiving half, transmit and completion to the sending one, so that two threads never touch the same.
+//! Receive and transmit queue of an AF_XDP socket. The kernel shares four rings with it: fill and
+//! receive ring belong to the receive queue, transmit and completion ring to the transmit queue, so
+//! that two threads never use the same ring.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,26 +19,26 @@ use crate::sys::xsk::{Statistics, XdpSocket};
 use crate::sys::xsk_half::{ReceiveRings, Stray, TransmitRings};
 use crate::sys::xsk_lent::Lent;
 
-/// Bytes of an Ethernet header: what is shorter is no frame, and a driver may stumble over it.
+/// Bytes of an Ethernet header: a shorter frame is invalid, and may cause errors in a driver.
 const SHORTEST_FRAME_BYTES: u16 = 14;
-/// Frames that are lent together, when so many have come back: a burst at a time keeps the fill ring nearly
-/// full and writes its shared word once for 32 frames.
+/// Frames added to the fill ring at once, when so many have come back: a burst at a time keeps the
+/// ring nearly full and writes its shared index once per 32 frames.
 const REFILL: u32 = BURST_FRAMES as u32;
 
-/// What both halves keep open.
+/// Socket shared by both queues.
 pub(crate) struct Shared {
     pub(super) port: String,
-    /// None once the last half is gone.
+    /// None after the last queue is dropped.
     pub(super) socket: Option<XdpSocket>,
-    /// The program that feeds this socket and those of the other queues.
+    /// XDP program that redirects frames to this socket and those of the other queues.
     pub(super) attachment: Arc<Attachment>,
     pub(super) zero_copy: bool,
-    /// Accounts of halves that are gone, for when the socket is closed.
+    /// Frames in flight of dropped queues, kept until the socket is closed.
     pub(super) left: Mutex<Vec<Lent>>,
 }
 
 impl Shared {
-    /// Lets the frames of a queue come.
+    /// Starts the redirection of a receive queue's frames to the socket.
     pub(super) fn feed(&self, queue: u32) -> io::Result<()> {
         self.attachment.feed(queue, self.socket().as_fd())
     }
@@ -45,10 +46,10 @@ impl Shared {
     fn socket(&self) -> &XdpSocket {
         self.socket
             .as_ref()
-            .expect("the socket is open while a half lives")
+            .expect("the socket is open while a queue exists")
     }
 
-    /// What a failed wake-up tells.
+    /// Converts the error of a wake-up call; transient ones are no error.
     fn judge(&self, error: io::Error) -> Result<(), PortError> {
         if is_later(&error) {
             return Ok(());
@@ -69,7 +70,7 @@ impl Shared {
             .statistics()
             .map_err(|source| PortError::Kernel {
                 port: self.port.clone(),
-                action: "tell its counters",
+                action: "return its counters",
                 source,
             })
     }
@@ -84,7 +85,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // Where a device was given the frames themselves, those that it has are lost to this memory.
+        // Frames that a zero-copy device still has are lost to this memory.
         let Some(closed) = self.socket.take().and_then(XdpSocket::close) else {
             return;
         };
@@ -95,19 +96,19 @@ impl Drop for Shared {
     }
 }
 
-/// The receiving half: lends frames to the kernel, and gets them back with what arrived.
+/// Receive queue: gives free frames to the kernel, and gets them back with received data.
 pub struct XdpReceive {
     pub(super) shared: Arc<Shared>,
     /// None once dropped.
     pub(super) rings: Option<Box<ReceiveRings>>,
     pub(super) napi: Option<Arc<AtomicU32>>,
     pub(super) counters: Arc<QueueCounters>,
-    /// The kernel's counters as last taken over.
+    /// Kernel counters at the last `refresh`.
     pub(super) seen: Statistics,
 }
 
 impl XdpReceive {
-    /// Lends frames before the first poll.
+    /// Fills the fill ring before the first poll.
     pub(super) fn refill(&mut self, pool: &mut Pool) {
         if let Some(rings) = &mut self.rings {
             refill(rings, pool);
@@ -115,16 +116,17 @@ impl XdpReceive {
     }
 }
 
-/// Lends free frames to the kernel as far as there are any, until it has as many as the fill ring holds.
+/// Gives free frames to the kernel, as far as available, until it has as many as the fill ring
+/// holds.
 ///
-/// Goes by the account of what is lent, which is exact: a position of the kernel's that was read once and
-/// kept would starve the ring for good.
+/// Decides by the exact number of frames in flight: a cached position of the kernel would starve
+/// the ring for good.
 #[inline]
 fn refill(rings: &mut ReceiveRings, pool: &mut Pool) {
     if rings.wanted() < REFILL.min(rings.size() / 4) {
         return;
     }
-    // Read here, so that `lend` knows of all places that the kernel has emptied.
+    // Read here, so that `lend` uses all slots that the kernel has emptied.
     rings.room();
     let mut given = 0;
     while rings.wanted() > 0 {
@@ -153,7 +155,7 @@ impl Receive for XdpReceive {
                 Some(Ok(frame)) => {
                     bytes += u64::from(frame.len());
                     taken += 1;
-                    // The core that the kernel copied it on may be another one.
+                    // The kernel may have copied it on another core.
                     pool.memory().fetch_head(&frame);
                     if let Err(frame) = burst.push(frame) {
                         pool.free(frame);
@@ -168,9 +170,10 @@ impl Receive for XdpReceive {
             self.counters.moved(taken, bytes);
         }
         refill(rings, pool);
-        // With busy polling nobody else drives the device; otherwise it asks when it has gone to sleep.
+        // With busy polling only this process drives the device; otherwise the kernel requests a
+        // wake-up.
         if rings.need_wakeup() || (self.napi.is_some() && taken == 0) {
-            // What it says is heard again, and judged, in `refresh`.
+            // The error is returned again, and handled, in `refresh`.
             let _ = self.shared.socket().wake_receive();
         }
         taken
@@ -212,17 +215,17 @@ impl Drop for XdpReceive {
     }
 }
 
-/// Frames lost between two readings of the kernel's counters, by cause.
+/// Returns the frames lost between two readings of the kernel's counters, by cause.
 ///
-/// In copy mode the kernel counts a frame for which there was no buffer twice: once among the dropped
-/// and once as an empty fill ring. With zero-copy an empty fill ring is counted for each look at it, not for each
-/// frame, so it tells nothing here: what the device lost is in the device's own counters.
+/// In copy mode the kernel counts a frame without a buffer twice: as dropped and as an empty fill
+/// ring. With zero-copy an empty fill ring is counted once per check, not per frame, so it is not
+/// used here: the device's own counters have the frames that it lost.
 pub(super) fn lost_between(
     before: Statistics,
     now: Statistics,
     zero_copy: bool,
 ) -> [(Cause, u64); 4] {
-    // Absent on an old kernel, and in the reading that stands for the start.
+    // Absent on an old kernel, and in the initial reading.
     let late = |field: fn(&Statistics) -> Option<u64>| {
         let (now, before) = (field(&now).unwrap_or(0), field(&before).unwrap_or(0));
         now.saturating_sub(before)
@@ -241,21 +244,21 @@ pub(super) fn lost_between(
     ]
 }
 
-/// The sending half.
+/// Transmit queue of an AF_XDP socket.
 pub struct XdpTransmit {
     pub(super) shared: Arc<Shared>,
-    /// None once dropped.
+    /// None after it is dropped.
     pub(super) rings: Option<Box<TransmitRings>>,
-    /// Bytes of the longest frame that the interface sends.
+    /// Longest frame that the interface sends, in bytes.
     pub(super) longest: u16,
     pub(super) counters: Arc<QueueCounters>,
-    /// The kernel's counters as last taken over.
+    /// Kernel counters at the last `refresh`.
     pub(super) seen: Statistics,
-    /// What the last wake-up said, if it failed.
+    /// Error of the last wake-up call, if it failed.
     pub(super) failed: Option<io::Error>,
 }
 
-/// Takes frames that have left; returns how many.
+/// Frees frames whose transmission is complete; returns their number.
 #[inline]
 fn collect(rings: &mut TransmitRings, pool: &mut Pool) -> usize {
     if rings.waiting() == 0 {
@@ -272,7 +275,7 @@ fn collect(rings: &mut TransmitRings, pool: &mut Pool) -> usize {
     back
 }
 
-/// Has the kernel send what is in the ring, when it waits to be told; keeps what the last call said.
+/// Wakes the kernel to send the ring's frames, if it requests that; keeps the last error.
 #[inline]
 fn wake(rings: &TransmitRings, socket: &XdpSocket, failed: &mut Option<io::Error>) {
     if rings.need_wakeup() {
@@ -285,7 +288,7 @@ fn wake(rings: &TransmitRings, socket: &XdpSocket, failed: &mut Option<io::Error
     }
 }
 
-/// Whether the kernel has too much to do, or left frames for the next call.
+/// Returns true if the kernel is busy, or left frames for the next call.
 fn is_later(error: &io::Error) -> bool {
     let code = error.raw_os_error();
     matches!(
@@ -301,12 +304,12 @@ impl Transmit for XdpTransmit {
             return 0;
         };
         collect(rings, pool);
-        // Looked at once a burst: `put` goes by it.
+        // Read once a burst: `put` uses the result.
         rings.room();
         let (mut sent, mut bytes) = (0_usize, 0_u64);
         let taken = burst.take_front(|frame| {
             let length = frame.len();
-            // The kernel drops what it cannot send without giving the frame back, so it must not get it.
+            // The kernel drops an invalid frame without returning it, so it must not get one.
             let fault = match length {
                 0..SHORTEST_FRAME_BYTES => Some(Cause::Bad),
                 _ if length > self.longest => Some(Cause::TooLong),
@@ -326,7 +329,7 @@ impl Transmit for XdpTransmit {
             rings.show();
             self.counters.moved(sent, bytes);
         }
-        // Also when nothing was added: a kernel that was busy left frames in the ring.
+        // Also if no frame was added: a busy kernel may have left frames in the ring.
         if sent > 0 || taken == 0 {
             wake(rings, self.shared.socket(), &mut self.failed);
         }
@@ -362,12 +365,12 @@ impl Transmit for XdpTransmit {
     }
 }
 
-/// How long frames in the ring are waited for when the port is closed.
+/// Maximum time to wait for frames in the ring when the port is closed.
 const LAST: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_micros(50);
 
-/// Has the kernel send what it left in the ring when it was busy: it counts as sent, and goes with the socket. A device
-/// that was given the frames themselves is waited for until it says that it has sent them.
+/// Lets the kernel send frames left in the ring: they are counted as sent, and would be lost with
+/// the socket. With zero-copy, waits until the device reports that it has sent them.
 fn send_last(rings: &mut TransmitRings, socket: &XdpSocket, zero_copy: bool) {
     let mut pool = rings.lent().memory().pool();
     let until = Instant::now() + LAST;

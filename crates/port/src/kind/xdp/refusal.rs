@@ -1,4 +1,4 @@
-//! What the kernel's refusals mean, and what to do.
+//! Port errors for errors of AF_XDP system calls.
 
 use std::io;
 
@@ -8,13 +8,13 @@ use crate::sys::netlink_xdp::Link;
 use crate::sys::xsk::{Copying, locked_memory_limit};
 use crate::url::PortUrl;
 
-/// The kernel did not take the frames' memory.
+/// Error of registering the frame memory.
 pub(super) fn memory(port: &str, memory: &Memory, source: io::Error) -> PortError {
     let port = port.to_owned();
     if source.raw_os_error() != Some(libc::ENOBUFS) {
         return PortError::Kernel {
             port,
-            action: "take the frames' memory",
+            action: "register the frame memory",
             source,
         };
     }
@@ -29,7 +29,7 @@ pub(super) fn memory(port: &str, memory: &Memory, source: io::Error) -> PortErro
     }
 }
 
-/// The socket could not be bound to its queue.
+/// Error of binding the socket to a queue.
 pub(super) fn bind(
     url: &PortUrl,
     port: &str,
@@ -42,7 +42,7 @@ pub(super) fn bind(
     match source.raw_os_error() {
         Some(libc::EBUSY) => PortError::Taken {
             remedy: format!(
-                "another AF_XDP socket has queue {queue} of {}; take another with `q=`, or find its owner with `ss --xdp --processes`",
+                "another AF_XDP socket has queue {queue} of {}; select another one with `q=`, or find its owner with `ss --xdp --processes`",
                 link.name
             ),
             port,
@@ -53,7 +53,7 @@ pub(super) fn bind(
             PortError::MissingFeature {
                 port,
                 feature: "zero-copy for its driver",
-                remedy: "leave `zerocopy=yes` away",
+                remedy: "leave out `zerocopy=yes`",
                 source,
             }
         }
@@ -80,7 +80,7 @@ pub(super) fn bind(
     }
 }
 
-/// There is no AF_XDP socket.
+/// Error of creating an AF_XDP socket.
 pub(super) fn socket(port: &str, source: io::Error) -> PortError {
     let port = port.to_owned();
     match source.raw_os_error() {
@@ -92,18 +92,18 @@ pub(super) fn socket(port: &str, source: io::Error) -> PortError {
         Some(libc::EAFNOSUPPORT) => PortError::MissingFeature {
             port,
             feature: "AF_XDP",
-            remedy: "use one with CONFIG_XDP_SOCKETS, or the port `packet:`",
+            remedy: "use a kernel with CONFIG_XDP_SOCKETS, or the port `packet:`",
             source,
         },
         _ => PortError::Kernel {
             port,
-            action: "make an AF_XDP socket",
+            action: "create an AF_XDP socket",
             source,
         },
     }
 }
 
-/// Busy polling could not be switched on.
+/// Error of enabling busy polling.
 pub(super) fn busy_poll(port: &str, source: io::Error) -> PortError {
     let port = port.to_owned();
     match source.raw_os_error() {
@@ -115,12 +115,12 @@ pub(super) fn busy_poll(port: &str, source: io::Error) -> PortError {
         Some(libc::ENOPROTOOPT) => PortError::MissingFeature {
             port,
             feature: "preferred busy polling (Linux 5.11)",
-            remedy: "leave `busy=` away",
+            remedy: "leave out `busy=`",
             source,
         },
         _ => PortError::Kernel {
             port,
-            action: "switch busy polling on",
+            action: "enable busy polling",
             source,
         },
     }

@@ -1,4 +1,4 @@
-//! What can be told without an interface, and what no port does by itself.
+//! Tests that need no interface, and one of the state that a closed port leaves.
 
 use std::fs;
 use std::io;
@@ -24,7 +24,7 @@ fn keys_are_checked_before_the_machine_is_asked() {
         ("xdp:va,txd=100", "give one like `txd=128`"),
         ("xdp:va,mode=fast", "one of auto, native, generic"),
         ("xdp:va,q=3-1", "is not a range of queues"),
-        ("xdp:va,q=0-1,queues=3", "as many as `q=` names, 2"),
+        ("xdp:va,q=0-1,queues=3", "as many as `q=` selects, 2"),
         (
             "xdp:va,mode=generic,zerocopy=yes",
             "the kernel always copies",
@@ -69,7 +69,7 @@ fn an_interface_that_is_not_there_is_named() {
     let memory = Memory::new(url.memory_plan()).unwrap();
     let error = crate::open(&url, &memory).map(drop).unwrap_err();
     assert!(matches!(error, PortError::NoInterface { .. }), "{error}");
-    // Memory made for others only: a slot of another shape cannot be shared with the kernel.
+    // A memory planned for other ports: slots of another size cannot be shared with the kernel.
     let memory = Memory::new(MemoryPlan::default()).unwrap();
     let error = crate::open(&url, &memory).map(drop).unwrap_err();
     assert!(matches!(error, PortError::MemoryTooSmall { .. }), "{error}");
@@ -106,13 +106,13 @@ fn a_refused_bind_says_what_to_do() {
             libc::EBUSY,
             Copying::Either,
             false,
-            "take another with `q=`",
+            "select another one with `q=`",
         ),
         (
             libc::EOPNOTSUPP,
             Copying::ZeroCopy,
             true,
-            "leave `zerocopy=yes` away",
+            "leave out `zerocopy=yes`",
         ),
         (libc::EINVAL, Copying::Copy, false, "`ethtool -l va`"),
         (libc::ENETDOWN, Copying::Copy, false, "`va` is down"),
@@ -173,7 +173,7 @@ fn the_kernels_counters_become_causes() {
         (Cause::Bad, 2),
     ];
     assert_eq!(lost(false), copied);
-    // An empty fill ring counts looks there, not frames.
+    // With zero-copy an empty fill ring counts checks, not frames.
     assert_eq!(
         lost(true)[1..3],
         [(Cause::NoBuffer, 0), (Cause::TooLong, 20)]
@@ -197,7 +197,7 @@ fn the_kernels_counters_become_causes() {
     );
 }
 
-/// Frames that have left `va`, as the kernel counts them.
+/// Frames sent by `va`, as counted by the kernel.
 fn sent_by_va() -> u64 {
     let text = fs::read_to_string("/proc/thread-self/net/dev").unwrap();
     let line = text
@@ -211,7 +211,8 @@ fn sent_by_va() -> u64 {
         .unwrap()
 }
 
-/// A kernel that was busy leaves frames in the ring, which count as sent: they are, before the socket is closed.
+/// A busy kernel leaves frames in the ring, which are counted as sent: they must leave before the
+/// socket is closed.
 #[test]
 fn what_waits_in_the_ring_leaves_before_the_socket_is_closed() {
     let running = thread::spawn(|| {
@@ -219,7 +220,7 @@ fn what_waits_in_the_ring_leaves_before_the_socket_is_closed() {
             println!("skipped: no network namespace ({error}): run as root");
             return;
         }
-        // No address, and nothing that speaks by itself.
+        // No address, and no traffic of its own.
         let _ = fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
         for words in [
             "link add va type veth peer name vb",
@@ -261,7 +262,7 @@ fn what_waits_in_the_ring_leaves_before_the_socket_is_closed() {
             rings.put(frame).unwrap();
         }
         rings.show();
-        assert_eq!(sent_by_va(), 0, "nobody told the kernel yet");
+        assert_eq!(sent_by_va(), 0, "the kernel was not woken yet");
         drop(transmit);
         assert_eq!(sent_by_va(), 100);
         drop(receive);

@@ -1,4 +1,4 @@
-//! What is known to go wrong on an interface, told before it does.
+//! Notes about known problems of drivers and virtual links, given before they occur.
 
 use std::ops::RangeInclusive;
 
@@ -6,32 +6,32 @@ use crate::sys::bpf::Hook;
 use crate::sys::netlink_xdp::Link;
 use crate::sys::xsk::KERNEL_HEADROOM_BYTES;
 
-/// What the notes are about.
+/// Properties of an interface and port that the notes depend on.
 #[derive(Clone, Debug)]
 pub(super) struct Situation<'a> {
     pub link: &'a Link,
-    /// The receive queues that the port takes.
+    /// Receive queues that the port uses.
     pub queues: RangeInclusive<u32>,
-    /// Receive queues in use, where the driver tells.
+    /// Receive queues in use, if the driver reports them.
     pub in_use: Option<u32>,
-    /// A veth's other end, where it can be seen.
+    /// Other end of a veth pair, if it is visible.
     pub far: Option<&'a Link>,
-    /// Whether the other end's sockets leave checksums to the device; none where that cannot be seen.
+    /// True if the other end's sockets leave checksums to the device; none if that is not visible.
     pub far_leaves_checksums: Option<bool>,
-    /// Whether VLAN tags stand beside the frames when the program meets them: taken out by the device, or not put in
-    /// by a veth's other end; none where that cannot be seen.
+    /// True if VLAN tags are not in the frame data when the program runs: removed by the device, or
+    /// not inserted by a veth's other end; none if that is not visible.
     pub tags_apart: Option<bool>,
     pub hook: Hook,
     pub zero_copy: bool,
-    /// Bytes of the longest frame that fits a buffer behind what the kernel keeps in front of it.
+    /// Longest frame that fits a buffer behind the kernel's headroom, in bytes.
     pub longest_received: usize,
 }
 
-/// What a reader of the figures should know.
+/// Notes that readers of the results need.
 pub(super) fn notes(situation: &Situation<'_>) -> Vec<String> {
     let mut notes = vec![
         if situation.zero_copy {
-            "zero-copy: the device reads and writes the frames' memory; frames that it loses for want of a buffer are in its own counters"
+            "zero-copy: the device reads and writes the frame memory; frames that it loses for lack of a buffer are in its own counters"
         } else {
             "copy: the kernel copies each frame"
         }
@@ -46,14 +46,14 @@ pub(super) fn notes(situation: &Situation<'_>) -> Vec<String> {
         }
         .replace("{}", &all.to_string());
         notes.push(format!(
-            "only what arrives on the receive queues {first}-{last} comes here, the rest goes to the kernel's stack: the interface {there} (`q=0-{}` takes all of them, `channels=set` leaves no others for as long as the port is open, `rss=set` sends nothing to others, and `steer=udp:PORT` gives it what goes to one port)",
+            "only frames of the receive queues {first}-{last} are received here, the others go to the kernel's stack: the interface {there} (`q=0-{}` uses all of them, `channels=set` disables the others while the port is open, `rss=set` directs no traffic to the others, and `steer=udp:PORT` directs the traffic of one port here)",
             all - 1
         ));
     }
     let needed = situation.link.mtu as usize + usize::from(crate::url::ETHERNET_BYTES);
     if needed > situation.longest_received {
         notes.push(format!(
-            "frames longer than {} bytes are lost as too long, and the interface's MTU is {}: {} bytes of each buffer are the kernel's; a larger `mtu=` gives larger buffers, up to a page",
+            "frames longer than {} bytes are lost as too long, and the interface's MTU is {}: the kernel uses {} bytes of each buffer; a larger `mtu=` gives larger buffers, up to a page",
             situation.longest_received, situation.link.mtu, KERNEL_HEADROOM_BYTES
         ));
     }
@@ -61,7 +61,7 @@ pub(super) fn notes(situation: &Situation<'_>) -> Vec<String> {
         notes.extend(veth_notes(situation));
     } else if situation.tags_apart == Some(true) {
         notes.push(format!(
-            "VLAN tags do not come along, because the device takes them out of the frames: `ethtool -K {} rxvlan off`",
+            "VLAN tags are missing, because the device removes them from the frames: `ethtool -K {} rxvlan off`",
             situation.link.name
         ));
     }
@@ -73,17 +73,17 @@ fn veth_notes(situation: &Situation<'_>) -> Vec<String> {
     let mut notes = Vec::new();
     if situation.far_leaves_checksums != Some(false) {
         notes.push(format!(
-            "what the far end's own sockets send may carry unfinished checksums, and whoever gets it back drops it: `ethtool -K {far} tx off` at that end"
+            "frames from the remote end's own sockets may have partial checksums, and a host that receives them back drops them: `ethtool -K {far} tx off` at that end"
         ));
         if situation.hook == Hook::Generic {
             notes.push(format!(
-                "generic XDP gets the far end's segments as large as its sockets make them, and those longer than a frame are lost: the same `ethtool -K {far} tx off`, or `mode=native`"
+                "generic XDP gets the remote end's segments as large as its sockets make them, and those longer than a frame are lost: also `ethtool -K {far} tx off`, or `mode=native`"
             ));
         }
     }
     if situation.hook == Hook::Native {
         notes.push(format!(
-            "what sockets at the far end send is received faster by `mode=generic` (1.1 times where it was measured), which needs `ethtool -K {far} tx off` there"
+            "frames from sockets at the remote end are received faster by `mode=generic` (1.1 times as fast where it was measured), which needs `ethtool -K {far} tx off` there"
         ));
     } else {
         notes.push(
@@ -93,12 +93,12 @@ fn veth_notes(situation: &Situation<'_>) -> Vec<String> {
     }
     if situation.far.is_none_or(|far| far.program.is_none()) {
         notes.push(format!(
-            "XDP programs that redirect frames through this veth lose them unless its far end has an XDP program or GRO (`ethtool -K {far} gro on`); this port's own frames need neither"
+            "XDP programs that redirect frames through this veth lose them unless its remote end has an XDP program or GRO (`ethtool -K {far} gro on`); this port's own frames need neither"
         ));
     }
     if situation.tags_apart != Some(false) {
         notes.push(format!(
-            "VLAN tags of what the far end's own VLANs send do not come along, because they stand beside the frames: `ethtool -K {far} txvlan off` at that end"
+            "VLAN tags of the remote end's own VLANs are missing, because they are not in the frame data: `ethtool -K {far} txvlan off` at that end"
         ));
     }
     notes
@@ -150,12 +150,12 @@ mod tests {
             "copy: the kernel",
             "zero-copy:",
             "too long",
-            "unfinished checksums",
+            "partial checksums",
             "generic XDP gets",
             "do not pass the generic hook",
             "lose them unless",
             "received faster by `mode=generic`",
-            "only what arrives on the receive queues 0-0",
+            "only frames of the receive queues 0-0",
             "VLAN tags",
         ];
         for (name, situation, want) in [
@@ -203,7 +203,7 @@ mod tests {
             ),
             ("native veth", on_veth.clone(), vec![0, 3, 7, 6, 9]),
             (
-                "generic veth, far end out of sight",
+                "generic veth, remote end not visible",
                 Situation {
                     far: None,
                     hook: Hook::Generic,

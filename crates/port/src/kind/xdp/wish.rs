@@ -1,5 +1,6 @@
-//! What a URL asks of the device itself, which whoever opens the port sets before, and sets back when the port is
-//! closed: settings of an interface outlive this process, and no port leaves any behind.
+//! Device settings that a URL requests. The code that opens the port applies them before, and
+//! restores them after the port is closed: interface settings outlive the process, and no port
+//! leaves any behind.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -9,27 +10,27 @@ use crate::url::PortUrl;
 
 use super::{KIND, queues};
 
-/// Settings that a port wants its interface to have while it is open.
+/// Settings that a port needs on its interface while it is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceWish {
-    /// The interface.
+    /// Name of the interface.
     pub interface: String,
-    /// Queues in use (`channels=set`).
+    /// Number of queues (`channels=set`).
     pub channels: Option<u32>,
-    /// Queues over which all that arrives is spread (`rss=set`).
+    /// Queues over which all received packets are spread (`rss=set`).
     pub rss: Option<RangeInclusive<u32>>,
-    /// Flows that it gives to queues (`steer=udp:7`).
+    /// Flows directed to queues (`steer=udp:7`).
     pub steer: Vec<Steered>,
 }
 
-/// A flow, and the queue that gets it: `udp4:7>0`.
+/// Flow and the queue that receives it: `udp4:7>0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steered {
-    /// Protocol and version of IP, as `ethtool -N` has them.
+    /// Protocol and IP version, as named by `ethtool -N`.
     pub protocol: &'static str,
-    /// The port that its packets go to.
+    /// Destination port of its packets.
     pub port: u16,
-    /// The queue.
+    /// Queue that receives it.
     pub queue: u32,
 }
 
@@ -39,7 +40,7 @@ impl fmt::Display for Steered {
     }
 }
 
-/// Words for protocols, and what `ethtool -N` calls them.
+/// Names of protocols in URLs, and the corresponding names of `ethtool -N`.
 const PROTOCOLS: &[(&str, &[&str])] = &[
     ("udp", &["udp4", "udp6"]),
     ("udp4", &["udp4"]),
@@ -49,7 +50,7 @@ const PROTOCOLS: &[(&str, &[&str])] = &[
     ("tcp6", &["tcp6"]),
 ];
 
-/// Flows in their words, and the queues that get them in turn; none where a word is none.
+/// Parses flows and assigns the queues in turn; none if a flow is invalid.
 fn steered(text: &str, queues: RangeInclusive<u32>) -> Option<Vec<Steered>> {
     let mut all = Vec::new();
     for (word, queue) in text.split('+').zip(queues.cycle()) {
@@ -65,13 +66,13 @@ fn steered(text: &str, queues: RangeInclusive<u32>) -> Option<Vec<Steered>> {
     Some(all)
 }
 
-/// Refuses flows that are none.
+/// Rejects invalid flows.
 pub(super) fn check_flows(url: &PortUrl) -> Result<(), PortError> {
     match url.text("steer") {
         Some(text) if steered(text, queues(url)).is_none() => Err(url.bad_value(
             "steer",
             text,
-            "udp:PORT, tcp:PORT, or over one version of IP alone as udp4:PORT, joined by +",
+            "udp:PORT, tcp:PORT, or of one IP version only as udp4:PORT, joined by +",
             "udp:7+tcp:7",
         )),
         _ => Ok(()),
@@ -79,7 +80,7 @@ pub(super) fn check_flows(url: &PortUrl) -> Result<(), PortError> {
 }
 
 impl PortUrl {
-    /// What it asks of its device; none where that stays as it is.
+    /// Settings that the port needs on its device; none if the device stays unchanged.
     #[must_use]
     pub fn device_wish(&self) -> Option<DeviceWish> {
         let is_set = |key| self.text(key) == Some("set");
@@ -99,7 +100,8 @@ impl PortUrl {
     }
 }
 
-/// Refuses to open a port whose device is not as its URL asks for; `in_use` are its receive queues, where it tells.
+/// Rejects a port whose device does not have the requested number of queues; `in_use` are its
+/// receive queues, if known.
 pub(super) fn check(url: &PortUrl, in_use: Option<u32>) -> Result<(), PortError> {
     let wanted = url.device_wish().and_then(|wish| wish.channels);
     match (wanted, in_use) {
@@ -107,7 +109,7 @@ pub(super) fn check(url: &PortUrl, in_use: Option<u32>) -> Result<(), PortError>
             "channels",
             "set",
             format!(
-                "possible here: {in_use} receive queues are in use, and nobody made them {wanted}"
+                "possible here: {in_use} receive queues are in use, and were not changed to {wanted} before"
             ),
             "keep",
         )),
