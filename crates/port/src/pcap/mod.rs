@@ -1,7 +1,6 @@
-//! Capture files: reading pcap and pcapng, writing pcapng.
+//! Capture files: reads pcap and pcapng, writes pcapng.
 //!
-//! Neither side allocates once it is open. Formats: draft-ietf-opsawg-pcap and
-//! draft-ietf-opsawg-pcapng.
+//! No allocation after opening. Formats: draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng.
 
 mod read;
 mod write;
@@ -12,9 +11,9 @@ pub use write::CaptureWriter;
 /// `LINKTYPE_ETHERNET`.
 const LINK_ETHERNET: u16 = 1;
 
-/// First word of a pcapng section, the same in both byte orders.
+/// Block type of a section header, the same in both byte orders.
 const SECTION: u32 = 0x0a0d_0d0a;
-/// Says in which byte order a section is.
+/// Byte-order magic of a section.
 const ORDER: u32 = 0x1a2b_3c4d;
 const INTERFACE: u32 = 1;
 const SIMPLE_PACKET: u32 = 3;

@@ -1,4 +1,4 @@
-//! Reading.
+//! Reader of captures.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek};
@@ -11,34 +11,34 @@ use super::{
     SIMPLE_PACKET,
 };
 
-/// Bytes read at once. The largest record has to fit.
+/// Bytes of the read buffer. The largest record must fit.
 const BUFFER_BYTES: usize = 1 << 20;
-/// The most a record may hold: what tcpdump captures at most (`MAXIMUM_SNAPLEN`).
+/// Maximum bytes of a record: tcpdump's limit (`MAXIMUM_SNAPLEN`).
 const RECORD_BYTES: usize = 262_144;
-/// Interfaces of a section that are told apart; a file with more is not one of ours.
+/// Maximum number of interfaces per section; a file with more is rejected.
 const INTERFACES: usize = 4096;
 
-/// Why a capture cannot be read.
+/// Error of reading a capture.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
     /// The file could not be read.
     #[error("it cannot be read")]
     Io(#[from] io::Error),
-    /// It begins with neither format's first word.
-    #[error("it is no capture: it begins neither as pcap nor as pcapng")]
+    /// The first word is that of neither format.
+    #[error("it is not a capture file: neither pcap nor pcapng")]
     NotACapture,
-    /// Its frames are not Ethernet's.
+    /// The frames are not Ethernet.
     #[error("its link type is {link}, not Ethernet (1)")]
     LinkType {
         /// `LINKTYPE_…` of the file.
         link: u32,
     },
-    /// A part contradicts the format.
+    /// Part of the file violates the format.
     #[error("it is damaged at byte {offset}: {why}")]
     Damaged {
-        /// Where the part begins.
+        /// Offset of the part in the file.
         offset: u64,
-        /// What is wrong with it.
+        /// Violation of the format.
         why: &'static str,
     },
 }
@@ -46,23 +46,23 @@ pub enum CaptureError {
 /// Opens a capture.
 ///
 /// # Errors
-/// [`CaptureError::Io`]; a pipe is refused, since to open one waits for a writer for as long as none comes.
+/// [`CaptureError::Io`]; also for a pipe, because opening one would block until there is a writer.
 pub fn open(path: &Path) -> Result<File, CaptureError> {
     if fs::metadata(path)?.file_type().is_fifo() {
-        let why = "it is a pipe, which has no beginning to come back to";
+        let why = "it is a pipe, which cannot be read twice";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why).into());
     }
     Ok(File::open(path)?)
 }
 
-/// A captured frame.
+/// Captured frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// When, in nanoseconds since 1970; absent where the file does not say.
+    /// Capture time in nanoseconds since 1970; absent if the file does not have it.
     pub time_ns: Option<u64>,
-    /// Its bytes, as far as they were captured.
+    /// Captured bytes.
     pub bytes: &'a [u8],
-    /// Bytes it had.
+    /// Original length of the frame in bytes.
     pub length: u32,
 }
 
@@ -71,7 +71,7 @@ pub struct Record<'a> {
 pub struct CaptureReader<R> {
     input: R,
     buffer: Box<[u8]>,
-    /// What of the buffer is read and not used.
+    /// Part of the buffer that is filled and not used yet.
     unread: Range<usize>,
     /// Bytes of the input before `unread`.
     offset: u64,
@@ -90,7 +90,7 @@ enum Format {
 struct Interface {
     ethernet: bool,
     snap: u32,
-    /// Units a second are 10^n, or 2^n with `binary`.
+    /// Time units per second are 10^n, or 2^n with `binary`.
     exponent: u32,
     binary: bool,
     offset_s: i64,
@@ -110,7 +110,7 @@ impl Interface {
 }
 
 impl<R: Read> CaptureReader<R> {
-    /// Reads the beginning of a capture.
+    /// Reads the header of a capture.
     ///
     /// # Errors
     /// [`CaptureError`].
@@ -149,7 +149,7 @@ impl<R: Read> CaptureReader<R> {
         if !self.have(24)? {
             return Err(self.damaged("its header is cut off"));
         }
-        // The upper bits say whether frames carry a check sequence.
+        // The upper bits describe the FCS of frames.
         let link = self.word(20) & 0x0fff_ffff;
         if link != u32::from(LINK_ETHERNET) {
             return Err(CaptureError::LinkType { link });
@@ -158,10 +158,10 @@ impl<R: Read> CaptureReader<R> {
         Ok(())
     }
 
-    /// The next Ethernet frame; `None` at the end. Frames of other kinds of links are passed over.
+    /// Reads the next Ethernet frame; `None` at the end. Frames of other link types are skipped.
     ///
     /// # Errors
-    /// [`CaptureError`]; there is nothing more to read then.
+    /// [`CaptureError`]; no more can be read then.
     pub fn read(&mut self) -> Result<Option<Record<'_>>, CaptureError> {
         match self.format {
             Format::Pcap { nanoseconds } => self.read_pcap(nanoseconds),
@@ -169,7 +169,7 @@ impl<R: Read> CaptureReader<R> {
         }
     }
 
-    /// Begins the capture again.
+    /// Restarts the capture from its beginning.
     ///
     /// # Errors
     /// [`CaptureError`].
@@ -217,7 +217,7 @@ impl<R: Read> CaptureReader<R> {
                 self.swapped = match self.word(8) {
                     ORDER => self.swapped,
                     other if other.swap_bytes() == ORDER => !self.swapped,
-                    _ => return Err(self.damaged("a section of no byte order")),
+                    _ => return Err(self.damaged("a section without a byte order")),
                 };
                 self.interfaces.clear();
             }
@@ -258,7 +258,7 @@ impl<R: Read> CaptureReader<R> {
 
     fn add_interface(&mut self, total: usize) -> Result<(), CaptureError> {
         if total < 20 || self.interfaces.len() == INTERFACES {
-            return Err(self.damaged("an interface that cannot be"));
+            return Err(self.damaged("an invalid interface block"));
         }
         let mut interface = Interface {
             ethernet: self.half(8) == LINK_ETHERNET,
@@ -323,7 +323,7 @@ impl<R: Read> CaptureReader<R> {
             return Err(self.damaged("a frame's block without a frame"));
         }
         let length = self.word(8);
-        // A block does not say how much was captured: all, unless the interface limits it.
+        // The block has no captured length: all bytes, unless the interface limits them.
         let most = if interface.snap == 0 {
             u32::MAX
         } else {
@@ -338,7 +338,7 @@ impl<R: Read> CaptureReader<R> {
             .then_some((None, 12..12 + captured, length)))
     }
 
-    /// The end of the input, which must be the end of a record.
+    /// Handles the end of the input, which must be the end of a record.
     fn end(&self) -> Result<Option<Record<'_>>, CaptureError> {
         if self.unread.is_empty() {
             Ok(None)
@@ -347,7 +347,7 @@ impl<R: Read> CaptureReader<R> {
         }
     }
 
-    /// Reads until this many bytes are there. False when the input ends before.
+    /// Reads until `count` bytes are buffered. False if the input ends before.
     fn have(&mut self, count: usize) -> Result<bool, CaptureError> {
         debug_assert!(count <= self.buffer.len());
         while self.unread.len() < count {
@@ -389,7 +389,7 @@ impl<R: Read> CaptureReader<R> {
         }
     }
 
-    /// A word of what is unread, which `have` made sure of.
+    /// 32-bit word of the unread bytes, at an offset that `have` has filled.
     fn word(&self, at: usize) -> u32 {
         let at = self.unread.start + at;
         let bytes = self.buffer[at..at + 4].first_chunk();
@@ -412,7 +412,7 @@ impl<R: Read> CaptureReader<R> {
     }
 }
 
-/// Time, place in the block, length on the wire.
+/// Time, range in the block, original length.
 type Found = (Option<u64>, Range<usize>, u32);
 
 #[cfg(test)]

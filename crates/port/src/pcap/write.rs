@@ -1,12 +1,12 @@
-//! Writing.
+//! Writer of captures.
 
 use std::io::{self, Write};
 
 use super::{ENHANCED_PACKET, INTERFACE, LINK_ETHERNET, OPTION_RESOLUTION, ORDER, SECTION};
 
-/// Bytes gathered before they are written: fewer calls than frames by two orders.
+/// Bytes of the write buffer: reduces the number of calls by two orders of magnitude.
 const BUFFER_BYTES: usize = 1 << 20;
-/// What a frame's block is longer than the frame, but for padding.
+/// Bytes of a frame's block in addition to the frame, without padding.
 const BLOCK_BYTES: usize = 32;
 
 /// Writes Ethernet frames as pcapng, in nanoseconds, little-endian on every machine.
@@ -14,24 +14,24 @@ const BLOCK_BYTES: usize = 32;
 pub struct CaptureWriter<W: Write> {
     output: W,
     buffer: Vec<u8>,
-    /// Frames in the buffer.
+    /// Number of frames in the buffer.
     gathered: u64,
-    /// Frames of buffers that could not be written as a whole.
+    /// Number of frames in buffers that could not be written completely.
     unwritten: u64,
 }
 
 impl<W: Write> CaptureWriter<W> {
-    /// Begins a capture of one interface.
+    /// Starts a capture of one interface.
     ///
     /// # Errors
-    /// None by now: what fails, fails when the buffer is written.
+    /// None at present: write errors occur when the buffer is written.
     pub fn new(output: W) -> io::Result<Self> {
         let mut buffer = Vec::with_capacity(BUFFER_BYTES);
-        // Version 1.0, a section whose length is not known.
+        // Version 1.0, a section of unknown length.
         for word in [SECTION, 28, ORDER, 1, u32::MAX, u32::MAX, 28] {
             buffer.extend(word.to_le_bytes());
         }
-        // No limit to what is captured; times in 10^-9 s; end of options.
+        // No snap length; times in 10^-9 s; end of options.
         let resolution = u32::from(OPTION_RESOLUTION) | 1 << 16;
         for word in [INTERFACE, 32, LINK_ETHERNET.into(), 0, resolution, 9, 0, 32] {
             buffer.extend(word.to_le_bytes());
@@ -44,10 +44,10 @@ impl<W: Write> CaptureWriter<W> {
         })
     }
 
-    /// Adds a frame that left at this time (nanoseconds since 1970).
+    /// Adds a frame that was sent at this time (nanoseconds since 1970).
     ///
     /// # Errors
-    /// When the buffer was full and could not be written; its frames are lost then.
+    /// The buffer was full and could not be written; its frames are lost then.
     #[inline]
     pub fn write(&mut self, time_ns: u64, frame: &[u8]) -> io::Result<()> {
         let padded = frame.len().next_multiple_of(4);
@@ -78,10 +78,10 @@ impl<W: Write> CaptureWriter<W> {
         Ok(())
     }
 
-    /// Writes what was gathered.
+    /// Writes the buffered frames.
     ///
     /// # Errors
-    /// What the output says; what was gathered is lost then.
+    /// The error of the output; the buffered frames are lost then.
     pub fn flush(&mut self) -> io::Result<()> {
         let result = self.output.write_all(&self.buffer);
         self.buffer.clear();
@@ -92,7 +92,7 @@ impl<W: Write> CaptureWriter<W> {
         result
     }
 
-    /// Frames that were taken and are not in the output, or some of them not.
+    /// Number of frames accepted that are missing in the output, completely or in part.
     pub fn unwritten(&self) -> u64 {
         self.unwritten
     }
@@ -100,7 +100,7 @@ impl<W: Write> CaptureWriter<W> {
 
 impl<W: Write> Drop for CaptureWriter<W> {
     fn drop(&mut self) {
-        // Whoever wants to know calls `flush` before.
+        // Callers that need the error call `flush` before.
         let _ = self.flush();
     }
 }
@@ -121,7 +121,7 @@ mod tests {
         file
     }
 
-    /// Word by word, as the draft draws it.
+    /// Compares word by word with the format of the draft.
     #[test]
     fn a_file_is_these_bytes() {
         let file = written(&[(0x0102_0304_0506_0708, b"\xaa\xbb\xcc\xdd\xee")]);
