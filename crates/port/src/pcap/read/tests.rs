@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Time, bytes, length on the wire.
+/// Time, bytes, original length.
 type Owned = (Option<u64>, Vec<u8>, u32);
 
 fn all(bytes: &[u8]) -> Result<Vec<Owned>, CaptureError> {
@@ -28,7 +28,7 @@ fn words(big: bool, words: &[u32]) -> Vec<u8> {
 fn pcap_in_both_orders_and_resolutions() {
     for big in [false, true] {
         for (magic, fraction) in [(0xa1b2_c3d4, 250), (0xa1b2_3c4d, 250_000)] {
-            // Version 2.4 is two halves, which nobody looks at.
+            // Version 2.4 is two 16-bit numbers, which the reader ignores.
             let mut file = words(big, &[magic, 0, 0, 0, 65_535, 1]);
             file.extend(words(big, &[7, fraction, 3, 60]));
             file.extend(b"abc");
@@ -68,7 +68,8 @@ fn pcapng_in_both_orders() {
     for big in [false, true] {
         file.extend(section(big));
         let first = |one: u16| half_pair(big, one, 0);
-        // An interface in microseconds, one that is not Ethernet, one in 2^-10 s and 5 s on.
+        // An interface in microseconds, one that is not Ethernet, one in 2^-10 s with an offset of
+        // 5 s.
         file.extend(words(big, &[INTERFACE, 20, first(1), 0, 20]));
         file.extend(words(big, &[INTERFACE, 20, first(113), 0, 20]));
         file.extend(words(
@@ -81,7 +82,7 @@ fn pcapng_in_both_orders() {
             big,
             &[half_pair(big, 14, 8), offset[0], offset[1], 0, 44],
         ));
-        // A block that nobody knows.
+        // A block of an unknown type.
         file.extend(words(big, &[0xbad, 16, 1, 16]));
         for (interface, units) in [(0, 3_000_000), (1, 0), (2, 512)] {
             file.extend(words(
@@ -106,8 +107,8 @@ fn pcapng_in_both_orders() {
 #[test]
 fn what_is_wrong_is_told() {
     let text = |file: &[u8]| all(file).unwrap_err().to_string();
-    assert!(text(b"").contains("no capture"));
-    assert!(text(b"hello, world").contains("no capture"));
+    assert!(text(b"").contains("not a capture file"));
+    assert!(text(b"hello, world").contains("not a capture file"));
     let raw = words(false, &[0xa1b2_c3d4, 0, 0, 0, 0, 101]);
     assert!(text(&raw).contains("link type is 101"));
     let mut cut = words(false, &[0xa1b2_c3d4, 0, 0, 0, 0, 1, 0, 0, 9, 9]);
@@ -120,7 +121,7 @@ fn what_is_wrong_is_told() {
     assert!(text(&orphan).contains("damaged at byte 28: a frame of no interface"));
 }
 
-/// A reader that gives as little as it may.
+/// A reader that returns at most a given number of bytes per call.
 struct Drip<'a>(&'a [u8], usize);
 
 impl Read for Drip<'_> {
