@@ -1,4 +1,4 @@
-//! The seam: two queues and what they can do.
+//! Traits of a port's two queues, and the pair that makes a port.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -11,70 +11,78 @@ use crate::kind::{AnyReceive, AnyTransmit};
 use crate::pool::Pool;
 use crate::sys::burst::Burst;
 
-/// A time without the process at the other end, as it was noticed.
+/// Time without a process at the other end of a port, as it was detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Absence {
-    /// When it was found gone.
+    /// Time at which the peer was found to be gone.
     pub from: Instant,
-    /// When it, or another in its place, came; none: not yet.
+    /// Time at which a peer connected again; none if there is none yet.
     pub until: Option<Instant>,
 }
 
-/// The process at the other end of a port that has one.
+/// State of the process at the other end of a port that has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Partner {
-    /// None has come yet.
+    /// No peer has connected yet.
     Awaited,
-    /// It is there.
+    /// A peer is connected.
     There,
-    /// It went, and none has come in its place.
+    /// The peer has gone, and no other has connected since.
     Gone,
 }
 
 /// A receive queue, polled by one thread. No call but `refresh` may block, allocate or lock.
 pub trait Receive: Send {
-    /// Appends waiting frames to `burst` while it has room; returns how many (0: none waiting).
+    /// Appends waiting frames to `burst` until it is full; returns their number (0: none waiting).
     ///
-    /// `pool` gives the frames that bytes are copied into, or that the kernel fills later.
+    /// `pool` provides the frames that bytes are copied into, or that the kernel fills later.
     fn receive(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize;
 
-    /// The queue's counters, to be shared with whoever reports.
+    /// Counters of the queue; readers may share them.
     fn counters(&self) -> &Arc<QueueCounters>;
 
-    /// Takes over what only the kernel counts, and says whether the queue still works.
+    /// Updates the counters from those that only the kernel keeps, and checks that the queue still
+    /// works.
     ///
-    /// For once an interval and at the end, by the queue's owner.
+    /// Meant to be called once per interval and at the end, by the queue's owner.
     ///
     /// # Errors
-    /// Why no frame will come any more: the interface is gone or down.
+    /// The reason why no more frames will arrive: the interface is gone or down.
     fn refresh(&mut self) -> Result<(), PortError> {
         Ok(())
     }
 
-    /// Whether no frame will come any more although nothing is wrong: a file is read to its end.
+    /// Returns true if no more frames will arrive although there is no error: a file was read to
+    /// its end.
     fn ended(&self) -> bool {
         false
     }
 
-    /// What to wait on (readable) instead of spinning, where the kernel offers something.
+    /// File descriptor to wait on (readable) instead of spinning; none if the kernel offers none.
     fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Whether somebody is at the other end, as of the last `refresh` at the latest; none where that is not known. Not
-    /// for loops: it locks.
+    /// State of the peer, at most as old as the last `refresh`; none if the port cannot detect it.
+    ///
+    /// Not for the data path: takes a lock.
     fn partner(&self) -> Option<Partner> {
         None
     }
 
-    /// When nobody was at the other end any more after somebody had been, the earliest first. Not for
-    /// loops: it allocates and locks.
+    /// Times during which a peer that had connected was gone, the earliest first.
+    ///
+    /// Not for the data path: allocates and takes a lock.
     fn absences(&self) -> Vec<Absence> {
         Vec::new()
     }
 
-    /// A poll, or a few while they come full, of at most so many frames each that leave by `to` unread, where
-    /// the two have a way of their own for that; returns how many came. What `to` does not take is dropped and counted.
+    /// Moves received frames to `to` without reading them; none if the two ports have no direct
+    /// path.
+    ///
+    /// Runs one poll, or a few while polls return full bursts, of at most `most` frames each.
+    /// Returns the number of frames received. Frames that `to` does not accept are dropped and
+    /// counted.
     #[inline(always)]
     fn pass<T: Transmit>(&mut self, to: &mut T, most: usize) -> Option<usize> {
         let _ = (to, most);
@@ -84,38 +92,40 @@ pub trait Receive: Send {
 
 /// A transmit queue, polled by one thread. No call but `refresh` may block, allocate or lock.
 pub trait Transmit: Send {
-    /// Takes frames from the front of `burst` until the ring is full; the rest stay the caller's, to
-    /// send later or to [`refuse`](Transmit::refuse). Returns how many it took.
+    /// Takes frames from the front of `burst` until the ring is full; returns their number.
     ///
-    /// Frames that have left, of this call or earlier ones, go to `pool`.
+    /// The other frames stay in `burst`, to be sent later or dropped with
+    /// [`refuse`](Transmit::refuse). Frames whose transmission is complete, of this call or earlier
+    /// ones, go to `pool`.
     fn transmit(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize;
 
-    /// Gives frames that have left to `pool`, and starts what waits to be started; returns how many came.
+    /// Returns frames whose transmission is complete to `pool`, and starts pending transmissions;
+    /// returns the number of frames returned.
     ///
-    /// For loops that have nothing to send for a while.
+    /// For loops that have nothing to send for some time.
     fn reclaim(&mut self, pool: &mut Pool) -> usize {
         let _ = pool;
         0
     }
 
-    /// The queue's counters, to be shared with whoever reports.
+    /// Counters of the queue; readers may share them.
     fn counters(&self) -> &Arc<QueueCounters>;
 
-    /// As [`Receive::refresh`].
+    /// Like [`Receive::refresh`].
     ///
     /// # Errors
-    /// Why no frame will leave any more.
+    /// The reason why no more frames will be sent.
     fn refresh(&mut self) -> Result<(), PortError> {
         Ok(())
     }
 
-    /// The queue where it is one of DPDK's.
+    /// The queue as a DPDK transmit queue; none for other kinds.
     #[cfg(feature = "dpdk")]
     fn as_dpdk(&mut self) -> Option<&mut crate::kind::dpdk::DpdkTransmit> {
         None
     }
 
-    /// Gives up on what is left of a burst: the frames go to `pool` and count as dropped, ring full.
+    /// Drops the remaining frames of a burst: they go to `pool` and are counted as `RingFull`.
     #[inline]
     fn refuse(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
         if burst.is_empty() {
@@ -129,41 +139,43 @@ pub trait Transmit: Send {
 
 /// A poll-mode port: one receive and one transmit queue, for a loop that owns both.
 ///
-/// A loop that polls one and sends to another takes the halves apart ([`Pair::receive`],
-/// [`Pair::transmit`]) and gives each to its thread.
+/// A loop that receives from one port and sends to another takes the queues apart
+/// ([`Pair::receive`], [`Pair::transmit`]); each can move to a thread of its own.
 pub trait Port {
-    /// As [`Receive::receive`].
+    /// Like [`Receive::receive`].
     fn receive(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize;
-    /// As [`Transmit::transmit`].
+    /// Like [`Transmit::transmit`].
     fn transmit(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize;
-    /// As [`Transmit::reclaim`].
+    /// Like [`Transmit::reclaim`].
     fn reclaim(&mut self, pool: &mut Pool) -> usize;
-    /// What the port can do; read once before the loop.
+    /// Properties of the port; read once before the loop.
     fn capabilities(&self) -> &Capabilities;
-    /// The counters: received, sent.
+    /// Counters of the receive queue and of the transmit queue.
     fn counters(&self) -> (&Arc<QueueCounters>, &Arc<QueueCounters>);
-    /// As [`Receive::refresh`], for both queues.
+    /// Like [`Receive::refresh`], for both queues.
     ///
     /// # Errors
-    /// Why the port will not work any more.
+    /// The reason why the port no longer works.
     fn refresh(&mut self) -> Result<(), PortError>;
-    /// As [`Receive::wait_handle`].
+    /// Like [`Receive::wait_handle`].
     fn wait_handle(&self) -> Option<BorrowedFd<'_>>;
 }
 
-/// Two queues that are a port. Its parts may go to different threads.
+/// Receive and transmit queue of one port. They may move to different threads.
 #[derive(Debug)]
 pub struct Pair<R, T> {
-    /// Where frames come from.
+    /// Queue that frames are received from.
     pub receive: R,
-    /// Where frames go.
+    /// Queue that frames are sent to.
     pub transmit: T,
-    /// What they can do.
+    /// Properties of both queues.
     pub capabilities: Capabilities,
 }
 
-/// A port of any kind: the kind is looked at once a burst, by a `match` that costs a tenth of a
-/// nanosecond, where a call through a pointer costs two.
+/// A port of any kind.
+///
+/// The kind is selected once a burst by a `match`, which costs about 0.1 ns; a virtual call costs 2
+/// ns.
 pub type AnyPort = Pair<AnyReceive, AnyTransmit>;
 
 impl<R: Receive, T: Transmit> Port for Pair<R, T> {
@@ -201,7 +213,7 @@ impl<R: Receive, T: Transmit> Port for Pair<R, T> {
 }
 
 impl<R, T> Pair<R, T> {
-    /// The same port as one of any kind.
+    /// Converts the port to one of any kind.
     #[must_use]
     pub fn any(self) -> AnyPort
     where

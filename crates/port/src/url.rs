@@ -1,4 +1,4 @@
-//! Ports by name: `KIND:NAME,key=value,…`.
+//! Port URLs: `KIND:NAME,key=value,…`.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -9,45 +9,45 @@ use crate::kind::{KINDS, Kind, Name, UNBUILT};
 use crate::sys::burst::BURST_FRAMES;
 use crate::sys::memory::MemoryPlan;
 
-/// Ethernet header and one VLAN tag: what a frame is longer than its MTU.
+/// Bytes of a frame beyond its MTU: Ethernet header and one VLAN tag.
 pub(crate) const ETHERNET_BYTES: u16 = 18;
-/// MTU of Ethernet unless another is asked for (RFC 894).
+/// Default MTU: that of Ethernet (RFC 894).
 const MTU: u16 = 1500;
-/// Frames a thread's pool and the bursts in its hands may hold, beside those in rings.
+/// Frames that a thread's pool and bursts may hold, in addition to those in rings.
 const FRAMES_IN_HAND: u32 = 512;
 
-/// A key that a port URL may have.
+/// Key of a port URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key {
-    /// Its name.
+    /// Name of the key.
     pub name: &'static str,
-    /// What may stand behind `=`.
+    /// Values that are accepted after `=`.
     pub value: Value,
-    /// What it does, in a line.
+    /// Description in one line.
     pub about: &'static str,
 }
 
-/// What may stand behind a key's `=`.
+/// Kind of value that a key accepts after its `=`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// Nothing, or `yes` or `no`.
+    /// No value, `yes` or `no`.
     Flag,
-    /// A whole number within these bounds.
+    /// An integer within these bounds.
     Number {
-        /// The smallest.
+        /// Smallest value.
         min: u32,
-        /// The largest.
+        /// Largest value.
         max: u32,
     },
-    /// One of these words.
+    /// A text of this list.
     OneOf(&'static [&'static str]),
-    /// Numbers of queues: `0`, `0-3`.
+    /// Queue number or range: `0`, `0-3`.
     Queues,
-    /// Any text without a comma, like this one.
+    /// Any text without a comma; this one is an example.
     Text(&'static str),
 }
 
-/// Keys that every kind takes.
+/// Keys that every kind accepts.
 pub const COMMON_KEYS: &[Key] = &[
     Key {
         name: "rxd",
@@ -85,16 +85,16 @@ pub const COMMON_KEYS: &[Key] = &[
     Key {
         name: "queues",
         value: Value::Number { min: 1, max: 64 },
-        about: "queue pairs, for a thread each",
+        about: "queue pairs, each polled by a thread of its own",
     },
     Key {
         name: "force",
         value: Value::Flag,
-        about: "take an interface that carries the default route or this login",
+        about: "use an interface that carries the default route or this SSH session",
     },
 ];
 
-/// What the common keys say; absent is the kind's own default.
+/// Values of the common keys; none means the default of the kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Common {
     /// Descriptors of each receive ring.
@@ -103,29 +103,30 @@ pub struct Common {
     pub txd: Option<u32>,
     /// Frames moved by one poll (1 to 32).
     pub burst: Option<usize>,
-    /// Largest packet inside a frame.
+    /// Largest packet inside a frame, in bytes.
     pub mtu: Option<u16>,
     /// Queue pairs.
     pub queues: Option<u32>,
-    /// Takes an interface that is in use.
+    /// Permits an interface that is in use.
     pub force: bool,
-    /// Where frames go that come in; a kind with several ways to receive takes the faster one for it.
+    /// Destination of received frames; a kind with several receive methods chooses the fastest one
+    /// for it.
     pub onward: Onward,
 }
 
-/// Where the loop that polls a port takes what it receives.
+/// Destination of the frames that a polling loop receives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Onward {
-    /// To whoever asked: somebody waits for each of them.
+    /// Code that waits for each frame.
     #[default]
     Reader,
-    /// Mostly out by another port, which the same thread sends to.
+    /// Mostly another port that the same thread sends to.
     Port,
-    /// Nowhere: frames are counted, and nobody minds when.
+    /// Counters only: the frames are dropped, and their delay does not matter.
     Counter,
 }
 
-/// A port as its user names it; everything that can be checked without the machine has been.
+/// Parsed port URL; all checks that need no access to the machine have passed.
 #[derive(Clone)]
 pub struct PortUrl {
     text: String,
@@ -136,67 +137,67 @@ pub struct PortUrl {
 }
 
 impl PortUrl {
-    /// The kind.
+    /// Kind of the port.
     #[must_use]
     pub fn kind(&self) -> &'static Kind {
         self.kind
     }
 
-    /// What stands between the kind and the first key: an interface, a number, a name.
+    /// Text between the kind and the first key: an interface, a number or a name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The interface of the kernel that it is; none where the name is of something else.
+    /// Name of the kernel interface; none if the port has another kind of name.
     #[must_use]
     pub fn interface(&self) -> Option<&str> {
         (self.kind.name == Name::Needed("interface")).then_some(self.name.as_str())
     }
 
-    /// The kind and the name without keys: `packet:eth0`.
+    /// Kind and name without keys: `packet:eth0`.
     #[must_use]
     pub fn short(&self) -> String {
         format!("{}:{}", self.kind.scheme, self.name)
     }
 
-    /// What the common keys say.
+    /// Values of the common keys.
     #[must_use]
     pub fn common(&self) -> Common {
         self.common
     }
 
-    /// The same port with [`Common::force`] set, as `--force` does for all.
+    /// Returns the URL with [`Common::force`] set, as `--force` does for all ports.
     #[must_use]
     pub fn forced(mut self) -> Self {
         self.common.force = true;
         self
     }
 
-    /// The same port for a loop that takes its frames there ([`Common::onward`]); no key says so.
+    /// Returns the URL with [`Common::onward`] set; no key sets it.
     #[must_use]
     pub fn taken(mut self, onward: Onward) -> Self {
         self.common.onward = onward;
         self
     }
 
-    /// The same port with another value of a key; what [`PortUrl::forced`] and [`PortUrl::taken`] said
-    /// stays.
+    /// Returns the URL with another value of a key; the settings of [`PortUrl::forced`] and
+    /// [`PortUrl::taken`] remain.
     ///
     /// # Errors
-    /// That this kind does not know the key, or why it cannot have the value.
+    /// The kind does not have the key, or does not accept the value.
     pub fn with(&self, key: &str, value: &str) -> Result<Self, PortError> {
         if matches!(self.kind.name, Name::Whole(_)) {
             return Err(PortError::UnknownKey {
                 url: self.text.clone(),
                 kind: self.kind.scheme,
                 key: key.to_owned(),
-                known: "what stands behind it alone, as the other side reads it".to_owned(),
+                known: "its own options, as part of its name".to_owned(),
             });
         }
         let (scheme, rest) = self.text.split_once(':').unwrap_or((&self.text, ""));
         let is_other = |part: &&str| !part.is_empty() && part.split('=').next() != Some(key);
-        // The first part is the name, unless it is a key already.
+        // The first part is the name, unless it is a key.
         let named = !self.name.is_empty();
         let mut parts: Vec<&str> = rest
             .split(',')
@@ -212,62 +213,62 @@ impl PortUrl {
         Ok(url)
     }
 
-    /// The text of one of the kind's own keys.
+    /// Value of one of the kind's own keys.
     #[must_use]
     pub fn text(&self, key: &str) -> Option<&str> {
         let found = self.keys.iter().find(|(known, _)| known.name == key);
         found.map(|(_, value)| value.as_str())
     }
 
-    /// Whether a flag of the kind is set.
+    /// Returns true if a flag of the kind is set.
     #[must_use]
     pub fn flag(&self, key: &str) -> bool {
         self.text(key).is_some_and(flag)
     }
 
-    /// A number of the kind.
+    /// Value of a numeric key of the kind.
     #[must_use]
     pub fn number(&self, key: &str) -> Option<u32> {
         self.text(key)?.parse().ok()
     }
 
-    /// A range of queues of the kind.
+    /// Value of a key of the kind that is a range of queues.
     #[must_use]
     pub fn queues(&self, key: &str) -> Option<RangeInclusive<u32>> {
         queues(self.text(key)?)
     }
 
-    /// Largest packet inside a frame.
+    /// Largest packet inside a frame, in bytes.
     #[must_use]
     pub fn mtu(&self) -> u16 {
         self.common.mtu.unwrap_or(MTU)
     }
 
-    /// Bytes of the largest frame: MTU, Ethernet header, one VLAN tag.
+    /// Bytes of the largest frame: MTU, Ethernet header and one VLAN tag.
     #[must_use]
     pub fn frame_bytes(&self) -> u16 {
         self.mtu() + ETHERNET_BYTES
     }
 
-    /// Frames that a poll of this port moves at most.
+    /// Maximum number of frames moved by one poll of this port.
     #[must_use]
     pub fn burst(&self) -> usize {
         self.common.burst.unwrap_or(BURST_FRAMES)
     }
 
-    /// Descriptors of the receive ring, as asked for or the kind's own.
+    /// Descriptors of the receive ring, as given or the kind's default.
     #[must_use]
     pub fn rxd(&self) -> u32 {
         self.common.rxd.unwrap_or(self.kind.descriptors)
     }
 
-    /// Descriptors of the transmit ring, as asked for or the kind's own.
+    /// Descriptors of the transmit ring, as given or the kind's default.
     #[must_use]
     pub fn txd(&self) -> u32 {
         self.common.txd.unwrap_or(self.kind.descriptors)
     }
 
-    /// The memory that this port needs, with what a thread that polls it has in hand.
+    /// Frame memory that this port needs, including the frames held by a thread that polls it.
     #[must_use]
     pub fn memory_plan(&self) -> MemoryPlan {
         let queues = self.common.queues.unwrap_or(1);
@@ -279,7 +280,7 @@ impl PortUrl {
         (self.kind.memory)(self, plan)
     }
 
-    /// An error about the value of one of this URL's keys.
+    /// Error for the value of one of this URL's keys.
     pub(crate) fn bad_value(
         &self,
         key: &str,
@@ -321,7 +322,7 @@ fn queues(text: &str) -> Option<RangeInclusive<u32>> {
 }
 
 impl Value {
-    /// Whether `text` is such a value.
+    /// Returns true if `text` is a valid value.
     fn accepts(self, text: &str) -> bool {
         match self {
             Self::Flag => matches!(text, "" | "yes" | "no"),
@@ -334,7 +335,7 @@ impl Value {
         }
     }
 
-    /// What is wanted, and an example.
+    /// Description of valid values, and an example.
     fn wanted(self) -> (String, String) {
         match self {
             Self::Flag => ("a flag".to_owned(), "yes".to_owned()),
@@ -426,7 +427,7 @@ impl PortUrl {
                 .chain(COMMON_KEYS)
                 .find(|known| known.name == key);
             let is_name = position == 0 && !part.contains('=');
-            // `null:force` has no name, so its first word may be a flag.
+            // `null:force` has no name, so its first part may be a flag.
             if is_name && (found.is_none() || !matches!(self.kind.name, Name::None)) {
                 self.name = part.to_owned();
                 continue;
@@ -438,7 +439,7 @@ impl PortUrl {
                     url: self.text.clone(),
                     kind: self.kind.scheme,
                     key: key.to_owned(),
-                    known: known.join(", "),
+                    known: format!("one of {}", known.join(", ")),
                 });
             };
             if seen.contains(&key) {

@@ -1,16 +1,17 @@
-//! The header by which a sender leaves checksums and segmentation to whoever is next.
+//! Header in front of a frame by which a sender leaves checksums and segmentation to the receiver.
 //!
-//! It is `struct virtio_net_hdr` of linux/virtio_net.h in the machine's own byte order, as taps and
-//! packet sockets speak it. A port whose [`Capabilities::vnet_header`](crate::Capabilities::vnet_header)
-//! is not zero has it in front of every frame, both ways.
+//! Layout: `struct virtio_net_hdr` of linux/virtio_net.h in native byte order, as used by tap
+//! devices and packet sockets. A port whose
+//! [`Capabilities::vnet_header`](crate::Capabilities::vnet_header) is not zero has it in front of
+//! every frame, in both directions.
 
 /// Bytes of the header.
 pub const VNET_HEADER_BYTES: usize = 10;
 
-/// What kind of packet is to be cut into segments.
+/// Kind of packet that the receiver must split into segments (`gso_type`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Segmentation {
-    /// None: the frame is what it is.
+    /// No segmentation.
     #[default]
     None,
     /// TCP over IPv4.
@@ -19,26 +20,27 @@ pub enum Segmentation {
     TcpV6,
     /// UDP datagrams of one size (`UDP_SEGMENT`).
     Udp,
-    /// Anything else the kernel may say.
+    /// Any other value of the field.
     Other(u8),
 }
 
-/// The header in front of a frame.
+/// Virtio network header of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VnetHeader {
-    /// The checksum is open: from `checksum_start` to the end, with the pseudo header's sum in its place.
+    /// The checksum is partial: it must be computed from `checksum_start` to the end. Its field
+    /// holds the sum of the pseudo header.
     pub needs_checksum: bool,
-    /// The checksum has been found right by who sent this on.
+    /// The checksum was verified by an earlier receiver.
     pub checksum_valid: bool,
-    /// Whether and how it is to be cut.
+    /// Kind of segmentation that is left to the receiver.
     pub segmentation: Segmentation,
-    /// Bytes of all headers of the frame; a hint.
+    /// Bytes of all headers of the frame; a hint only.
     pub header_bytes: u16,
-    /// Payload of each segment.
+    /// Payload bytes of each segment.
     pub segment_bytes: u16,
-    /// Where summing begins, counted from the Ethernet header.
+    /// Offset in bytes from the Ethernet header at which the checksum starts to cover the frame.
     pub checksum_start: u16,
-    /// Where the checksum is, counted from `checksum_start`.
+    /// Offset in bytes of the checksum field from `checksum_start`.
     pub checksum_offset: u16,
 }
 
@@ -68,8 +70,8 @@ impl Segmentation {
 }
 
 impl VnetHeader {
-    /// Reads the header at the start of a frame; the Ethernet frame follows it. `None` when the bytes are
-    /// fewer.
+    /// Parses the header at the start of a frame; the Ethernet frame follows it. `None` if there
+    /// are too few bytes.
     #[inline]
     #[must_use]
     pub fn read(frame: &[u8]) -> Option<Self> {
@@ -86,7 +88,7 @@ impl VnetHeader {
         })
     }
 
-    /// The header as bytes.
+    /// The header in its memory layout.
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> [u8; VNET_HEADER_BYTES] {
