@@ -1,8 +1,8 @@
-//! The few commands of bpf(2) that an AF_XDP port needs: a map of sockets, a program, and the link
-//! that holds the program on an interface for as long as somebody holds the link's descriptor.
+//! The commands of bpf(2) that an AF_XDP port needs: a map of sockets, a program, and a link that
+//! keeps the program on an interface while its descriptor is open.
 //!
-//! Structures are those of `union bpf_attr` in linux/bpf.h, each as long as what is used of it; the
-//! kernel takes the rest as zero. Pointers travel as 64-bit numbers on every machine.
+//! Structures are those of `union bpf_attr` in linux/bpf.h, up to the last field used; the kernel
+//! takes the rest as zero. Pointers are passed as 64-bit integers on every machine.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -28,17 +28,17 @@ const FLAG_NATIVE: u32 = 1 << 2;
 
 /// `BPF_OBJ_NAME_LEN`.
 const NAME_BYTES: usize = 16;
-/// What `bpftool` shows for our maps and programs.
+/// Name that `bpftool` shows for our maps and programs.
 const NAME: [u8; NAME_BYTES] = *b"linerate\0\0\0\0\0\0\0\0";
-/// How often a load that the kernel interrupted is tried again; libbpf tries as often.
+/// Attempts to load a program when the kernel was interrupted; the same number as in libbpf.
 const LOAD_ATTEMPTS: u32 = 5;
-/// Room for what the verifier says about a program of a few instructions.
+/// Buffer for the verifier's log of a short program.
 const LOG_BYTES: usize = 8192;
 
-/// Where in the kernel a program meets frames.
+/// Position of an XDP program in the kernel's receive path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
-    /// In the driver, before the kernel makes a packet of its own out of the frame.
+    /// In the driver, before the kernel allocates a packet buffer for the frame.
     Native,
     /// After that, in the kernel's common receive path: works with every driver.
     Generic,
@@ -70,11 +70,11 @@ struct MapUpdate {
 }
 
 impl SocketMap {
-    /// Makes an empty map for the queues `0..queues`.
+    /// Creates an empty map for the queues `0..queues`.
     ///
     /// # Errors
-    /// `EPERM` without `CAP_BPF` (or `CAP_SYS_ADMIN`) in the machine's first user namespace, and
-    /// before Linux 5.11 also when `RLIMIT_MEMLOCK` is too low; `EINVAL` where the kernel has no AF_XDP.
+    /// `EPERM` without `CAP_BPF` (or `CAP_SYS_ADMIN`) in the initial user namespace, and before
+    /// Linux 5.11 also if `RLIMIT_MEMLOCK` is too low; `EINVAL` if the kernel has no AF_XDP.
     pub fn new(queues: u32) -> io::Result<Self> {
         let mut wish = MapCreate {
             map_type: MAP_OF_XDP_SOCKETS,
@@ -86,14 +86,15 @@ impl SocketMap {
             numa_node: 0,
             name: NAME,
         };
-        // SAFETY: a map's attributes hold no pointer.
+        // SAFETY: a map's attributes contain no pointer.
         unsafe { descriptor(MAP_CREATE, &mut wish) }.map(Self)
     }
 
-    /// Gives the frames of `queue` to `socket`. The kernel takes the entry out when the socket closes.
+    /// Redirects the frames of `queue` to `socket`. The kernel removes the entry when the socket is
+    /// closed.
     ///
     /// # Errors
-    /// `E2BIG` for a queue outside the map, `EOPNOTSUPP` for a socket that is not bound or is no
+    /// `E2BIG` for a queue outside the map, `EOPNOTSUPP` for a socket that is not bound or not an
     /// AF_XDP socket.
     pub fn insert(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
         let value = number(socket);
@@ -104,7 +105,8 @@ impl SocketMap {
             value: address(&raw const value),
             flags: 0,
         };
-        // SAFETY: key and value are four bytes each, as the map was made with, and live past the call.
+        // SAFETY: key and value have four bytes each, as the map was created with, and outlive the
+        // call.
         unsafe { command(MAP_UPDATE_ELEMENT, &mut wish) }.map(drop)
     }
 }
@@ -115,7 +117,7 @@ impl AsFd for SocketMap {
     }
 }
 
-/// An XDP program in the kernel.
+/// An XDP program loaded into the kernel.
 #[derive(Debug)]
 pub struct Program(OwnedFd);
 
@@ -135,26 +137,26 @@ struct ProgramLoad {
     attach_type: u32,
 }
 
-/// A program that the kernel did not take.
+/// Error of loading a program.
 #[derive(Debug)]
 pub struct Refused {
-    /// Why, in one number.
+    /// Error of the system call.
     pub error: io::Error,
-    /// What the verifier said; empty when it was not asked (no privilege, no memory).
+    /// Log of the verifier; empty if it did not run (no privilege, no memory).
     pub log: String,
 }
 
 impl Program {
-    /// Has the kernel check and translate a program.
+    /// Loads a program; the kernel verifies and translates it.
     ///
     /// # Errors
-    /// `EPERM` without `CAP_BPF` and `CAP_NET_ADMIN` in the machine's first user namespace; what the
-    /// verifier found, in words, for a program that it does not let pass.
+    /// `EPERM` without `CAP_BPF` and `CAP_NET_ADMIN` in the initial user namespace; the verifier's
+    /// log for a program that it rejects.
     pub fn load(program: &[Instruction]) -> Result<Self, Refused> {
         let code = encode(program, ByteOrder::NATIVE);
         let plain = load(&code, program.len(), &mut []);
         plain.map(Self).map_err(|error| {
-            // A second try, now with the log: the first one is faster without.
+            // Second attempt with the log; the first one is faster without.
             let mut log = vec![0; LOG_BYTES];
             let asked = matches!(error.raw_os_error(), Some(libc::EACCES | libc::EINVAL));
             if asked {
@@ -191,10 +193,10 @@ fn load(code: &[u8], instructions: usize, log: &mut [u8]) -> io::Result<OwnedFd>
             attach_type: ATTACH_XDP,
         };
         // SAFETY: `code` holds that many instructions, the licence ends with a zero, and the kernel
-        // writes at most `log_bytes` to `log`; all three live past the call.
+        // writes at most `log_bytes` to `log`; all three outlive the call.
         unsafe { descriptor(PROGRAM_LOAD, &mut wish) }
     };
-    // The kernel gives a load up with EAGAIN when a signal comes in the middle of it.
+    // The kernel aborts a load with EAGAIN when a signal arrives meanwhile.
     (1..LOAD_ATTEMPTS)
         .find_map(|_| {
             let outcome = attempt();
@@ -204,8 +206,8 @@ fn load(code: &[u8], instructions: usize, log: &mut [u8]) -> io::Result<OwnedFd>
         .unwrap_or_else(attempt)
 }
 
-/// A program on an interface. It is taken off when this is dropped, and by the kernel when the
-/// process ends in whatever way.
+/// Link that keeps a program attached to an interface. Detached on drop, and by the kernel when the
+/// process ends in any way.
 #[derive(Debug)]
 pub struct Link {
     descriptor: OwnedFd,
@@ -220,12 +222,12 @@ struct LinkCreate {
 }
 
 impl Link {
-    /// Puts a program on an interface of the calling thread's network namespace.
+    /// Attaches a program to an interface of the calling thread's network namespace.
     ///
     /// # Errors
-    /// `EBUSY` or `EEXIST` when the interface has a program already, `EOPNOTSUPP` when its driver has
-    /// no native hook, `ERANGE` when its MTU is too large for the native hook, `EINVAL` before
-    /// Linux 5.9, `EPERM` without `CAP_NET_ADMIN`.
+    /// `EBUSY` or `EEXIST` if the interface already has a program, `EOPNOTSUPP` if its driver has
+    /// no native hook, `ERANGE` if its MTU is too large for the native hook, `EINVAL` before Linux
+    /// 5.9, `EPERM` without `CAP_NET_ADMIN`.
     pub fn attach(program: &Program, interface: u32, hook: Hook) -> io::Result<Self> {
         let mut wish = LinkCreate {
             program: number(program.0.as_fd()),
@@ -236,7 +238,7 @@ impl Link {
                 Hook::Generic => FLAG_GENERIC,
             },
         };
-        // SAFETY: a link's attributes hold no pointer.
+        // SAFETY: a link's attributes contain no pointer.
         let descriptor = unsafe { descriptor(LINK_CREATE, &mut wish) }?;
         Ok(Self { descriptor })
     }
@@ -251,29 +253,30 @@ impl Drop for Link {
         let mut wish = LinkDetach {
             link: number(self.descriptor.as_fd()),
         };
-        // Closing the descriptor would do it too, but some time later. A refusal leaves it to that.
-        // SAFETY: a link's attributes hold no pointer.
+        // Closing the descriptor would detach it too, but some time later; that remains if this
+        // fails.
+        // SAFETY: a link's attributes contain no pointer.
         let _ = unsafe { command(LINK_DETACH, &mut wish) };
     }
 }
 
-/// A descriptor as `union bpf_attr` has it.
+/// A descriptor as in `union bpf_attr`.
 fn number(descriptor: BorrowedFd<'_>) -> u32 {
     u32::try_from(descriptor.as_raw_fd()).expect("an open descriptor is not negative")
 }
 
-/// A pointer as `union bpf_attr` has it.
+/// A pointer as in `union bpf_attr`.
 fn address<T>(pointer: *const T) -> u64 {
     pointer.expose_provenance() as u64
 }
 
-/// One call of bpf(2).
+/// Calls bpf(2).
 ///
 /// # Safety
 /// Every pointer in `attributes` is valid for what the command does with it.
 unsafe fn command<T>(command: libc::c_int, attributes: &mut T) -> io::Result<libc::c_long> {
-    // SAFETY: `attributes` is as long as said and exclusively borrowed; the caller vouches for what
-    // it points to.
+    // SAFETY: `attributes` has the given length and is exclusively borrowed; the caller guarantees
+    // the memory it points to.
     let result = unsafe {
         libc::syscall(
             libc::SYS_bpf,
@@ -289,14 +292,14 @@ unsafe fn command<T>(command: libc::c_int, attributes: &mut T) -> io::Result<lib
     }
 }
 
-/// One call of bpf(2) whose answer is a new descriptor, closed at exec as all of bpf's are.
+/// Calls bpf(2) with a command that returns a new descriptor (close-on-exec, like all of bpf's).
 ///
 /// # Safety
-/// As [`command`], and the command answers with a descriptor.
+/// Like [`command`], and the command returns a descriptor.
 unsafe fn descriptor<T>(number: libc::c_int, attributes: &mut T) -> io::Result<OwnedFd> {
     // SAFETY: the caller's promise is the same.
     let raw = unsafe { command(number, attributes) }?;
     let raw = RawFd::try_from(raw).map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
-    // SAFETY: the kernel just made this descriptor for us, and nobody else knows it.
+    // SAFETY: the kernel has just created this descriptor, and it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }

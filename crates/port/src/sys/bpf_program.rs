@@ -1,17 +1,17 @@
-//! The XDP program, written as BPF instructions: no compiler is needed, neither when this crate is built
-//! nor when it runs. Encoding and names follow RFC 9669 (the BPF instruction set).
+//! The XDP program as BPF instructions: no compiler is needed, neither to build this crate nor at
+//! run time. Encoding and names follow RFC 9669 (the BPF instruction set).
 
 /// Bytes of one instruction (RFC 9669 section 3).
 pub const INSTRUCTION_BYTES: usize = 8;
 
-/// One basic instruction, or one half of the 64-bit immediate load (RFC 9669 sections 3.1 and 3.2).
+/// Basic instruction, or one half of the 64-bit immediate load (RFC 9669 sections 3.1 and 3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instruction {
-    /// What it does.
+    /// Operation code.
     pub opcode: u8,
-    /// Register that is written, or the base of a store: 0 to 10.
+    /// Destination register, or the base of a store: 0 to 10.
     pub destination: u8,
-    /// Register that is read; in some instructions a number that tells kinds apart.
+    /// Source register; in some instructions a number that selects a variant.
     pub source: u8,
     /// Offset in bytes (memory) or in instructions (jumps).
     pub offset: i16,
@@ -19,7 +19,7 @@ pub struct Instruction {
     pub immediate: i32,
 }
 
-/// Which end of a number is stored first.
+/// Byte order of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByteOrder {
     /// Lowest byte first.
@@ -29,7 +29,7 @@ pub enum ByteOrder {
 }
 
 impl ByteOrder {
-    /// That of the machine this runs on.
+    /// Byte order of this machine.
     pub const NATIVE: Self = if cfg!(target_endian = "little") {
         Self::Little
     } else {
@@ -49,13 +49,14 @@ const CALL: u8 = 0x85;
 /// `EXIT` with register 0.
 const EXIT: u8 = 0x95;
 
-/// Source number of [`LOAD_WIDE`] that makes the immediate a map's file descriptor (RFC 9669 section 5.4).
+/// Source number of [`LOAD_WIDE`] that makes the immediate a map's file descriptor (RFC 9669
+/// section 5.4).
 const MAP_BY_DESCRIPTOR: u8 = 1;
 /// `bpf_redirect_map` in the list of helper functions of linux/bpf.h.
 const REDIRECT_MAP: i32 = 51;
-/// `XDP_PASS` of linux/bpf.h: hand the frame to the kernel's stack.
+/// `XDP_PASS` of linux/bpf.h: the frame goes to the kernel's stack.
 const PASS: i32 = 2;
-/// Where `struct xdp_md` holds `rx_queue_index`.
+/// Offset of `rx_queue_index` in `struct xdp_md`.
 const RX_QUEUE_INDEX: i16 = 16;
 
 impl Instruction {
@@ -69,8 +70,8 @@ impl Instruction {
         }
     }
 
-    /// Its bytes. On big-endian machines the two register numbers change places as well, because the
-    /// kernel's structure has them as bit fields (RFC 9669 section 3.1).
+    /// Encodes the instruction. On big-endian machines the two register numbers are exchanged too,
+    /// because the kernel's structure has them as bit fields (RFC 9669 section 3.1).
     #[must_use]
     pub fn encode(self, order: ByteOrder) -> [u8; INSTRUCTION_BYTES] {
         let (registers, offset, immediate) = match order {
@@ -94,23 +95,23 @@ impl Instruction {
     }
 }
 
-/// Gives each frame to the socket that the map (an `XSKMAP`) holds for the receive queue on which it
-/// arrived; frames of queues without a socket go on to the kernel's stack (Linux 5.3 and later).
+/// Program that redirects each frame to the socket that the map (an `XSKMAP`) holds for its receive
+/// queue; frames of queues without a socket go to the kernel's stack (Linux 5.3 and later).
 #[must_use]
 pub fn redirect_by_queue(map_descriptor: i32) -> Vec<Instruction> {
-    // Arguments of a helper are registers 1 to 5; register 1 holds `struct xdp_md` at the start.
+    // Arguments of a helper are in registers 1 to 5; register 1 holds `struct xdp_md` at the start.
     vec![
         Instruction::new(LOAD_WORD, 2, 1, RX_QUEUE_INDEX, 0),
         Instruction::new(LOAD_WIDE, 1, MAP_BY_DESCRIPTOR, 0, map_descriptor),
         Instruction::new(0, 0, 0, 0, 0),
-        // The lower bits of the flags are the verdict for a queue that has no socket.
+        // The lower bits of the flags are the action for a queue without a socket.
         Instruction::new(MOVE_IMMEDIATE, 3, 0, 0, PASS),
         Instruction::new(CALL, 0, 0, 0, REDIRECT_MAP),
         Instruction::new(EXIT, 0, 0, 0, 0),
     ]
 }
 
-/// A program as the kernel takes it.
+/// Encodes a program for the kernel.
 #[must_use]
 pub fn encode(program: &[Instruction], order: ByteOrder) -> Vec<u8> {
     program
@@ -124,8 +125,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Bytes worked out by hand from RFC 9669 sections 3.1 and 5.4: little-endian, then big-endian.
-    /// That the kernel takes the native one is proved by the tests that attach it.
+    /// Bytes derived by hand from RFC 9669 sections 3.1 and 5.4: little-endian, then big-endian.
+    /// The tests that attach the program show that the kernel accepts the native form.
     #[test]
     fn the_program_encodes_as_the_golden_table_says() {
         let program = redirect_by_queue(5);

@@ -1,4 +1,4 @@
-//! Frames that move together.
+//! Burst: frames that move together.
 
 use std::fmt;
 use std::slice;
@@ -6,20 +6,21 @@ use std::slice;
 use crate::sys::frame::{Frame, total_bytes};
 use crate::sys::memory::Memory;
 
-/// Frames moved by one poll: what poll-mode programs of this kind use, so that figures compare; a
-/// burst of 32 handles is 256 B, four cache lines.
+/// Maximum frames moved by one poll: the usual burst of poll-mode programs, so that results are
+/// comparable; 32 handles are 256 B, four cache lines.
 pub const BURST_FRAMES: usize = 32;
 
-/// Up to 32 frames, in order. Who has the burst owns its frames.
+/// Up to 32 frames, in order. The burst owns its frames.
 ///
-/// Dropping a burst that still holds frames loses their slots: [`Pool::free_all`](crate::Pool::free_all).
+/// Dropping a burst that still holds frames loses their slots; free them with
+/// [`Pool::free_all`](crate::Pool::free_all).
 pub struct Burst {
-    /// The first `len` are handles that this burst owns; the rest is left over from earlier ones.
+    /// The first `len` are handles owned by this burst; the others are left over from earlier ones.
     words: [u64; BURST_FRAMES],
     len: usize,
     limit: usize,
-    /// Bytes of the frames held, while nobody can have changed them: both queues that a burst passes
-    /// count its bytes, and summing them takes half as long as moving it.
+    /// Bytes of the frames held; none after an access that may have changed a length. Both queues
+    /// that a burst passes count its bytes, and summing them takes half as long as moving it.
     bytes: Option<u64>,
 }
 
@@ -41,7 +42,7 @@ impl Burst {
         }
     }
 
-    /// An empty burst that queues fill with at most `limit` frames (1 to 32; values outside are moved inside).
+    /// An empty burst that queues fill with at most `limit` frames (clamped to 1 to 32).
     #[must_use]
     pub fn with_limit(limit: usize) -> Self {
         Self {
@@ -50,45 +51,45 @@ impl Burst {
         }
     }
 
-    /// Frames held.
+    /// Number of frames held.
     #[inline]
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether none is held.
+    /// Returns true if no frame is held.
     #[inline]
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Frames that may still be added.
+    /// Number of frames that may be added.
     #[inline]
     #[must_use]
     pub const fn room(&self) -> usize {
         self.limit.saturating_sub(self.len)
     }
 
-    /// Whether none may be added.
+    /// Returns true if no frame may be added.
     #[inline]
     #[must_use]
     pub const fn is_full(&self) -> bool {
         self.len >= self.limit
     }
 
-    /// Bytes of all frames held.
+    /// Total bytes of all frames held.
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes.unwrap_or_else(|| total_bytes(self.words()))
     }
 
-    /// Adds a frame at the end.
+    /// Appends a frame.
     ///
     /// # Errors
-    /// Gives the frame back when the burst is full.
+    /// Returns the frame if the burst is full.
     #[inline]
     pub fn push(&mut self, frame: Frame) -> Result<(), Frame> {
         if self.is_full() {
@@ -105,38 +106,41 @@ impl Burst {
     pub fn pop(&mut self) -> Option<Frame> {
         self.len = self.len.checked_sub(1)?;
         self.bytes = None;
-        // SAFETY: the word came from a handle that this burst owned, and is beyond `len` from here on.
+        // SAFETY: the value came from a handle owned by this burst, and is beyond `len` from here
+        // on.
         Some(unsafe { frame_from_word(self.words[self.len]) })
     }
 
-    /// The frames, in order.
+    /// Frames in order.
     #[inline]
     pub fn frames(&self) -> &[Frame] {
-        // SAFETY: Frame is a transparent u64, and each of the first `len` words is a handle that this
-        // burst owns, lent for as long as the burst is.
+        // SAFETY: Frame is a transparent u64, and each of the first `len` values is a handle owned
+        // by this burst, borrowed for as long as the burst is.
         unsafe { slice::from_raw_parts(self.words.as_ptr().cast::<Frame>(), self.len) }
     }
 
-    /// The frames, in order, to change or to swap with others.
+    /// Frames in order, to be changed or swapped with others.
     #[inline]
     pub fn frames_mut(&mut self) -> &mut [Frame] {
         self.bytes = None;
-        // SAFETY: as in `frames`; the burst is borrowed mutably, so nobody else sees these handles. A
-        // handle moved out by a swap is replaced by one that the burst then owns.
+        // SAFETY: as in `frames`; the burst is borrowed mutably, so there is no other access to
+        // these handles. A handle moved out by a swap is replaced by one that the burst then owns.
         unsafe { slice::from_raw_parts_mut(self.words.as_mut_ptr().cast::<Frame>(), self.len) }
     }
 
-    /// Hands all frames from the front to `take`, in order, until it gives one back.
+    /// Passes frames from the front to `take`, in order, until it returns one.
     ///
-    /// Returns how many were taken. The frame given back and those behind it stay.
+    /// Returns the number of frames taken. The returned frame and those behind it stay in the
+    /// burst.
     pub fn take_front(&mut self, mut take: impl FnMut(Frame) -> Result<(), Frame>) -> usize {
         let held = self.len;
         self.bytes = None;
-        // Should `take` panic, the burst owns nothing any more: slots are lost, but none is owned twice.
+        // If `take` panics, the burst owns nothing: slots are lost, but none is owned twice.
         self.len = 0;
         let mut taken = 0;
         while taken < held {
-            // SAFETY: a word of the burst, which gave up all of them above; each is made a handle once.
+            // SAFETY: a value of the burst, which gave up all of them above; each becomes a handle
+            // once.
             let frame = unsafe { frame_from_word(self.words[taken]) };
             if let Err(back) = take(frame) {
                 self.words[taken] = back.word();
@@ -152,7 +156,7 @@ impl Burst {
         taken
     }
 
-    /// The last frames of a list, up to 32, in order.
+    /// Moves the last frames of a list, up to 32, into a burst, in order.
     pub(crate) fn of_last(list: &mut Vec<Frame>) -> Self {
         let from = list.len().saturating_sub(BURST_FRAMES);
         let mut burst = Self::new();
@@ -161,25 +165,26 @@ impl Burst {
         for (word, frame) in burst.words.iter_mut().zip(&list[from..]) {
             *word = frame.word();
         }
-        // The words own the slots from here on; a handle that is dropped gives nothing back.
+        // The burst owns the slots from here on; dropping a handle has no effect.
         const { assert!(!std::mem::needs_drop::<Frame>()) };
         list.truncate(from);
         burst
     }
 
-    /// Moves all frames to the end of a list, in order; returns how many. As words, and not one by one through
-    /// [`Burst::take_front`]: where frames drift between two pools each goes this way twice.
+    /// Appends all frames to a list, in order; returns their number. As integers, and not one by
+    /// one through [`Burst::take_front`]: frames that drift between two pools pass through here
+    /// twice.
     #[inline]
     pub(crate) fn move_to(&mut self, list: &mut Vec<Frame>) -> usize {
         let held = std::mem::replace(&mut self.len, 0);
         self.bytes = Some(0);
         let words = self.words[..held].iter();
-        // SAFETY: words of the burst, which gave up all of them above; each is made a handle once.
+        // SAFETY: values of the burst, which gave up all of them above; each becomes a handle once.
         list.extend(words.map(|&word| unsafe { frame_from_word(word) }));
         held
     }
 
-    /// Keeps the frames for which `keep` says so, and gives the others to `refuse`.
+    /// Keeps the frames for which `keep` returns true, and passes the others to `refuse`.
     pub fn retain(
         &mut self,
         mut keep: impl FnMut(&mut Frame) -> bool,
@@ -202,13 +207,13 @@ impl Burst {
         self.len = kept;
     }
 
-    /// The handles as words.
+    /// Handles as integers.
     #[inline]
     pub(crate) fn words(&self) -> &[u64] {
         &self.words[..self.len]
     }
 
-    /// Lets go of the first `count` frames, whose words somebody else took over.
+    /// Removes the first `count` frames, whose handles another owner took over as integers.
     #[inline(always)]
     pub(crate) fn forget_front(&mut self, count: usize) {
         debug_assert!(count <= self.len);
@@ -220,16 +225,16 @@ impl Burst {
         self.len -= count;
     }
 
-    /// Changes the bytes of each frame, in order; their lengths stay.
+    /// Calls `change` with the bytes of each frame, in order; lengths do not change.
     #[inline(always)]
     pub fn change(&mut self, memory: &Memory, mut change: impl FnMut(&mut [u8])) {
         self.change_numbered(memory, |_, bytes| change(bytes));
     }
 
-    /// The same, told beside each frame's bytes which of the memory's frames it is ([`Memory::number`]).
+    /// Like [`Burst::change`], with the slot number of each frame ([`Memory::number`]).
     #[inline(always)]
     pub fn change_numbered(&mut self, memory: &Memory, mut change: impl FnMut(usize, &mut [u8])) {
-        // No handle changes, so what is known of their lengths stays known.
+        // No handle changes, so the total of the lengths stays valid.
         let bytes = self.bytes;
         for frame in self.frames_mut() {
             change(memory.number(frame), memory.bytes_mut(frame));
@@ -237,11 +242,13 @@ impl Burst {
         self.bytes = bytes;
     }
 
-    /// Lets `fill` write handles as words behind those held, and owns as many as it says; returns how
-    /// many bytes they cover, as `fill` says too.
+    /// Lets `fill` write handles as integers behind those held, and takes ownership of them.
+    ///
+    /// `fill` returns the number of handles written and their total bytes; so does this function.
     ///
     /// # Safety
-    /// The first words that `fill` wrote, as many as it returns, are handles that nobody else owns.
+    /// The first values that `fill` wrote, as many as it returns, are handles without another
+    /// owner.
     #[inline(always)]
     pub(crate) unsafe fn fill_words(
         &mut self,
@@ -259,10 +266,10 @@ impl Burst {
 }
 
 /// # Safety
-/// `word` came from [`Frame::word`] of a handle that is given up with this call.
+/// `word` is the [`Frame::word`] of a handle that is given up with this call.
 #[inline]
 unsafe fn frame_from_word(word: u64) -> Frame {
-    // SAFETY: Frame is a transparent u64; the caller owns the handle that this word is.
+    // SAFETY: Frame is a transparent u64; the caller owns the handle.
     unsafe { std::mem::transmute::<u64, Frame>(word) }
 }
 
@@ -277,7 +284,7 @@ mod tests {
     use super::*;
 
     fn frame(index: u32) -> Frame {
-        // SAFETY: slots of no memory: nothing is ever read through these handles.
+        // SAFETY: slots of no memory: no bytes are accessed through these handles.
         unsafe { Frame::from_parts(index, 60, 0) }
     }
 

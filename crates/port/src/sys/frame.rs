@@ -1,18 +1,18 @@
-//! A frame's handle.
+//! Handle of a frame.
 
 use std::fmt;
 
 use crate::sys::burst::BURST_FRAMES;
 
-/// A frame in a [`Memory`](crate::Memory): which slot, where in it the bytes begin, how many they are.
+/// Handle of a frame in a [`Memory`](crate::Memory): slot index, offset in the slot, and length.
 ///
-/// Eight bytes: half of what a pointer and a descriptor would take, and the length is known without
-/// touching the frame. A handle owns its slot: it is neither `Copy` nor `Clone`, so whoever has it may
-/// change the bytes. Dropping it loses the slot for good (not the memory); give it back with
+/// Eight bytes: half the size of a pointer and a descriptor, and the length is available without
+/// access to the frame. A handle owns its slot: it is neither `Copy` nor `Clone`, so its owner may
+/// change the bytes. Dropping it loses the slot for good (not the memory); return it with
 /// [`Pool::free`](crate::Pool::free).
 ///
-/// Numbers of slots are drawn from one sequence of the process, so that a handle used with another
-/// memory is noticed by the same comparison as a number out of range.
+/// Slot indices are unique in the process, so one comparison detects both a handle of another
+/// memory and an index out of range.
 #[must_use = "a dropped handle loses its slot: free it into a pool"]
 #[repr(transparent)]
 pub struct Frame(u64);
@@ -25,62 +25,63 @@ const LEN_MASK: u64 = 0xffff << LEN_SHIFT;
 const _: () = assert!(size_of::<Frame>() == 8);
 
 impl Frame {
-    /// Makes a handle out of nothing.
+    /// Creates a handle.
     ///
     /// # Safety
-    /// No other handle of this slot may exist, anywhere, until this one is turned back into parts.
+    /// No other handle of this slot may exist until this one is dropped or turned into its raw
+    /// value.
     #[inline]
     pub(crate) const unsafe fn from_parts(index: u32, len: u16, offset: u16) -> Self {
         Self(index as u64 | (offset as u64) << OFFSET_SHIFT | (len as u64) << LEN_SHIFT)
     }
 
-    /// The handle as one word, which owns nothing.
+    /// The handle as an integer, which does not own the slot.
     #[inline]
     pub(crate) const fn word(&self) -> u64 {
         self.0
     }
 
-    /// Number of the slot, unique in the process.
+    /// Index of the slot, unique in the process.
     #[inline]
     #[must_use]
     pub const fn index(&self) -> u32 {
         self.0 as u32
     }
 
-    /// Bytes of the frame.
+    /// Length of the frame in bytes.
     #[inline]
     #[must_use]
     pub const fn len(&self) -> u16 {
         (self.0 >> LEN_SHIFT) as u16
     }
 
-    /// Whether it has no bytes, as a frame fresh from a pool.
+    /// Returns true if the frame has no bytes, like one that a pool has just allocated.
     #[inline]
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Where in its slot the frame begins, in bytes.
+    /// Offset of the frame in its slot, in bytes.
     #[inline]
     #[must_use]
     pub const fn offset(&self) -> u16 {
         ((self.0 & OFFSET_MASK) >> OFFSET_SHIFT) as u16
     }
 
-    /// Sets how many bytes the frame has. That they fit is checked when they are used.
+    /// Sets the length in bytes. It is checked against the slot when the bytes are accessed.
     #[inline]
     pub const fn set_len(&mut self, len: u16) {
         self.0 = self.0 & !LEN_MASK | (len as u64) << LEN_SHIFT;
     }
 
-    /// Sets where in its slot the frame begins. That it fits is checked when the bytes are used.
+    /// Sets the offset in the slot in bytes. It is checked when the bytes are accessed.
     #[inline]
     pub const fn set_offset(&mut self, offset: u16) {
         self.0 = self.0 & !OFFSET_MASK | (offset as u64) << OFFSET_SHIFT;
     }
 
-    /// Sets both, as a frame fresh from a pool has them.
+    /// Sets the length to zero and the offset, as for a frame that a pool has just allocated.
     #[inline]
     pub(crate) const fn reset(&mut self, offset: u16) {
         self.0 = self.0 & 0xffff_ffff | (offset as u64) << OFFSET_SHIFT;
@@ -97,11 +98,11 @@ impl fmt::Debug for Frame {
     }
 }
 
-/// Bytes that handles given as words cover together.
+/// Total bytes of frames whose handles are given as integers.
 #[inline]
 pub(crate) fn total_bytes(words: &[u64]) -> u64 {
-    // One shift and one addition each, which the compiler does for several words at once; for a whole
-    // burst without a loop.
+    // One shift and one addition each, which the compiler vectorizes; without a loop for a full
+    // burst.
     match <&[u64; BURST_FRAMES]>::try_from(words) {
         Ok(burst) => burst.iter().map(|word| word >> LEN_SHIFT).sum(),
         Err(_) => words.iter().map(|word| word >> LEN_SHIFT).sum(),
@@ -121,7 +122,7 @@ mod tests {
             (0, 0, u16::MAX),
             (7, 1514, 64),
         ] {
-            // SAFETY: slots of no memory: nothing is ever read through these handles.
+            // SAFETY: slots of no memory: no bytes are accessed through these handles.
             let mut frame = unsafe { Frame::from_parts(index, len, offset) };
             assert_eq!(
                 (frame.index(), frame.len(), frame.offset()),

@@ -1,12 +1,12 @@
-//! What the kernel says of a network interface, and what it takes for one.
+//! Network interface ioctls: reads and changes attributes by `struct ifreq` (netdevice(7)).
 //!
-//! All of it is answered for the network namespace of the calling thread.
+//! All of them apply to the network namespace of the socket, that is of the thread that opened it.
 
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// The kernel's name, padded with zeros (linux/if.h: `IFNAMSIZ` 16).
+/// Interface name as the kernel expects it, padded with zeros (linux/if.h: `IFNAMSIZ` 16).
 pub(crate) fn name_bytes(name: &str) -> io::Result<[libc::c_char; libc::IFNAMSIZ]> {
     let mut bytes = [0; libc::IFNAMSIZ];
     if name.is_empty() || name.len() >= bytes.len() || name.contains('\0') {
@@ -18,7 +18,7 @@ pub(crate) fn name_bytes(name: &str) -> io::Result<[libc::c_char; libc::IFNAMSIZ
     Ok(bytes)
 }
 
-/// A question about `name`, all zeros but for it.
+/// An `ifreq` with the name `name`, otherwise zero.
 pub(crate) fn request(name: &str) -> io::Result<libc::ifreq> {
     // SAFETY: an ifreq is plain data; all zeros is a valid one.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -26,24 +26,24 @@ pub(crate) fn request(name: &str) -> io::Result<libc::ifreq> {
     Ok(request)
 }
 
-/// A socket to ask through.
+/// Opens a socket for ioctls.
 pub(crate) fn asking_socket() -> io::Result<OwnedFd> {
     // SAFETY: no pointers.
     let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a new descriptor that nobody else owns.
+    // SAFETY: a new descriptor without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Asks or tells the kernel by an `ifreq`.
+/// Calls ioctl(2) with an `ifreq`.
 pub(crate) fn ask(
     socket: &OwnedFd,
     what: libc::Ioctl,
     request: &mut libc::ifreq,
 ) -> io::Result<()> {
-    // SAFETY: every call here is one that reads or writes an ifreq, which is valid and writable.
+    // SAFETY: all requests used here read or write an ifreq, which is valid and writable.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), what, std::ptr::from_mut(request)) };
     if result < 0 {
         return Err(io::Error::last_os_error());
@@ -51,7 +51,7 @@ pub(crate) fn ask(
     Ok(())
 }
 
-/// What an interface is.
+/// Attributes of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub index: u32,
@@ -61,7 +61,7 @@ pub(crate) struct Facts {
     pub loopback: bool,
 }
 
-/// Looks an interface up; `ENODEV` when there is none of that name.
+/// Reads the attributes of an interface; `ENODEV` if there is none of that name.
 pub(crate) fn facts(name: &str) -> io::Result<Facts> {
     let socket = asking_socket()?;
     let mut answer = request(name)?;
@@ -88,17 +88,17 @@ pub(crate) fn facts(name: &str) -> io::Result<Facts> {
     })
 }
 
-/// What a port may change of an interface.
+/// Attributes of an interface that a port may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub mtu: u32,
     pub up: bool,
-    /// Its first IPv4 address, and the mask of it.
+    /// First IPv4 address and its netmask.
     pub address: Option<(Ipv4Addr, Ipv4Addr)>,
 }
 
 impl Settings {
-    /// Reads them, of an interface of the namespace that the socket is of.
+    /// Reads them for an interface in the socket's network namespace.
     pub(crate) fn read(socket: &OwnedFd, name: &str) -> io::Result<Self> {
         let mut answer = request(name)?;
         ask(socket, libc::SIOCGIFMTU as libc::Ioctl, &mut answer)?;
@@ -111,7 +111,8 @@ impl Settings {
             ask(socket, what, &mut answer)?;
             // SAFETY: as above.
             let address = unsafe { answer.ifr_ifru.ifru_addr };
-            // An Internet address as a plain `sockaddr`: port (none), then the address in network order.
+            // An Internet address as a plain `sockaddr`: port (none), then the address in network
+            // order.
             let byte = |at: usize| address.sa_data[at + 2] as u8;
             io::Result::Ok(Ipv4Addr::new(byte(0), byte(1), byte(2), byte(3)))
         };
@@ -120,12 +121,12 @@ impl Settings {
         Ok(Self {
             mtu: u32::try_from(mtu).unwrap_or(0),
             up: flags & libc::IFF_UP != 0,
-            // One that has none answers EADDRNOTAVAIL.
+            // An interface without an address returns EADDRNOTAVAIL.
             address: address.ok().zip(mask.ok()),
         })
     }
 
-    /// Sets those that are others now.
+    /// Writes those that differ from the current ones.
     pub(crate) fn write(self, socket: &OwnedFd, name: &str) -> io::Result<()> {
         let now = Self::read(socket, name)?;
         if now.address != self.address {
@@ -154,7 +155,7 @@ impl Settings {
     }
 }
 
-/// Gives an interface an Internet address, or a mask.
+/// Sets the IPv4 address of an interface, or its netmask.
 pub(crate) fn set_internet(
     socket: &OwnedFd,
     name: &str,
@@ -173,7 +174,7 @@ pub(crate) fn set_internet(
     ask(socket, what, &mut change)
 }
 
-/// Sets an interface up, with this MTU.
+/// Sets an interface up with this MTU.
 pub(crate) fn set_up(name: &str, mtu: u16) -> io::Result<()> {
     let socket = asking_socket()?;
     let mut change = request(name)?;

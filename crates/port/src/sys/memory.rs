@@ -1,4 +1,4 @@
-//! The memory that frames live in.
+//! Memory region that holds the frames.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -17,43 +17,45 @@ use crate::pool::{Batch, Pool};
 use crate::sys::frame::Frame;
 use crate::sys::prefetch::{self, LINE};
 
-/// Bytes in front of a frame's usual place, for headers that a port or a stack puts before it.
+/// Default bytes in front of a frame, for headers that a port or a stack prepends.
 const HEADROOM: u16 = 128;
-/// Frames of a memory unless asked for: as many as two ports with full rings and a pool each hold.
+/// Default number of frames: enough for two ports with full rings and a pool each.
 const FRAMES: u32 = 8192;
-/// Ethernet header and one VLAN tag on top of an MTU of 1500.
+/// Default bytes of the largest frame: Ethernet header and one VLAN tag on top of an MTU of 1500.
 const FRAME_BYTES: u16 = 1518;
-/// Free frames that a thread may keep for itself: a burst at least, and as many as DPDK's caches hold at
-/// most (`RTE_MEMPOOL_CACHE_MAX_SIZE`), or those of a small memory would all be with one thread.
+/// Permitted number of free frames that a thread caches: at least a burst, and at most as many as
+/// DPDK's caches hold (`RTE_MEMPOOL_CACHE_MAX_SIZE`); otherwise one thread could hold all frames of
+/// a small memory.
 pub const CACHED_FRAMES: RangeInclusive<u16> = 32..=512;
-/// The same unless asked for: enough for two ports to take and return whole bursts without touching what
-/// threads share.
+/// Default number of free frames that a thread caches: enough for two ports to take and return
+/// whole bursts without access to the shared depot.
 pub(crate) const KEEP: u16 = 256;
-/// Batches that are not full and still have a place in the depot: one for each pool that ended, at worst.
+/// Slots of the depot for batches that are not full: at worst one for each pool that was dropped.
 const SHORT_BATCHES: usize = 64;
-/// Batches that go round without touching the rest of the depot, which is a queue: where frames drift from
-/// one thread to another, every one of the memory would be used in turn, and none would be in a cache.
-/// Enough for what two threads take and leave between two looks at each other.
+/// Batches that circulate without access to the rest of the depot. The depot is a queue: with it
+/// alone, frames that drift between threads would cycle through the whole memory, and none would be
+/// in a cache. Enough for the batches that two threads take and return between two accesses.
 const WARM_BATCHES: usize = 4;
-/// The size of a huge page that mappings are rounded to: the usual one on x86-64 and arm64.
+/// Bytes of a huge page, to which mappings are rounded: the usual size on x86-64 and arm64.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// What a memory is to hold.
+/// Number and size of the frames of a memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryPlan {
-    /// Slots, one frame each.
+    /// Number of slots, one frame each.
     pub frames: u32,
     /// Bytes of the largest frame.
     pub frame_bytes: u16,
-    /// Bytes in front of a frame fresh from a pool.
+    /// Bytes in front of a frame that a pool has just allocated.
     pub headroom: u16,
-    /// Slots are 2048 B or the next power of two, as AF_XDP wants them. Else they are an odd number of
-    /// cache lines, so that the headers of all frames do not fall into the same few sets of the cache
-    /// (measured with 2048 B: a third of the rate at which headers can be changed).
+    /// Slots have 2048 B or the next power of two, as AF_XDP requires. Otherwise they have an odd
+    /// number of cache lines, so that the headers of all frames do not map to the same few cache
+    /// sets (measured with 2048 B: a third of the rate at which headers can be changed).
     pub power_of_two: bool,
     /// Tries huge pages first.
     pub huge: bool,
-    /// Free frames that a thread keeps before it gives a batch to the others, within [`CACHED_FRAMES`].
+    /// Free frames that a thread caches before it returns a batch to the depot, within
+    /// [`CACHED_FRAMES`].
     pub cached_frames: u16,
 }
 
@@ -78,12 +80,13 @@ impl MemoryPlan {
         if self.power_of_two {
             needed.next_power_of_two().max(2048)
         } else {
-            // An odd number of lines walks through all sets of a cache.
+            // An odd number of lines uses all sets of a cache.
             (needed.div_ceil(LINE) | 1) * LINE
         }
     }
 
-    /// The larger of both in every respect, so that one memory serves both.
+    /// Plan for a memory that serves both: the sum of the frames, and the larger of all other
+    /// values.
     #[must_use]
     pub fn joined(self, other: Self) -> Self {
         Self {
@@ -97,24 +100,25 @@ impl MemoryPlan {
     }
 }
 
-/// Pages that a memory was given.
+/// Kind of pages that a memory consists of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
-    /// Huge pages that the administrator set aside (`vm.nr_hugepages`).
+    /// Huge pages reserved by the administrator (`vm.nr_hugepages`).
     Huge,
-    /// Ordinary pages, which the kernel was asked to join where it can.
+    /// Ordinary pages; transparent huge pages were requested (`MADV_HUGEPAGE`).
     Ordinary,
 }
 
-/// One region of slots that all ports of a run share, so that a frame moves as a handle.
+/// Memory region of slots, shared by all ports of a run, so that a frame moves as a handle.
 ///
-/// Cloning is cheap and gives the same memory. It lives until the last clone, pool and port is gone.
+/// Cloning is cheap and returns the same memory, which exists until the last clone, pool and port
+/// is dropped.
 #[derive(Clone)]
 pub struct Memory {
     inner: Arc<Inner>,
 }
 
-/// One end of something with two, while nobody has it.
+/// End of a cable while no port has it open.
 type Half = Option<Box<dyn Any + Send>>;
 
 struct Inner {
@@ -127,27 +131,27 @@ struct Inner {
     pages: Pages,
     cached_frames: u16,
     depot: ArrayQueue<Batch>,
-    /// What was left there last, and is taken first.
+    /// Batches returned last; taken first.
     warm: ArrayQueue<Batch>,
-    /// Things of two ends, by name: those ends that no port has (see [`Memory::take_half`]).
+    /// Cables by name: the ends that no port has open (see [`Memory::take_half`]).
     halves: Mutex<HashMap<String, [Half; 2]>>,
 }
 
-// SAFETY: `base` is a mapping that no thread owns; its bytes are reached through handles alone, each of
-// which exists once (see `Frame`).
+// SAFETY: `base` is a mapping that no thread owns; its bytes are accessed through handles only,
+// each of which exists once (see `Frame`).
 unsafe impl Send for Inner {}
 // SAFETY: as above; all other fields are Sync.
 unsafe impl Sync for Inner {}
 
-/// The next number that no slot of this process has had.
+/// First slot index that this process has not used yet.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 impl Memory {
-    /// Maps and touches the memory, so that nothing is faulted in later.
+    /// Maps the memory and touches all pages, so that no page fault occurs later.
     ///
     /// # Errors
-    /// [`PortError::BadMemoryPlan`] when the sizes cannot be; [`PortError::NoMemory`] when the kernel
-    /// gives none.
+    /// [`PortError::BadMemoryPlan`] if the sizes are invalid; [`PortError::NoMemory`] if the kernel
+    /// cannot provide the memory.
     pub fn new(plan: MemoryPlan) -> Result<Self, PortError> {
         let refused = |why| PortError::BadMemoryPlan { why };
         if plan.frames == 0 {
@@ -164,7 +168,7 @@ impl Memory {
             .ok_or_else(|| refused("it is larger than the address space"))?;
         let first = NEXT
             .fetch_update(Relaxed, Relaxed, |next| next.checked_add(plan.frames))
-            .map_err(|_| refused("this process has had four thousand million frames already"))?;
+            .map_err(|_| refused("this process has already used four billion frames"))?;
         let (base, mapped, pages) =
             map(bytes, plan.huge).map_err(|source| PortError::NoMemory { bytes, source })?;
         let depot = ArrayQueue::new(plan.frames as usize / Batch::FULL + SHORT_BATCHES);
@@ -187,7 +191,7 @@ impl Memory {
         };
         let mut batch = Batch::default();
         for index in (first..first + plan.frames).rev() {
-            // SAFETY: `NEXT` gave these numbers to this memory alone, and each is used once.
+            // SAFETY: `NEXT` gave these indices to this memory only, and each is used once.
             let frame = unsafe { Frame::from_parts(index, 0, plan.headroom) };
             if let Err(frame) = batch.push(frame) {
                 memory.put_batch(std::mem::take(&mut batch));
@@ -198,13 +202,13 @@ impl Memory {
         Ok(memory)
     }
 
-    /// A pool for one thread; frames come to it as it needs them.
+    /// Creates a pool for one thread; it takes frames from the memory as needed.
     #[must_use]
     pub fn pool(&self) -> Pool {
         Pool::new(self.clone())
     }
 
-    /// Slots in all.
+    /// Total number of slots.
     #[must_use]
     pub fn frames(&self) -> u32 {
         self.inner.frames
@@ -216,7 +220,7 @@ impl Memory {
         self.inner.slot_bytes
     }
 
-    /// Bytes in front of a frame fresh from a pool.
+    /// Bytes in front of a frame that a pool has just allocated.
     #[must_use]
     pub fn headroom(&self) -> u16 {
         self.inner.headroom
@@ -229,31 +233,32 @@ impl Memory {
         u16::try_from(room).unwrap_or(u16::MAX)
     }
 
-    /// Free frames that a thread keeps before it gives a batch to the others.
+    /// Free frames that a thread caches before it returns a batch to the depot.
     #[must_use]
     pub fn cached_frames(&self) -> u16 {
         self.inner.cached_frames
     }
 
-    /// Bytes mapped, for the account of what a configuration costs.
+    /// Bytes mapped, for the memory usage of a configuration.
     #[must_use]
     pub fn mapped_bytes(&self) -> usize {
         self.inner.mapped
     }
 
-    /// Pages it was given.
+    /// Kind of pages that the kernel provided.
     #[must_use]
     pub fn pages(&self) -> Pages {
         self.inner.pages
     }
 
-    /// The NUMA node that its first page lies on; none where the kernel does not tell.
+    /// NUMA node of the first page; none if the kernel does not report it.
     #[must_use]
     pub fn numa_node(&self) -> Option<u32> {
-        /// The node of a page instead of the policy, and of the page at an address (`numaif.h`).
+        /// `MPOL_F_NODE | MPOL_F_ADDR` of numaif.h: the node of the page at an address.
         const NODE_OF_ADDRESS: libc::c_ulong = 1 | 2;
         let mut node: libc::c_int = -1;
-        // SAFETY: the kernel writes one int to `node`, takes no mask, and only looks the address up.
+        // SAFETY: the kernel writes one int to `node`, takes no mask, and only looks up the
+        // address.
         let done = unsafe {
             libc::syscall(
                 libc::SYS_get_mempolicy,
@@ -267,16 +272,17 @@ impl Memory {
         (done == 0).then(|| u32::try_from(node).ok()).flatten()
     }
 
-    /// Whether both are the same memory, so that handles of one are handles of the other.
+    /// Returns true if both are the same memory, so that handles are valid for both.
     #[must_use]
     pub fn same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Which of the [`Memory::frames`] it is, from 0: the same for as long as the memory lives.
+    /// Number of the frame's slot, from 0 to [`Memory::frames`] - 1; constant while the memory
+    /// exists.
     ///
     /// # Panics
-    /// When the frame is of another memory.
+    /// If the frame belongs to another memory.
     #[inline]
     #[must_use]
     pub fn number(&self, frame: &Frame) -> usize {
@@ -285,10 +291,10 @@ impl Memory {
         number as usize
     }
 
-    /// Where the frame's bytes lie, counted from the start of the region.
+    /// Range of the frame's bytes, relative to the start of the region.
     ///
     /// # Panics
-    /// When the frame is of another memory, or was set to reach beyond its slot.
+    /// If the frame belongs to another memory, or its length and offset exceed its slot.
     #[inline]
     #[must_use]
     pub fn span(&self, frame: &Frame) -> Range<usize> {
@@ -299,38 +305,38 @@ impl Memory {
         slot + usize::from(frame.offset())..slot + end
     }
 
-    /// The frame's bytes.
+    /// Bytes of the frame.
     ///
     /// # Panics
-    /// As [`Memory::span`].
+    /// Like [`Memory::span`].
     #[inline]
     #[must_use]
     pub fn bytes<'a>(&'a self, frame: &'a Frame) -> &'a [u8] {
         let span = self.span(frame);
         // SAFETY: `span` lies within the mapping.
         let start = unsafe { self.inner.base.add(span.start) };
-        // SAFETY: mapped and filled by the kernel with zeros; the handle exists once and is borrowed, so
-        // nobody changes these bytes meanwhile.
+        // SAFETY: mapped and filled with zeros by the kernel; the handle exists once and is
+        // borrowed, so these bytes do not change meanwhile.
         unsafe { slice::from_raw_parts(start.as_ptr(), span.len()) }
     }
 
-    /// The frame's bytes, to change.
+    /// Bytes of the frame, mutable.
     ///
     /// # Panics
-    /// As [`Memory::span`].
+    /// Like [`Memory::span`].
     #[inline]
     #[must_use]
     pub fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
         let span = self.span(frame);
         // SAFETY: `span` lies within the mapping.
         let start = unsafe { self.inner.base.add(span.start) };
-        // SAFETY: as in `bytes`; the handle exists once and is borrowed mutably, so nobody else sees
-        // these bytes meanwhile.
+        // SAFETY: as in `bytes`; the handle exists once and is borrowed mutably, so there is no
+        // other access to these bytes meanwhile.
         unsafe { slice::from_raw_parts_mut(start.as_ptr(), span.len()) }
     }
 
-    /// Asks for the lines with the frame's headers, which another core wrote: they come while whoever reads them has
-    /// something else to do.
+    /// Prefetches the cache lines with the frame's headers, which another core wrote, so that they
+    /// arrive while the caller does other work.
     #[inline]
     pub(crate) fn fetch_head(&self, frame: &Frame) {
         const HEAD_BYTES: usize = 2 * LINE;
@@ -338,10 +344,10 @@ impl Memory {
         prefetch::all_to_read(self.pointer(frame).cast_const(), bytes);
     }
 
-    /// Where the frame's bytes begin, for the kernel.
+    /// Address of the frame's first byte, for the kernel.
     ///
     /// # Panics
-    /// As [`Memory::span`].
+    /// Like [`Memory::span`].
     #[inline]
     pub(crate) fn pointer(&self, frame: &Frame) -> *mut u8 {
         let span = self.span(frame);
@@ -349,7 +355,7 @@ impl Memory {
         unsafe { self.inner.base.add(span.start) }.as_ptr()
     }
 
-    /// The whole region, for the kernel: where it begins and its bytes. The slots are at its start.
+    /// Start and bytes of the whole mapping, for the kernel. The slots are at its start.
     #[allow(
         dead_code,
         reason = "ports that give their memory to the kernel use it"
@@ -358,7 +364,7 @@ impl Memory {
         (self.inner.base, self.inner.mapped)
     }
 
-    /// Number of the first slot: a frame's place in the region is its index less this.
+    /// Index of the first slot; a frame's slot number is its index minus this.
     #[allow(
         dead_code,
         reason = "ports that give their memory to the kernel use it"
@@ -367,21 +373,21 @@ impl Memory {
         self.inner.first
     }
 
-    /// A batch of free frames, when there is one.
+    /// Takes a batch of free frames, if there is one.
     pub(crate) fn take_batch(&self) -> Option<Batch> {
         self.inner.warm.pop().or_else(|| self.inner.depot.pop())
     }
 
-    /// Leaves a batch for whoever runs out.
+    /// Returns a batch to the depot.
     pub(crate) fn put_batch(&self, batch: Batch) {
-        // The depot has room for all frames in full batches, and pools give it no others while a full
-        // one can be made; a pool that ends may leave a short one, which is lost when there is no room.
+        // The depot has slots for all frames in full batches, and pools return only full ones while
+        // they can; a dropped pool may return a short one, which is lost if the depot is full.
         if let Err(batch) = self.inner.warm.push(batch) {
             drop(self.inner.depot.push(batch));
         }
     }
 
-    /// Takes frames back from a queue that ends. Not for the path.
+    /// Frees frames of a queue that is dropped. Not for the data path.
     pub(crate) fn take_back(&self, frames: impl IntoIterator<Item = Frame>) {
         let mut pool = self.pool();
         for frame in frames {
@@ -394,10 +400,10 @@ impl Memory {
         halves.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives half `which` (0 or 1) of what has this name; whoever comes first makes both. None while somebody has
-    /// it.
+    /// Takes end `which` (0 or 1) of the cable `name`, which is created by `make` if it does not
+    /// exist. None if the end is in use.
     ///
-    /// So two ports find each other through the memory that they have to share. Not for the path.
+    /// Two ports connect to each other through the memory that they share. Not for the data path.
     pub(crate) fn take_half<T: Send + 'static>(
         &self,
         name: &str,
@@ -412,7 +418,8 @@ impl Memory {
         half.downcast::<T>().ok().map(|half| *half)
     }
 
-    /// Leaves a half for whoever comes next in its place. Once nobody has either, both come back for good.
+    /// Returns an end to the cable. If both ends are returned, removes the cable and returns its
+    /// ends.
     pub(crate) fn leave_half<T: Send + 'static>(
         &self,
         name: &str,
@@ -443,12 +450,12 @@ impl fmt::Debug for Memory {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: this is the mapping made in `map`, and no handle is used without an `Inner`.
+        // SAFETY: this is the mapping made by `map`, and no handle is used without an `Inner`.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.mapped) };
     }
 }
 
-/// Maps at least `bytes`, in huge pages where that is wanted and there are any.
+/// Maps at least `bytes`, in huge pages if requested and available.
 fn map(bytes: usize, huge: bool) -> io::Result<(NonNull<u8>, usize, Pages)> {
     let rounded = bytes.next_multiple_of(HUGE_PAGE);
     if huge && let Ok(base) = map_with(rounded, libc::MAP_HUGETLB | libc::MAP_POPULATE) {
@@ -456,21 +463,22 @@ fn map(bytes: usize, huge: bool) -> io::Result<(NonNull<u8>, usize, Pages)> {
     }
     let base = map_with(rounded, 0)?;
     if huge {
-        // SAFETY: the mapping of the line above. A refusal leaves ordinary pages, which is fine.
+        // SAFETY: the mapping of the line above. A failure leaves ordinary pages, which is valid
+        // too.
         unsafe { libc::madvise(base.as_ptr().cast(), rounded, libc::MADV_HUGEPAGE) };
     }
-    // Touched page by page after the advice: MAP_POPULATE would have come before it.
+    // Touched page by page after the advice: MAP_POPULATE would have taken effect before it.
     for at in (0..bytes).step_by(4096) {
         // SAFETY: `at` is below `bytes`, so within the mapping.
         let byte = unsafe { base.add(at) };
-        // SAFETY: writable memory that nobody else knows yet.
+        // SAFETY: writable memory that no other code uses yet.
         unsafe { ptr::write_volatile(byte.as_ptr(), 0) };
     }
     Ok((base, rounded, Pages::Ordinary))
 }
 
 fn map_with(bytes: usize, flags: libc::c_int) -> io::Result<NonNull<u8>> {
-    // SAFETY: a new private anonymous mapping, wherever the kernel wants it.
+    // SAFETY: a new private anonymous mapping at an address chosen by the kernel.
     let base = unsafe {
         libc::mmap(
             ptr::null_mut(),

@@ -1,7 +1,8 @@
-//! The unsafe rooms of this crate: frame memory, the slots of rings, and system calls.
+//! All `unsafe` code of this crate: frame memory, ring slots, and system calls.
 //!
-//! What makes handing out `&mut [u8]` for a frame sound: a [`frame::Frame`] is neither `Copy` nor
-//! `Clone`, each slot of a memory has at most one of them, and only code in here makes them.
+//! Invariant that makes `&mut [u8]` for a frame sound: a [`frame::Frame`] is neither `Copy` nor
+//! `Clone`, each slot of a memory has at most one of them, and only code in this module creates
+//! them.
 
 pub(crate) mod bpf;
 pub(crate) mod bpf_program;

@@ -1,8 +1,8 @@
-//! What the kernel's routing socket tells about XDP on an interface: which program is attached and how,
-//! how many queues there are, and what is at the far end of a veth.
+//! XDP state of an interface from rtnetlink: attached program and its hook, number of queues, and
+//! the other end of a veth pair.
 //!
-//! A reader of our own: attributes that a newer kernel changes must not make the whole answer unreadable.
-//! Numbers of attributes are those of linux/if_link.h.
+//! A parser of our own: attributes that a newer kernel changes must not make the whole reply
+//! unreadable. Attribute numbers are those of linux/if_link.h.
 
 use std::io;
 use std::time::Duration;
@@ -11,29 +11,29 @@ use rustix::io::{read, write};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
-/// An interface as far as XDP is concerned.
+/// Attributes of an interface that matter for XDP.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Link {
-    /// Its number.
+    /// Interface index.
     pub index: u32,
-    /// Its name.
+    /// Interface name.
     pub name: String,
     /// Largest IP packet in bytes.
     pub mtu: u32,
-    /// Receive queues in use at most.
+    /// Maximum number of receive queues.
     pub rx_queues: u32,
     /// Kind of a virtual interface (`veth`, `bridge`).
     pub kind: Option<String>,
-    /// The interface it is tied to: a veth's far end.
+    /// Index of the interface it is linked to: a veth's other end.
     pub peer: Option<u32>,
-    /// The network namespace of `peer`, as numbered here; none when it is this one.
+    /// Namespace id of `peer`; none if it is in this namespace.
     pub peer_namespace: Option<i32>,
-    /// The program attached, and where.
+    /// Attached XDP program, if there is one.
     pub program: Option<Attached>,
 }
 
 impl Link {
-    /// A veth's other end, where this process may look at it.
+    /// Other end of a veth pair, if this process may query it.
     pub(crate) fn far_end(&self) -> Option<Self> {
         if self.kind.as_deref() != Some("veth") {
             return None;
@@ -42,36 +42,36 @@ impl Link {
     }
 }
 
-/// A program on an interface.
+/// XDP program attached to an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attached {
-    /// The number that `bpftool` and `ip` show.
+    /// Program id as shown by `bpftool` and `ip`.
     pub id: u32,
-    /// Where it meets frames.
+    /// Hook that it is attached to.
     pub place: Place,
 }
 
-/// `XDP_ATTACHED_*`.
+/// Hook of an attached program (`XDP_ATTACHED_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// In the driver.
     Native,
     /// In the kernel's common receive path.
     Generic,
-    /// In the device.
+    /// Offloaded to the device.
     Device,
-    /// In more than one place.
+    /// More than one hook.
     Several,
 }
 
 impl Place {
-    /// As `mode=` and `ip link` say it.
+    /// Name as in `mode=` and `ip link`.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Native => "native",
             Self::Generic => "generic",
             Self::Device => "offloaded",
-            Self::Several => "in several places",
+            Self::Several => "several hooks",
         }
     }
 }
@@ -95,10 +95,10 @@ const IFLA_XDP_ATTACHED: u16 = 2;
 const IFLA_XDP_PROG_ID: u16 = 4;
 const IFLA_TARGET_NETNSID: u16 = 46;
 
-/// The interface of this name in the calling thread's network namespace.
+/// Queries the interface of this name in the calling thread's network namespace.
 ///
 /// # Errors
-/// `ENODEV` where there is none.
+/// `ENODEV` if there is none.
 pub(crate) fn link(name: &str) -> io::Result<Link> {
     if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains('\0') {
         return Err(io::Error::from_raw_os_error(libc::ENODEV));
@@ -108,10 +108,10 @@ pub(crate) fn link(name: &str) -> io::Result<Link> {
     ask(&request(0, &[(IFLA_IFNAME, &value)]))
 }
 
-/// The interface of this number, here or in another network namespace as numbered here.
+/// Queries the interface with this index, here or in the network namespace with this id.
 ///
 /// # Errors
-/// `ENODEV` where there is none, `EPERM` without rights over the other namespace.
+/// `ENODEV` if there is none, `EPERM` without privileges in the other namespace.
 pub(crate) fn link_in(index: u32, namespace: Option<i32>) -> io::Result<Link> {
     match namespace {
         None => ask(&request(index, &[])),
@@ -119,14 +119,14 @@ pub(crate) fn link_in(index: u32, namespace: Option<i32>) -> io::Result<Link> {
     }
 }
 
-/// One `RTM_GETLINK`: header, struct ifinfomsg, attributes.
+/// An `RTM_GETLINK` request: header, struct ifinfomsg, attributes.
 fn request(index: u32, attributes: &[(u16, &[u8])]) -> Vec<u8> {
     let mut message = vec![0_u8; HEADER_BYTES + IFINFOMSG_BYTES];
     message[4..6].copy_from_slice(&GET_LINK.to_ne_bytes());
     message[6..8].copy_from_slice(&REQUEST.to_ne_bytes());
     message[HEADER_BYTES + 4..HEADER_BYTES + 8].copy_from_slice(&index.to_ne_bytes());
     for (kind, value) in attributes {
-        let length = u16::try_from(4 + value.len()).expect("attributes asked with are short");
+        let length = u16::try_from(4 + value.len()).expect("attributes of requests are short");
         message.extend(length.to_ne_bytes());
         message.extend(kind.to_ne_bytes());
         message.extend(*value);
@@ -138,7 +138,8 @@ fn request(index: u32, attributes: &[(u16, &[u8])]) -> Vec<u8> {
 }
 
 fn ask(request: &[u8]) -> io::Result<Link> {
-    /// One link takes a few KiB; hundreds of virtual functions are not asked for.
+    /// Buffer for one link of a few KiB; virtual functions, of which there may be hundreds, are not
+    /// requested.
     const ROOM_BYTES: usize = 64 * 1024;
     let socket = socket_with(
         AddressFamily::NETLINK,
@@ -147,7 +148,8 @@ fn ask(request: &[u8]) -> io::Result<Link> {
         // The routing family is number 0, the default.
         None,
     )?;
-    // The kernel answers within the call to send; the limit only keeps a defect from hanging us.
+    // The kernel replies within the call to send; the timeout only prevents a hang after a kernel
+    // defect.
     set_socket_timeout(&socket, Timeout::Recv, Some(Duration::from_secs(1)))?;
     write(&socket, request)?;
     let mut room = vec![0_u8; ROOM_BYTES];
@@ -217,7 +219,7 @@ fn program_of(value: &[u8]) -> Option<Attached> {
     })
 }
 
-/// Attributes: number without its flag bits, and value; stops at the first that is cut.
+/// Attributes as type (without flag bits) and value; stops at the first truncated one.
 fn attributes(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
     const FLAG_BITS: u16 = 0xc000;
     let mut list = Vec::new();

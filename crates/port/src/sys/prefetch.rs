@@ -1,10 +1,10 @@
-//! Asks for cache lines before they are needed. Waiting for one at a time, a burst of short frames takes as
-//! long as all of its lines need to come from the other core; asked for together they come together.
+//! Cache prefetches. Without them, the cache misses of a burst that another core wrote occur one
+//! after another; prefetched together they overlap.
 
-/// Bytes of a cache line on the machines at hand; only speed depends on it.
+/// Bytes of a cache line on common machines; a wrong value only affects speed.
 pub(super) const LINE: usize = 64;
 
-/// The lines of so many bytes that the other side wrote.
+/// Prefetches all lines of a range that another core wrote.
 #[inline(always)]
 pub(super) fn all_to_read(from: *const u8, bytes: usize) {
     for at in (0..bytes).step_by(LINE) {
@@ -12,26 +12,26 @@ pub(super) fn all_to_read(from: *const u8, bytes: usize) {
     }
 }
 
-/// A line that the other side wrote.
+/// Prefetches a line that another core wrote.
 #[inline(always)]
 fn to_read(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: changes nothing that a program sees, and any address may be named.
+        // SAFETY: has no visible effect on the program, and any address is permitted.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;
 }
 
-/// A line that the other side read, to be written here.
+/// Prefetches a line that another core read, for writing.
 #[inline(always)]
 pub(super) fn to_write(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-        // SAFETY: changes nothing that a program sees, and any address may be named.
+        // SAFETY: has no visible effect on the program, and any address is permitted.
         unsafe { _mm_prefetch::<_MM_HINT_ET0>(at.cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]

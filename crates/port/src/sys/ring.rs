@@ -1,4 +1,4 @@
-//! A ring of handles between two threads of one process.
+//! Ring of frame handles between two threads of one process.
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -8,26 +8,27 @@ use crate::cursor::{Indices, Receiving, Sending, Word};
 use crate::sys::burst::{BURST_FRAMES, Burst};
 use crate::sys::frame::total_bytes;
 
-/// Where a ring keeps its items; a trait so that tests can exchange it for one that is checked.
+/// Storage of a ring's items. A trait so that tests can use a checked implementation (loom).
 pub(crate) trait Slots {
-    /// How many there are; a power of two.
+    /// Number of slots; a power of two.
     fn count(&self) -> usize;
-    /// Copies `words` in from slot `at` on; they end before the last slot does.
+    /// Copies `words` to the slots from `at` on; they do not exceed the last slot.
     ///
     /// # Safety
-    /// Nobody else reads or writes these slots meanwhile.
+    /// No other thread reads or writes these slots meanwhile.
     unsafe fn put(&self, at: usize, words: &[u64]);
-    /// Copies words out from slot `at` on; returns [`total_bytes`] of them.
+    /// Copies slots from `at` on to `words`; returns their [`total_bytes`].
     ///
     /// # Safety
-    /// Nobody else writes these slots meanwhile.
+    /// No other thread writes these slots meanwhile.
     unsafe fn get(&self, at: usize, words: &mut [u64]) -> u64;
 }
 
-/// Slots in ordinary memory.
+/// Slots on the heap.
 pub(crate) struct Plain(Box<[UnsafeCell<u64>]>);
 
-// SAFETY: whoever reads or writes a slot promises that nobody else does meanwhile (see `Slots`).
+// SAFETY: the caller of `put` and `get` excludes other accesses to the slots meanwhile (see
+// `Slots`).
 unsafe impl Sync for Plain {}
 
 impl Slots for Plain {
@@ -40,8 +41,8 @@ impl Slots for Plain {
     unsafe fn put(&self, at: usize, words: &[u64]) {
         let slots = &self.0[at..at + words.len()];
         let to = UnsafeCell::raw_get(slots.as_ptr());
-        // SAFETY: the slots are as many as the words, and the caller keeps others away from them; a
-        // slice that somebody lends us cannot lie inside them.
+        // SAFETY: there are as many slots as handles, and the caller excludes other accesses to
+        // them; a borrowed slice cannot lie inside them.
         unsafe { copy(words.as_ptr(), to, words.len()) };
     }
 
@@ -50,20 +51,20 @@ impl Slots for Plain {
         let slots = &self.0[at..at + words.len()];
         let from = UnsafeCell::raw_get(slots.as_ptr());
         if let Ok(burst) = <&mut [u64; BURST_FRAMES]>::try_from(&mut *words) {
-            // SAFETY: as in `put`; the caller keeps writers away.
+            // SAFETY: as in `put`; the caller excludes writers.
             return unsafe { copy_and_total(from, burst) };
         }
-        // SAFETY: as in `put`; the caller keeps writers away.
+        // SAFETY: as in `put`; the caller excludes writers.
         unsafe { copy(from, words.as_mut_ptr(), words.len()) };
         total_bytes(words)
     }
 }
 
-/// Words that are copied without a call: eight registers of 16 bytes, what the compiler does inline.
+/// Handles copied inline: eight registers of 16 bytes, which the compiler copies without a call.
 const INLINE_WORDS: usize = 16;
 const _: () = assert!(BURST_FRAMES.is_multiple_of(INLINE_WORDS));
 
-/// Copies words; a whole burst without calling `memcpy`, whose call costs as much as the copy.
+/// Copies handles; a full burst without calling `memcpy`, whose call costs as much as the copy.
 ///
 /// # Safety
 /// As [`std::ptr::copy_nonoverlapping`].
@@ -79,29 +80,29 @@ unsafe fn copy(from: *const u64, to: *mut u64, count: usize) {
         let from = unsafe { from.add(at) }.cast::<[u64; INLINE_WORDS]>();
         // SAFETY: below `count`.
         let to = unsafe { to.add(at) }.cast::<[u64; INLINE_WORDS]>();
-        // SAFETY: `count` is a multiple of the piece, and the caller promised for all of it; arrays of
-        // words are aligned as words are.
+        // SAFETY: `count` is a multiple of the chunk, and the caller's promise covers all of it;
+        // arrays of u64 are aligned as u64 is.
         unsafe { std::ptr::copy_nonoverlapping(from, to, 1) };
     }
 }
 
-/// Words that are copied and summed before the next ones are looked at: four registers of 16 bytes.
+/// Handles copied and summed in one step: four registers of 16 bytes.
 const SUMMED_WORDS: usize = 8;
 const _: () = assert!(BURST_FRAMES.is_multiple_of(SUMMED_WORDS));
 
-/// Copies a whole burst and sums its bytes on the way: the additions hide behind the stores, where a
-/// second pass over the words would cost a third of the loop.
+/// Copies a full burst and sums its bytes: the additions overlap with the stores; a second pass
+/// over the handles would cost a third of the loop.
 ///
 /// # Safety
-/// `from` is readable for a whole burst, and nobody writes there.
+/// `from` is readable for a full burst, and no thread writes there meanwhile.
 #[inline(always)]
 unsafe fn copy_and_total(from: *const u64, to: &mut [u64; BURST_FRAMES]) -> u64 {
     let (pieces, _) = to.as_chunks_mut::<SUMMED_WORDS>();
     let mut total = 0;
     for (number, piece) in pieces.iter_mut().enumerate() {
-        // SAFETY: the pieces are those of a burst, so this is below its end.
+        // SAFETY: the chunks are those of a burst, so this is below its end.
         let from = unsafe { from.add(number * SUMMED_WORDS) }.cast::<[u64; SUMMED_WORDS]>();
-        // SAFETY: the caller's promise; arrays of words are aligned as words are.
+        // SAFETY: the caller's promise; arrays of u64 are aligned as u64 is.
         let words = unsafe { from.read() };
         *piece = words;
         total += total_bytes(&words);
@@ -114,19 +115,19 @@ struct Shared<W, S> {
     slots: S,
 }
 
-/// The end that puts words in.
+/// Sending end of a ring.
 pub(crate) struct Sender<W = AtomicU32, S = Plain> {
     shared: Arc<Shared<W, S>>,
     cursor: Sending,
 }
 
-/// The end that takes words out.
+/// Receiving end of a ring.
 pub(crate) struct Receiver<W = AtomicU32, S = Plain> {
     shared: Arc<Shared<W, S>>,
     cursor: Receiving,
 }
 
-/// A ring that holds up to `capacity` words (at least one).
+/// Creates a ring that holds up to `capacity` handles (at least one).
 pub(crate) fn ring(capacity: u32) -> (Sender, Receiver) {
     let count = (capacity.max(1) as usize).next_power_of_two();
     let slots = (0..count).map(|_| UnsafeCell::new(0)).collect();
@@ -153,7 +154,7 @@ fn ring_over<W: Word, S: Slots>(
 }
 
 impl<W: Word, S: Slots> Sender<W, S> {
-    /// Puts in words from the front of `words` while there is room; returns how many.
+    /// Puts in handles from the front of `words` until the ring is full; returns their number.
     #[inline(always)]
     pub(crate) fn push(&mut self, words: &[u64]) -> usize {
         let shared = &*self.shared;
@@ -164,11 +165,11 @@ impl<W: Word, S: Slots> Sender<W, S> {
         }
         let at = self.cursor.position() as usize & (shared.slots.count() - 1);
         let straight = count.min(shared.slots.count() - at);
-        // SAFETY: `room` said that the receiver has emptied these slots, and it reads none of them
-        // before `publish`; `&mut self` is the only sender.
+        // SAFETY: `room` returned that the receiver has emptied these slots, and it reads none of
+        // them before `publish`; `&mut self` is the only sender.
         unsafe { shared.slots.put(at, &words[..straight]) };
         if straight < count {
-            // SAFETY: as above, past the end of the array.
+            // SAFETY: as above, from the start of the array.
             unsafe { shared.slots.put(0, &words[straight..count]) };
         }
         self.cursor.publish(&shared.indices, count as u32);
@@ -177,7 +178,7 @@ impl<W: Word, S: Slots> Sender<W, S> {
 }
 
 impl<W: Word, S: Slots> Receiver<W, S> {
-    /// Takes out words while there are any and `words` has room; returns how many, and their
+    /// Takes handles until the ring is empty or `words` is full; returns their number and their
     /// [`total_bytes`].
     #[inline(always)]
     pub(crate) fn pop(&mut self, words: &mut [u64]) -> (usize, u64) {
@@ -189,11 +190,11 @@ impl<W: Word, S: Slots> Receiver<W, S> {
         }
         let at = self.cursor.position() as usize & (shared.slots.count() - 1);
         let straight = count.min(shared.slots.count() - at);
-        // SAFETY: `filled` said that the sender has published these slots, and it writes none of them
-        // before `give_back`; `&mut self` is the only receiver.
+        // SAFETY: `filled` returned that the sender has published these slots, and it writes none
+        // of them before `give_back`; `&mut self` is the only receiver.
         let mut total = unsafe { shared.slots.get(at, &mut words[..straight]) };
         if straight < count {
-            // SAFETY: as above, past the end of the array.
+            // SAFETY: as above, from the start of the array.
             total += unsafe { shared.slots.get(0, &mut words[straight..count]) };
         }
         self.cursor.give_back(&shared.indices, count as u32);
@@ -201,21 +202,22 @@ impl<W: Word, S: Slots> Receiver<W, S> {
     }
 }
 
-/// The end of a ring that frames are put into.
+/// Sending end of a ring of frames.
 pub(crate) struct FrameSender(Sender);
 
-/// The end of a ring that frames are taken from.
+/// Receiving end of a ring of frames.
 pub(crate) struct FrameReceiver(Receiver);
 
-/// A ring that holds up to `capacity` frames. Frames inside when both ends are gone are lost to their
-/// memory.
+/// Creates a ring that holds up to `capacity` frames. Frames inside when both ends are dropped are
+/// lost to their memory.
 pub(crate) fn frame_ring(capacity: u32) -> (FrameSender, FrameReceiver) {
     let (sender, receiver) = ring(capacity);
     (FrameSender(sender), FrameReceiver(receiver))
 }
 
 impl FrameSender {
-    /// Takes frames from the front of `burst` while there is room; returns how many and their bytes.
+    /// Takes frames from the front of `burst` until the ring is full; returns their number and
+    /// bytes.
     #[inline(always)]
     pub(crate) fn push(&mut self, burst: &mut Burst) -> (usize, u64) {
         let count = self.0.push(burst.words());
@@ -230,11 +232,12 @@ impl FrameSender {
 }
 
 impl FrameReceiver {
-    /// Appends frames to `burst` while it has room; returns how many and their bytes.
+    /// Appends frames to `burst` until it is full or the ring is empty; returns their number and
+    /// bytes.
     #[inline(always)]
     pub(crate) fn pop(&mut self, burst: &mut Burst) -> (usize, u64) {
-        // SAFETY: only `FrameSender::push` puts words into this ring, each the word of a handle that its
-        // burst let go of, and a word put in once is taken out once.
+        // SAFETY: only `FrameSender::push` puts handles into this ring, each of which its burst
+        // gave up, and a handle put in once is taken out once.
         unsafe { burst.fill_words(|words| self.0.pop(words)) }
     }
 }
@@ -246,10 +249,10 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::VecDeque;
 
-    /// Slots that notice a reader and a writer at the same time.
+    /// Slots that detect a reader and a writer at the same time.
     struct Checked(Vec<loom::cell::UnsafeCell<u64>>);
 
-    // SAFETY: loom's cells report what would be a data race.
+    // SAFETY: loom's cells report data races.
     unsafe impl Sync for Checked {}
 
     impl Slots for Checked {
@@ -259,7 +262,8 @@ mod tests {
 
         unsafe fn put(&self, at: usize, words: &[u64]) {
             for (slot, word) in self.0[at..].iter().zip(words) {
-                // SAFETY: loom lends a valid pointer and has checked that nobody else uses the cell.
+                // SAFETY: loom provides a valid pointer and has checked that no other thread uses
+                // the cell.
                 slot.with_mut(|slot| unsafe { *slot = *word });
             }
         }
@@ -295,7 +299,7 @@ mod tests {
         ring_over(capacity, Checked(cells.collect()), indices)
     }
 
-    /// In every order in which two threads may step and see each other's writes.
+    /// Covers all orders in which two threads may run and observe each other's writes.
     #[test]
     fn no_interleaving_loses_or_repeats() {
         for (capacity, bursts) in [
@@ -329,7 +333,8 @@ mod tests {
         }
     }
 
-    /// A sender that dies before it published, and one that goes on in its place, while the receiver runs.
+    /// A sender ends before it publishes, and another continues in its place, while the receiver
+    /// runs.
     #[test]
     fn a_sender_may_die_between_writing_and_publishing() {
         loom::model(|| {
@@ -339,7 +344,7 @@ mod tests {
                 let room = sender.cursor.room(&sender.shared.indices, 1);
                 if room == 1 {
                     let at = sender.cursor.position() as usize & 1;
-                    // SAFETY: the room was asked for, as `push` does.
+                    // SAFETY: a slot is free, as `push` checks.
                     unsafe { sender.shared.slots.put(at, &[99]) };
                 }
                 sender.cursor = Sending::resume(&sender.shared.indices, 2).unwrap();
@@ -359,7 +364,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a queue that cannot be wrong.
+        /// Compares with a queue as the model.
         #[test]
         fn a_ring_is_a_bounded_queue(
             capacity in 1u32..70,
@@ -386,7 +391,7 @@ mod tests {
         }
     }
 
-    /// Two real threads: every word arrives once and in order, whatever the sizes of bursts.
+    /// With two real threads, each item arrives once and in order, for all burst sizes.
     #[test]
     fn two_threads_lose_and_repeat_nothing() {
         const WORDS: u64 = 300_000;

@@ -1,7 +1,7 @@
 //! Two rings of slots in memory that two processes share.
 //!
-//! Nothing in it is trusted but once: the shape is read when the memory is taken over and kept here, and
-//! positions and lengths are checked against it each time.
+//! Its content is not trusted: the layout is read once when the memory is adopted and kept here;
+//! positions and lengths are checked against it on each use.
 
 use std::io;
 use std::mem;
@@ -15,13 +15,13 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use crate::cursor::Indices;
 use crate::sys::prefetch::{self, LINE};
 
-/// First words of the memory; the last byte is the version of its shape.
+/// First bytes of the memory; the last one is the version of the layout.
 const MAGIC: [u8; 8] = *b"linrt-s\x01";
 /// Bytes before the first ring.
 const HEADER_BYTES: usize = 128;
-/// What mappings of huge pages are rounded to: the usual size on x86-64 and arm64.
+/// Bytes of a huge page, to which mappings are rounded: the usual size on x86-64 and arm64.
 const HUGE_PAGE: usize = 2 << 20;
-/// The largest ring that is taken over, so that a peer cannot have us map anything.
+/// Largest ring accepted, which limits the memory that a peer can make this process map.
 const MOST_SLOTS: u32 = 1 << 17;
 
 mod ends;
@@ -37,18 +37,18 @@ struct Header {
     slot_bytes: u32,
 }
 
-/// Where things are.
+/// Layout of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
-    /// Frames of each ring.
+    /// Frames per ring.
     pub capacity: u32,
-    /// Bytes of each slot.
+    /// Bytes per slot.
     pub slot_bytes: u32,
 }
 
 impl Shape {
-    /// Slots for frames of this size: an odd number of lines, so that they spread over the sets of a
-    /// cache.
+    /// Layout for frames of this size: an odd number of cache lines, so that slots spread over all
+    /// sets of a cache.
     pub(crate) fn new(capacity: u32, frame_bytes: u16) -> Self {
         let lines = usize::from(frame_bytes).div_ceil(LINE) | 1;
         Self {
@@ -62,7 +62,7 @@ impl Shape {
     }
 
     fn lengths_bytes(self) -> usize {
-        // A pair of lines is kept apart: adjacent ones are fetched in pairs.
+        // Separated by two lines: adjacent ones are fetched in pairs.
         (self.slots() * mem::size_of::<u32>()).next_multiple_of(2 * LINE)
     }
 
@@ -82,7 +82,7 @@ impl Shape {
     }
 }
 
-/// Shared memory with two rings, one each way.
+/// Shared memory with two rings, one for each direction.
 pub(crate) struct Region {
     base: NonNull<u8>,
     mapped: usize,
@@ -90,16 +90,16 @@ pub(crate) struct Region {
     file: OwnedFd,
 }
 
-// SAFETY: a mapping that no thread owns; what is inside is reached through atomics, and through slots
-// that the rings hand to one side at a time.
+// SAFETY: a mapping that no thread owns; its content is accessed through atomics, and through slots
+// that the rings give to one side at a time.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// New memory, in huge pages where there are any.
+    /// Creates the memory, in huge pages if available.
     pub(crate) fn create(shape: Shape) -> io::Result<Self> {
-        // Of a large ring the kernel may join whole huge pages, where it is set up to.
+        // Transparent huge pages can back a large ring, where they are enabled.
         let round = match shape.bytes() > HUGE_PAGE / 2 {
             true => HUGE_PAGE,
             false => rustix::param::page_size(),
@@ -113,7 +113,7 @@ impl Region {
         let file = rustix::fs::memfd_create("linerate-shm", flags)?;
         let bytes = shape.bytes().next_multiple_of(round);
         rustix::fs::ftruncate(&file, bytes as u64)?;
-        // Neither side can pull the memory away under the other.
+        // Seals: neither side can shrink the memory under the other.
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let base = map(&file, bytes)?;
         let header = Header {
@@ -121,7 +121,7 @@ impl Region {
             capacity: shape.capacity,
             slot_bytes: shape.slot_bytes,
         };
-        // SAFETY: the mapping is larger than a header, aligned to a page, and nobody else knows it yet.
+        // SAFETY: the mapping is larger than a header, page aligned, and not shared yet.
         unsafe { base.cast::<Header>().write(header) };
         Ok(Self {
             base,
@@ -131,7 +131,7 @@ impl Region {
         })
     }
 
-    /// Takes over memory that another process made. `None` when it is not such memory.
+    /// Maps memory that another process created. `None` if it is not such memory.
     pub(crate) fn adopt(file: OwnedFd) -> io::Result<Option<Self>> {
         let seals = rustix::fs::fcntl_get_seals(&file)?;
         let bytes = usize::try_from(rustix::fs::fstat(&file)?.st_size).unwrap_or(0);
@@ -150,7 +150,7 @@ impl Region {
         if words[..MAGIC.len()] != MAGIC || !shape.sound() || shape.bytes() > bytes {
             return Ok(None);
         }
-        // No more than the rings need, whatever the file's length: all of it is touched.
+        // Not more than the rings need, whatever the file's length: all of it is touched.
         let bytes = bytes.min(shape.bytes().next_multiple_of(HUGE_PAGE));
         let base = map(&file, bytes)?;
         Ok(Some(Self {
@@ -163,7 +163,7 @@ impl Region {
 }
 
 impl Region {
-    /// Where things are in it.
+    /// Layout of the memory.
     pub(crate) fn shape(&self) -> Shape {
         self.shape
     }
@@ -177,24 +177,24 @@ impl AsFd for Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `map`; pointers into it do not outlive `self`.
+        // SAFETY: the mapping made by `map`; pointers into it do not outlive `self`.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.mapped) };
     }
 }
 
-/// Maps a file at a boundary of huge pages, so that the kernel may use some where it was asked to, and touches
-/// all of it.
+/// Maps a file, aligned to a huge page so that the kernel may use huge pages, and touches all of
+/// it.
 fn map(file: &OwnedFd, bytes: usize) -> io::Result<NonNull<u8>> {
     let both = libc::PROT_READ | libc::PROT_WRITE;
     let shared = |fixed| (libc::MAP_SHARED | fixed, file.as_raw_fd());
-    // Files in huge pages lie at such a boundary by themselves. That there are too few such pages is seen here, where
-    // a refusal takes nothing away: a mapping over another one that is refused leaves a gap, which another
-    // thread's may be in at once.
+    // Files in huge pages are always aligned like that. A lack of such pages is detected by this
+    // call, whose failure does no harm: a failed mapping over another one leaves a gap, which
+    // another thread's mapping may fill at once.
     let anywhere = map_at(ptr::null_mut(), bytes, both, shared(0))?;
     if anywhere.as_ptr().align_offset(HUGE_PAGE) == 0 {
         return Ok(advised(anywhere, bytes));
     }
-    // SAFETY: the mapping of above, which nobody knows.
+    // SAFETY: the mapping of above, which no other code uses.
     unsafe { libc::munmap(anywhere.as_ptr().cast(), bytes) };
     let room = bytes + HUGE_PAGE;
     let none = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1);
@@ -204,21 +204,23 @@ fn map(file: &OwnedFd, bytes: usize) -> io::Result<NonNull<u8>> {
     let base = unsafe { start.add(skipped) };
     let mapped = map_at(base.as_ptr().cast(), bytes, both, shared(libc::MAP_FIXED));
     let kept = bytes.next_multiple_of(rustix::param::page_size());
-    // Where it was refused, what lies between is a gap that may be another's already, or room without memory.
+    // If that mapping failed, the range between is a gap that may already belong to another
+    // mapping, or still reserved address space.
     if skipped > 0 {
-        // SAFETY: what lies before the file's mapping, which nobody knows.
+        // SAFETY: the range before the file's mapping, which no other code uses.
         unsafe { libc::munmap(start.as_ptr().cast(), skipped) };
     }
-    // SAFETY: what lies behind it, up to the end of the reservation; a file in huge pages ends at one.
+    // SAFETY: the range behind it, up to the end of the reservation; a file in huge pages ends at
+    // one.
     unsafe { libc::munmap(base.as_ptr().add(kept).cast(), room - skipped - kept) };
     mapped.map(|base| advised(base, bytes))
 }
 
-/// Asks for huge pages, and touches all of a mapping of a file.
+/// Requests huge pages, and touches all of a mapping of a file.
 fn advised(base: NonNull<u8>, bytes: usize) -> NonNull<u8> {
-    // Refusals leave ordinary pages, which are touched when they are used: that is fine.
+    // Failures leave ordinary pages, which are touched on first use; that is valid too.
     for advice in [libc::MADV_HUGEPAGE, libc::MADV_POPULATE_WRITE] {
-        // SAFETY: a mapping of a file, of so many bytes.
+        // SAFETY: a mapping of a file, with this many bytes.
         unsafe { libc::madvise(base.as_ptr().cast(), bytes, advice) };
     }
     base
@@ -230,8 +232,8 @@ fn map_at(
     access: libc::c_int,
     (flags, file): (libc::c_int, libc::c_int),
 ) -> io::Result<NonNull<u8>> {
-    // SAFETY: a new mapping, wherever the kernel wants it, or (`map`) over a reservation that nobody else
-    // knows.
+    // SAFETY: a new mapping at an address chosen by the kernel, or (`map`) over a reservation that
+    // no other code uses.
     let base = unsafe { libc::mmap(at, bytes, access, flags, file, 0) };
     if base == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
@@ -239,22 +241,23 @@ fn map_at(
     NonNull::new(base.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
 }
 
-/// One of the two rings.
+/// Ring for one direction.
 pub(crate) struct Lane {
     indices: NonNull<Indices>,
     lengths: NonNull<u32>,
     first: NonNull<u8>,
     shape: Shape,
     mask: usize,
-    /// Keeps what the pointers lead to.
+    /// Keeps the memory mapped that the pointers refer to.
     _region: Arc<Region>,
 }
 
-// SAFETY: pointers into a region, which may be reached from any thread as `Region` may.
+// SAFETY: pointers into a region, which may be accessed from any thread as `Region` may.
 unsafe impl Send for Lane {}
 
 impl Lane {
-    /// Ring `way` (0 or 1). Where its parts lie is worked out once: a frame would pay for it each time.
+    /// Ring `way` (0 or 1). Addresses of its parts are computed once, because each frame needs
+    /// them.
     fn new(region: Arc<Region>, way: usize) -> Self {
         let shape = region.shape;
         let at = HEADER_BYTES + (way & 1) * shape.ring_bytes();
@@ -276,7 +279,7 @@ impl Lane {
     fn length_of(&self, slot: usize) -> &AtomicU32 {
         // SAFETY: within the mapping, since the slot is masked to the number of slots.
         let at = unsafe { self.lengths.add(slot & self.mask) };
-        // SAFETY: aligned to four bytes, an atomic, in a mapping that `self` keeps.
+        // SAFETY: aligned to four bytes, atomic, in a mapping that `self` keeps.
         unsafe { at.cast::<AtomicU32>().as_ref() }
     }
 
@@ -298,8 +301,8 @@ impl Slotted for Lane {
 
     #[inline]
     fn indices(&self) -> &Indices {
-        // SAFETY: aligned to 128 bytes, in a mapping that `self` keeps; atomics alone, for which every
-        // pattern of bits is valid.
+        // SAFETY: aligned to 128 bytes, in a mapping that `self` keeps; only atomics, for which
+        // every bit pattern is valid.
         unsafe { self.indices.as_ref() }
     }
 
@@ -310,8 +313,8 @@ impl Slotted for Lane {
             "a frame longer than a slot"
         );
         let to = self.slot(slot);
-        // SAFETY: the slot is within the mapping and long enough; the caller keeps the other side away.
-        // Our own frames never lie in this mapping.
+        // SAFETY: the slot is within the mapping and long enough; the caller excludes the other
+        // side. Our own frames never lie in this mapping.
         unsafe { copy(frame.as_ptr(), to, frame.len()) };
         self.length_of(slot).store(frame.len() as u32, Relaxed);
     }
@@ -326,9 +329,9 @@ impl Slotted for Lane {
         let most = self.shape.slot_bytes as usize;
         assert!(frame.len() <= most, "a frame longer than a slot");
         let from = self.slot(slot);
-        // SAFETY: the slot is within the mapping and long enough; the caller keeps the other side away. A
-        // peer that does not keep to that spoils the bytes, not the memory: they are copied before they
-        // are looked at.
+        // SAFETY: the slot is within the mapping and long enough; the caller excludes the other
+        // side. A peer that violates this corrupts the bytes, not the memory: they are copied
+        // before use.
         unsafe { copy(from, frame.as_mut_ptr(), frame.len()) };
     }
 
@@ -351,20 +354,20 @@ impl Slotted for Lane {
 /// Copies a frame; short ones without a call, which would cost as much as the copy.
 ///
 /// # Safety
-/// As [`ptr::copy_nonoverlapping`].
+/// Like [`ptr::copy_nonoverlapping`].
 #[inline(always)]
 unsafe fn copy(from: *const u8, to: *mut u8, count: usize) {
-    /// The first and the last bytes of a piece that is as long as `N` to `2 * N`: they may overlap.
+    /// Copies the first and the last `N` bytes of `N` to `2 * N` bytes; the two may overlap.
     ///
     /// # Safety
-    /// As [`ptr::copy_nonoverlapping`], and `count` is at least `N`.
+    /// Like [`ptr::copy_nonoverlapping`], and `count` is at least `N`.
     #[inline(always)]
     unsafe fn ends<const N: usize>(from: *const u8, to: *mut u8, count: usize) {
-        // SAFETY: `count` bytes are readable, and `N` is no more.
+        // SAFETY: `count` bytes are readable, and `N` is not more.
         let first = unsafe { from.cast::<[u8; N]>().read_unaligned() };
         // SAFETY: as above; `N` bytes before the end.
         let last = unsafe { from.add(count - N).cast::<[u8; N]>().read_unaligned() };
-        // SAFETY: `count` bytes are writable, and `N` is no more.
+        // SAFETY: `count` bytes are writable, and `N` is not more.
         unsafe { to.cast::<[u8; N]>().write_unaligned(first) };
         // SAFETY: as above.
         unsafe { to.add(count - N).cast::<[u8; N]>().write_unaligned(last) };

@@ -1,4 +1,4 @@
-//! Taps: interfaces whose other end is a file (linux/if_tun.h).
+//! Tap devices: interfaces whose other end is a file (linux/if_tun.h).
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -9,24 +9,25 @@ use std::os::unix::fs::OpenOptionsExt;
 use crate::sys::interface::{Settings, asking_socket, request, set_internet};
 use crate::sys::xsk_offload::{TCP_SEGMENTATION, TX_CHECKSUMS, switch_of};
 
-/// How a tap is made.
+/// Options of a new tap.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TapOptions {
-    /// Every frame has a vnet header, and the kernel may leave checksums and segmentation to us.
+    /// Every frame has a vnet header, and the kernel may leave checksums and segmentation to this
+    /// process.
     pub vnet: bool,
-    /// It has more than one queue.
+    /// More than one queue.
     pub multi_queue: bool,
 }
 
-/// One queue of a tap.
+/// Queue of a tap.
 pub(crate) struct Tap {
     pub file: File,
-    /// The kernel may hand over UDP datagrams of one size uncut, too (Linux 6.2).
+    /// The kernel may also deliver unsegmented UDP datagrams of one size (Linux 6.2).
     pub udp_segmentation: bool,
 }
 
-/// Makes a tap of this name, or opens another queue of it, in the network namespace of this thread. It is
-/// gone when its last file is closed.
+/// Creates a tap of this name, or opens another queue of it, in the network namespace of this
+/// thread. It is removed when its last file is closed.
 pub(crate) fn open(name: &str, options: TapOptions) -> io::Result<Tap> {
     let file = OpenOptions::new()
         .read(true)
@@ -41,7 +42,7 @@ pub(crate) fn open(name: &str, options: TapOptions) -> io::Result<Tap> {
         flags |= libc::IFF_MULTI_QUEUE;
     }
     let mut wanted = request(name)?;
-    // The flags are 16 bits wide there; all of these fit.
+    // The flags field has 16 bits; all of these fit.
     wanted.ifr_ifru.ifru_flags = flags as libc::c_short;
     // SAFETY: this call reads and writes an ifreq, which is valid and writable.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut wanted) };
@@ -78,7 +79,7 @@ fn set_offloads(file: &File, offloads: libc::c_uint) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives the kernel's end an address.
+/// Sets the IPv4 address of the interface.
 pub(crate) fn set_address(name: &str, address: Ipv4Addr, prefix: u8) -> io::Result<()> {
     let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
     let socket = asking_socket()?;
@@ -92,20 +93,19 @@ pub(crate) fn set_address(name: &str, address: Ipv4Addr, prefix: u8) -> io::Resu
     Ok(())
 }
 
-/// What was there under a tap's name before it was opened: a tap that outlives its files (`ip tuntap add`). When
-/// this is dropped it is as it was.
+/// State of a persistent tap (`ip tuntap add`) before it was opened; restored on drop.
 #[derive(Debug)]
 pub(crate) struct Found {
     name: String,
-    /// Of the namespace in which the tap is, wherever this is dropped.
+    /// Socket of the namespace that the tap is in, so that the drop may happen in any namespace.
     socket: OwnedFd,
     settings: Settings,
-    /// What the kernel left to whoever had it last, and a file to say so through; where it was changed.
+    /// Offloads of the previous reader, and a file to restore them through; none unless changed.
     offloads: Option<(libc::c_uint, File)>,
 }
 
 impl Found {
-    /// Looks before the tap of this name is opened; none where there is none.
+    /// Records the state before the tap of this name is opened; none if there is no tap.
     pub(crate) fn look(name: &str) -> Option<Self> {
         let socket = asking_socket().ok()?;
         Some(Self {
@@ -116,7 +116,7 @@ impl Found {
         })
     }
 
-    /// Notes what offloads it has, to be set back through a file of it that is opened next.
+    /// Reads the offloads, to be restored later.
     pub(crate) fn offloads(&self) -> libc::c_uint {
         let has = |switch| switch_of(&self.socket, &self.name, switch).unwrap_or(false);
         let mut offloads = 0;
@@ -129,7 +129,7 @@ impl Found {
         offloads
     }
 
-    /// Sets these back as well.
+    /// Restores these offloads on drop too, through `file`, which was opened afterwards.
     pub(crate) fn with_offloads(&mut self, offloads: libc::c_uint, file: File) {
         self.offloads = Some((offloads, file));
     }
@@ -140,7 +140,7 @@ impl Drop for Found {
         if let Some((offloads, file)) = self.offloads.take() {
             let _ = set_offloads(&file, offloads);
         }
-        // It may have been taken away meanwhile: then there is nothing to set back.
+        // The interface may have been removed meanwhile; then there is nothing to restore.
         let _ = self.settings.write(&self.socket, &self.name);
     }
 }

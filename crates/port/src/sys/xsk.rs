@@ -1,5 +1,5 @@
-//! AF_XDP sockets: memory registered with the kernel, the four rings, binding to a queue, the
-//! kernel's own counters (linux/if_xdp.h, Documentation/networking/af_xdp.rst).
+//! AF_XDP sockets: UMEM registration, the four rings, binding to a queue, and the kernel's counters
+//! (linux/if_xdp.h, Documentation/networking/af_xdp.rst).
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -10,74 +10,77 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use super::xsk_half::{ReceiveRings, TransmitRings};
 use crate::sys::memory::Memory;
 
-/// Bytes in front of each received frame that the kernel keeps for itself (`XDP_PACKET_HEADROOM`).
+/// Bytes in front of each received frame that the kernel uses itself (`XDP_PACKET_HEADROOM`).
 pub const KERNEL_HEADROOM_BYTES: u32 = 256;
 
-/// Entries of each ring, powers of two.
+/// Number of entries of each ring, powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingSizes {
-    /// Buffers lent to the kernel for frames that are to come.
+    /// Free buffers given to the kernel for reception.
     pub fill: u32,
-    /// Buffers that the kernel has sent.
+    /// Buffers whose transmission is complete.
     pub completion: u32,
-    /// Frames that arrived.
+    /// Received frames.
     pub receive: u32,
     /// Frames to send.
     pub transmit: u32,
 }
 
-/// Why frames were lost or descriptors refused (`struct xdp_statistics`), since the socket was made.
+/// Counters of lost frames and rejected descriptors since the socket was created (`struct
+/// xdp_statistics`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Frames lost that were too long for a buffer, or for which there was none in copy mode.
+    /// Frames lost because they were too long for a buffer or, in copy mode, because no buffer was
+    /// free.
     pub rx_dropped: u64,
-    /// Buffers in the fill ring with an address outside of the memory.
+    /// Buffers in the fill ring with an address outside the memory.
     pub rx_invalid: u64,
     /// Frames in the transmit ring that do not lie in one chunk.
     pub tx_invalid: u64,
     /// Frames lost because the receive ring was full; absent before Linux 5.9.
     pub rx_ring_full: Option<u64>,
-    /// Times that the kernel wanted a buffer and the fill ring had none; absent before Linux 5.9.
+    /// Times that the kernel needed a buffer and the fill ring was empty; absent before Linux 5.9.
     pub fill_ring_empty: Option<u64>,
-    /// Times that the kernel looked for a frame to send and found none; absent before Linux 5.9.
+    /// Times that the kernel looked for a frame to send and the ring was empty; absent before Linux
+    /// 5.9.
     pub tx_ring_empty: Option<u64>,
 }
 
-/// How a socket is bound.
+/// Copy mode that a socket is bound with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copying {
-    /// Zero-copy where the driver can, else copied.
+    /// Zero-copy if the driver supports it, otherwise copy mode.
     Either,
-    /// Copied between the kernel's and our buffers.
+    /// Frames are copied between kernel buffers and ours.
     Copy,
     /// The device reads and writes our buffers.
     ZeroCopy,
 }
 
-/// An AF_XDP socket with the memory that its frames live in.
+/// An AF_XDP socket and the memory of its frames.
 #[derive(Debug)]
 pub struct XdpSocket {
     descriptor: OwnedFd,
     memory: Memory,
 }
 
-/// Says that a socket is closed, so that the kernel uses no frame any more that was lent through it.
+/// Proof that a socket is closed, so the kernel no longer uses frames given to it.
 #[derive(Debug)]
 pub struct Closed(());
 
 #[cfg(test)]
 impl Closed {
-    /// Of a socket that there never was.
+    /// Proof without a socket.
     pub fn for_tests() -> Self {
         Self(())
     }
 }
 
 impl XdpSocket {
-    /// Makes a socket in the calling thread's network namespace.
+    /// Creates a socket in the calling thread's network namespace.
     ///
     /// # Errors
-    /// `EPERM` without `CAP_NET_RAW`, `EAFNOSUPPORT` where the kernel has no AF_XDP.
+    /// `EPERM` without `CAP_NET_RAW`, `EAFNOSUPPORT` if the kernel has no AF_XDP.
     pub fn new(memory: &Memory) -> io::Result<Self> {
         // SAFETY: no pointer is passed.
         let raw = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
@@ -85,18 +88,19 @@ impl XdpSocket {
             return Err(io::Error::last_os_error());
         }
         Ok(Self {
-            // SAFETY: the kernel just made this descriptor for us, and nobody else knows it.
+            // SAFETY: the kernel has just created this descriptor, and it has no other owner.
             descriptor: unsafe { OwnedFd::from_raw_fd(raw) },
             memory: memory.clone(),
         })
     }
 
-    /// Registers the memory with the kernel, a chunk for each slot. The kernel holds its pages from then
-    /// on, and writes only to slots that are lent.
+    /// Registers the memory as the socket's UMEM, one chunk for each slot.
+    ///
+    /// The kernel pins its pages, and writes only to slots in flight.
     ///
     /// # Errors
-    /// `ENOBUFS` when it is more than `RLIMIT_MEMLOCK` lets this user lock and `CAP_IPC_LOCK` is
-    /// missing, `EINVAL` for slots that are no power of two from 2048 bytes to a page.
+    /// `ENOBUFS` if it exceeds `RLIMIT_MEMLOCK` and `CAP_IPC_LOCK` is missing, `EINVAL` for slots
+    /// that are not a power of two from 2048 bytes to a page.
     pub fn register_memory(&self) -> io::Result<()> {
         let (base, mapped) = self.memory.region();
         let slot_bytes = self.memory.slot_bytes();
@@ -113,17 +117,18 @@ impl XdpSocket {
         self.set(libc::SOL_XDP, libc::XDP_UMEM_REG, &memory)
     }
 
-    /// Closes it. None where the device itself has the frames: it may write to them for some time after.
+    /// Closes the socket. None with zero-copy: the device may write to the frames for some time
+    /// after.
     pub fn close(self) -> Option<Closed> {
         let copies = self.is_zero_copy().is_ok_and(|zero_copy| !zero_copy);
         drop(self.descriptor);
         copies.then_some(Closed(()))
     }
 
-    /// Makes the four rings and maps them.
+    /// Creates the four rings and maps them.
     ///
     /// # Errors
-    /// `EINVAL` for sizes that are no powers of two, `Unsupported` before Linux 5.4.
+    /// `EINVAL` for sizes that are not powers of two, `Unsupported` before Linux 5.4.
     pub fn rings(&self, sizes: RingSizes) -> io::Result<(ReceiveRings, TransmitRings)> {
         for (option, size) in [
             (libc::XDP_UMEM_FILL_RING, sizes.fill),
@@ -136,7 +141,7 @@ impl XdpSocket {
         let mut offsets = Offsets::default();
         let bytes = self.get(libc::SOL_XDP, libc::XDP_MMAP_OFFSETS, &mut offsets)?;
         if bytes != size_of::<Offsets>() {
-            // The shorter answer has no words that tell when to wake the kernel.
+            // The shorter reply lacks the offsets of the need-wakeup flags.
             return Err(io::ErrorKind::Unsupported.into());
         }
         Ok((
@@ -145,12 +150,12 @@ impl XdpSocket {
         ))
     }
 
-    /// Binds to one queue of an interface; from then on frames can flow.
+    /// Binds the socket to one queue of an interface; from then on frames can flow.
     ///
     /// # Errors
-    /// `EBUSY` when another socket has the queue (also for some time after it was closed),
-    /// `EOPNOTSUPP` or `EPROTONOSUPPORT` when zero-copy is asked for and the driver cannot,
-    /// `EINVAL` for a queue that the interface does not have, `ENODEV`, `ENETDOWN`.
+    /// `EBUSY` if another socket has the queue (also for some time after it was closed),
+    /// `EOPNOTSUPP` or `EPROTONOSUPPORT` if zero-copy is requested and the driver does not support
+    /// it, `EINVAL` for a queue that the interface does not have, `ENODEV`, `ENETDOWN`.
     pub fn bind(
         &self,
         interface: u32,
@@ -173,7 +178,7 @@ impl XdpSocket {
             sxdp_queue_id: queue,
             sxdp_shared_umem_fd: 0,
         };
-        // SAFETY: the address is as long as said and outlives the call.
+        // SAFETY: the address has the given length and outlives the call.
         let result = unsafe {
             libc::bind(
                 self.raw(),
@@ -188,20 +193,20 @@ impl XdpSocket {
         }
     }
 
-    /// Whether the device reads and writes our buffers itself.
+    /// Returns true if the device reads and writes our buffers itself.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Any error of getsockopt(2).
     pub fn is_zero_copy(&self) -> io::Result<bool> {
         let mut flags = 0_u32;
         self.get(libc::SOL_XDP, libc::XDP_OPTIONS, &mut flags)?;
         Ok(flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
     }
 
-    /// The kernel's counters.
+    /// Reads the kernel's counters.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Any error of getsockopt(2).
     pub fn statistics(&self) -> io::Result<Statistics> {
         let mut words = [0_u64; 6];
         let known = self.get(libc::SOL_XDP, libc::XDP_STATISTICS, &mut words)? / size_of::<u64>();
@@ -216,8 +221,8 @@ impl XdpSocket {
         })
     }
 
-    /// Lets calls on this socket drive the device for up to `microseconds` without interrupts, at most
-    /// `budget` frames a time.
+    /// Enables preferred busy polling: calls on this socket drive the device for up to
+    /// `microseconds` without interrupts, at most `budget` frames per call.
     ///
     /// # Errors
     /// `EPERM` without `CAP_NET_ADMIN`, `ENOPROTOOPT` before Linux 5.11.
@@ -232,18 +237,18 @@ impl XdpSocket {
         Ok(())
     }
 
-    /// The poll context of the driver that feeds this socket; 0 when the kernel knows of none, and
-    /// then busy polling has nothing to drive.
+    /// NAPI id of the driver queue that feeds this socket; 0 if the kernel has none, in which case
+    /// busy polling has no effect.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Any error of getsockopt(2).
     pub fn napi(&self) -> io::Result<u32> {
         let mut id = 0_u32;
         self.get(libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID, &mut id)?;
         Ok(id)
     }
 
-    /// Has the kernel look at the transmit ring. Does not block.
+    /// Makes the kernel process the transmit ring. Does not block.
     ///
     /// # Errors
     /// `EAGAIN`, `EBUSY` and `ENOBUFS`: frames are left, call again later; `ENETDOWN`: the
@@ -254,10 +259,11 @@ impl XdpSocket {
         Ok(())
     }
 
-    /// Has the kernel look at the fill ring, and drive the device when busy polling is on. Does not block.
+    /// Makes the kernel process the fill ring, and drive the device if busy polling is on. Does not
+    /// block.
     ///
     /// # Errors
-    /// As [`Self::wake_transmit`].
+    /// Like [`Self::wake_transmit`].
     #[inline]
     pub fn wake_receive(&self) -> io::Result<()> {
         recv(&self.descriptor, &mut [0; 0], RecvFlags::DONTWAIT)?;
@@ -269,7 +275,7 @@ impl XdpSocket {
     }
 
     fn set<T: Copy>(&self, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
-        // SAFETY: `value` is as long as said and outlives the call.
+        // SAFETY: `value` has the given length and outlives the call.
         let result = unsafe {
             libc::setsockopt(
                 self.raw(),
@@ -286,7 +292,7 @@ impl XdpSocket {
         }
     }
 
-    /// Reads an option made of numbers; returns how many bytes of it the kernel knows.
+    /// Reads an option made of integers; returns the number of bytes that the kernel wrote.
     fn get<T: Numbers>(
         &self,
         level: libc::c_int,
@@ -294,7 +300,8 @@ impl XdpSocket {
         value: &mut T,
     ) -> io::Result<usize> {
         let mut bytes = size_of::<T>() as libc::socklen_t;
-        // SAFETY: the kernel writes at most `bytes` bytes to `value`, of which every bit pattern is one.
+        // SAFETY: the kernel writes at most `bytes` bytes to `value`, for which every bit pattern
+        // is valid.
         let result = unsafe {
             libc::getsockopt(
                 self.raw(),
@@ -318,14 +325,14 @@ impl AsFd for XdpSocket {
     }
 }
 
-/// Types made of integers alone, without padding: the kernel may write any bytes into them.
+/// Types made of integers only, without padding: the kernel may write any bytes into them.
 trait Numbers: Copy {}
 
 impl Numbers for u32 {}
 impl Numbers for [u64; 6] {}
 impl Numbers for Offsets {}
 
-/// `struct xdp_ring_offset`: where the words and entries of a ring are within its mapping.
+/// `struct xdp_ring_offset`: offsets of a ring's indices and entries in its mapping.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct Places {
@@ -345,7 +352,7 @@ pub(super) struct Offsets {
     pub completion: Places,
 }
 
-/// Most bytes that this user may lock, as `RLIMIT_MEMLOCK` says; `None` for no limit.
+/// Maximum number of bytes that this user may lock (`RLIMIT_MEMLOCK`); `None` for no limit.
 #[must_use]
 pub fn locked_memory_limit() -> Option<u64> {
     let mut limit = MaybeUninit::<libc::rlimit>::uninit();
@@ -354,7 +361,7 @@ pub fn locked_memory_limit() -> Option<u64> {
     if result != 0 {
         return None;
     }
-    // SAFETY: the call succeeded, so the value is written.
+    // SAFETY: the call succeeded, so the value is initialized.
     let current = unsafe { limit.assume_init() }.rlim_cur;
     #[allow(
         clippy::unnecessary_cast,

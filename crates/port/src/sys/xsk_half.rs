@@ -1,6 +1,6 @@
-//! The two halves of a socket: the rings of each direction together with the account of the frames that
-//! are lent through them. What goes into a ring here is always a handle taken apart, and what comes out
-//! is made a handle only by that account.
+//! Rings of a socket's receive queue and of its transmit queue, each with the frames in flight
+//! through them. A frame enters a ring only with its handle dropped, and a frame that leaves one
+//! gets a handle only if it was in flight.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -14,23 +14,23 @@ use crate::cursor::Word;
 use crate::sys::frame::Frame;
 use crate::sys::memory::Memory;
 
-/// One frame in the receive or transmit ring (`struct xdp_desc`).
+/// Entry of the receive and transmit rings (`struct xdp_desc`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 struct Descriptor {
-    /// Where its first byte is, counted from the start of the memory.
+    /// Offset of the first byte in the memory.
     address: u64,
-    /// How many bytes it has.
+    /// Number of bytes.
     length: u32,
     /// Flags; none are used.
     options: u32,
 }
 
-/// Something in a ring that is no frame of ours.
+/// Ring entry that is not a frame in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stray;
 
-/// The receiving half: free frames go in, and come back with what arrived.
+/// Fill and receive ring: free frames go in, and come back with received data.
 #[derive(Debug)]
 pub struct ReceiveRings {
     fill: Producer<SharedWord, SharedSlots<u64>>,
@@ -61,71 +61,71 @@ impl ReceiveRings {
         })
     }
 
-    /// How many frames can be lent now, from the kernel's own position.
+    /// Returns the number of frames that can be pushed now; reads the kernel's index.
     #[inline]
     pub fn room(&mut self) -> u32 {
         self.fill.room()
     }
 
-    /// How many frames the kernel lacks of as many as the fill ring holds. Those that have arrived and were
-    /// not taken count as the kernel's.
+    /// Number of frames that the fill ring is short of. Received frames that were not taken yet
+    /// count as in the ring.
     #[inline]
     pub fn wanted(&self) -> u32 {
         self.fill.size().saturating_sub(self.lent.count())
     }
 
-    /// How many frames can be lent at most.
+    /// Maximum number of frames in the fill ring.
     pub fn size(&self) -> u32 {
         self.fill.size()
     }
 
-    /// Lends a frame for [`Self::show`] to hand over.
+    /// Puts a frame into the fill ring; visible to the kernel after [`Self::show`].
     ///
     /// # Errors
-    /// Gives it back when the last [`Self::room`] is used up.
+    /// Returns the frame if the last [`Self::room`] is used up.
     #[inline]
     pub fn lend(&mut self, frame: Frame) -> Result<(), Frame> {
         lend(&mut self.lent, frame, |address, _| self.fill.push(address))
     }
 
-    /// Hands what was lent to the kernel.
+    /// Makes all frames put in so far visible to the kernel.
     #[inline]
     pub fn show(&mut self) {
         self.fill.publish();
     }
 
-    /// How many frames have arrived, as far as known.
+    /// Number of received frames, possibly not up to date.
     #[inline]
     pub fn waiting(&mut self) -> u32 {
         self.receive.waiting()
     }
 
-    /// The next frame among those that the last [`Self::waiting`] found.
+    /// Takes the next frame of those counted by the last [`Self::waiting`].
     #[inline]
     pub fn take(&mut self) -> Option<Result<Frame, Stray>> {
         let entry = self.receive.pop()?;
         Some(self.lent.take(entry.address, entry.length).ok_or(Stray))
     }
 
-    /// Gives the places of the frames taken back to the kernel.
+    /// Returns the ring entries of the frames taken to the kernel.
     #[inline]
     pub fn release(&mut self) {
         self.receive.release();
     }
 
-    /// The kernel sleeps until it is told that the fill ring has buffers.
+    /// Returns true if the kernel must be woken to process the fill ring.
     #[inline]
     pub fn need_wakeup(&self) -> bool {
         self.fill_flags.acquire() & libc::XDP_RING_NEED_WAKEUP != 0
     }
 
-    /// The account alone, for when the socket will be closed.
+    /// Frames in flight only, for use after the socket is closed.
     pub fn into_lent(self) -> Lent {
         self.lent
     }
 }
 
-/// The sending half: frames go in, and come back when they have left.
+/// Transmit and completion ring: frames go in, and come back after their transmission.
 #[derive(Debug)]
 pub struct TransmitRings {
     transmit: Producer<SharedWord, SharedSlots<Descriptor>>,
@@ -163,16 +163,16 @@ impl TransmitRings {
         })
     }
 
-    /// How many frames can be put in now.
+    /// Returns the number of frames that can be put in now.
     #[inline]
     pub fn room(&mut self) -> u32 {
         self.transmit.room()
     }
 
-    /// Puts a frame in for [`Self::show`] to hand over.
+    /// Puts a frame into the transmit ring; visible to the kernel after [`Self::show`].
     ///
     /// # Errors
-    /// Gives it back when the last [`Self::room`] is used up.
+    /// Returns the frame if the last [`Self::room`] is used up.
     #[inline]
     pub fn put(&mut self, frame: Frame) -> Result<(), Frame> {
         let transmit = &mut self.transmit;
@@ -185,55 +185,56 @@ impl TransmitRings {
         })
     }
 
-    /// Hands what was put in to the kernel.
+    /// Makes all frames put in so far visible to the kernel.
     #[inline]
     pub fn show(&mut self) {
         self.transmit.publish();
     }
 
-    /// What the kernel has of its memory.
+    /// Frames in flight.
     pub fn lent(&self) -> &Lent {
         &self.lent
     }
 
-    /// Whether the kernel has left frames in the ring.
+    /// Returns true if the kernel has left frames in the ring.
     #[inline]
     pub fn is_pending(&mut self) -> bool {
         self.transmit.pending() > 0
     }
 
-    /// How many frames have left, as far as known.
+    /// Number of frames whose transmission is complete, possibly not up to date.
     #[inline]
     pub fn waiting(&mut self) -> u32 {
         self.completion.waiting()
     }
 
-    /// The next frame that has left, among those that the last [`Self::waiting`] found; without bytes.
+    /// Takes the next completed frame of those counted by the last [`Self::waiting`]; its length is
+    /// zero.
     #[inline]
     pub fn take(&mut self) -> Option<Result<Frame, Stray>> {
         let address = self.completion.pop()?;
         Some(self.lent.take(address, 0).ok_or(Stray))
     }
 
-    /// Gives the places of the frames taken back to the kernel.
+    /// Returns the ring entries of the frames taken to the kernel.
     #[inline]
     pub fn release(&mut self) {
         self.completion.release();
     }
 
-    /// The kernel sleeps until it is told that the transmit ring has frames.
+    /// Returns true if the kernel must be woken to process the transmit ring.
     #[inline]
     pub fn need_wakeup(&self) -> bool {
         self.transmit_flags.acquire() & libc::XDP_RING_NEED_WAKEUP != 0
     }
 
-    /// The account alone, for when the socket will be closed.
+    /// Frames in flight only, for use after the socket is closed.
     pub fn into_lent(self) -> Lent {
         self.lent
     }
 }
 
-/// Takes a frame apart and pushes its place, or gives it back.
+/// Drops a frame's handle and pushes its address, or returns the frame if the ring is full.
 #[inline]
 fn lend(lent: &mut Lent, frame: Frame, push: impl FnOnce(u64, u16) -> bool) -> Result<(), Frame> {
     let length = frame.len();
@@ -243,10 +244,10 @@ fn lend(lent: &mut Lent, frame: Frame, push: impl FnOnce(u64, u16) -> bool) -> R
     }
     Err(lent
         .take(address, u32::from(length))
-        .expect("what was lent a moment ago and not pushed is still lent"))
+        .expect("a frame that was not pushed is still in flight"))
 }
 
-/// One ring as mapped.
+/// Mapped ring.
 struct Mapped<T> {
     producer: SharedWord,
     consumer: SharedWord,
@@ -259,15 +260,15 @@ impl<T: Copy> Mapped<T> {
     fn new(socket: BorrowedFd<'_>, places: Places, size: u32, offset: u64) -> io::Result<Self> {
         let bytes = places.entries as usize + size as usize * size_of::<T>();
         let mapping = Mapping::new(socket, bytes, offset)?;
-        // SAFETY: a place within the mapping, which stays as long as the word: both halves keep it.
+        // SAFETY: an offset within the mapping, which outlives the index: both queues keep it.
         let producer = unsafe { SharedWord::new(mapping.at::<AtomicU32>(places.producer, 1)) };
         // SAFETY: as above.
         let consumer = unsafe { SharedWord::new(mapping.at::<AtomicU32>(places.consumer, 1)) };
         // SAFETY: as above.
         let flags = unsafe { SharedWord::new(mapping.at::<AtomicU32>(places.flags, 1)) };
         let base = mapping.at::<T>(places.entries, size as usize);
-        // SAFETY: all entries lie within the mapping, and every bit pattern is a number or a descriptor
-        // made of numbers.
+        // SAFETY: all entries lie within the mapping, and every bit pattern is a valid integer or a
+        // descriptor made of integers.
         let slots = unsafe { SharedSlots::new(base, size) };
         Ok(Self {
             producer,
@@ -293,7 +294,7 @@ impl Mapping {
     fn new(socket: BorrowedFd<'_>, bytes: usize, offset: u64) -> io::Result<Self> {
         let offset = libc::off64_t::try_from(offset)
             .map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
-        // SAFETY: a new place is asked for, so nothing that exists is covered.
+        // SAFETY: the kernel chooses a new address, so no existing mapping is covered.
         let base = unsafe {
             libc::mmap64(
                 std::ptr::null_mut(),
@@ -311,12 +312,12 @@ impl Mapping {
         Ok(Self { base, bytes })
     }
 
-    /// The `count` values that lie `offset` bytes into the mapping.
+    /// Address of `count` values, `offset` bytes into the mapping.
     fn at<T>(&self, offset: u64, count: usize) -> NonNull<T> {
         let offset = usize::try_from(offset).expect("rings are smaller than the address space");
         assert!(
             offset + count * size_of::<T>() <= self.bytes && offset.is_multiple_of(align_of::<T>()),
-            "the kernel places its words and entries within the ring"
+            "the kernel places its indices and entries within the ring"
         );
         // SAFETY: the offset was just checked to lie within the mapping.
         unsafe { self.base.add(offset) }.cast()
@@ -325,7 +326,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: exactly what was mapped, and what points into it is dropped with it.
+        // SAFETY: exactly the mapped range; all pointers into it are dropped with it.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }

@@ -1,17 +1,17 @@
-//! Frames in the kernel's hands.
+//! Frames in flight: given to the kernel and not yet returned.
 
 use crate::sys::frame::Frame;
 use crate::sys::memory::Memory;
 use crate::sys::xsk::Closed;
 
-/// Bits of one mark word.
+/// Bits of one bitmap word.
 const WORD_BITS: u32 = u64::BITS;
 
-/// The frames that one half of a socket has lent to the kernel, a mark for each slot of the memory.
+/// Frames that one queue of a socket has given to the kernel: a bit for each slot of the memory.
 ///
-/// A handle that is lent is taken apart, and made again only when the kernel names its slot and the
-/// mark is there: so no slot can have two handles, whatever address the kernel writes into a ring, and
-/// the account tells at any time how many frames the kernel holds.
+/// A handle given to the kernel is dropped, and created again only when the kernel returns its slot
+/// and the bit is set. So no slot can have two handles, whatever address the kernel writes into a
+/// ring, and the number of frames in flight is always exact.
 #[derive(Debug)]
 pub(crate) struct Lent {
     memory: Memory,
@@ -20,7 +20,7 @@ pub(crate) struct Lent {
 }
 
 impl Lent {
-    /// An empty account for the slots of `memory`.
+    /// No frames in flight, for the slots of `memory`.
     pub(crate) fn new(memory: &Memory) -> Self {
         let words = memory.frames().div_ceil(WORD_BITS) as usize;
         Self {
@@ -30,21 +30,21 @@ impl Lent {
         }
     }
 
-    /// The memory whose frames it accounts for.
+    /// Memory that the frames belong to.
     pub(crate) fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// How many frames are lent.
+    /// Number of frames in flight.
     #[inline]
     pub(crate) fn count(&self) -> u32 {
         self.count
     }
 
-    /// Takes a frame apart for the kernel; returns where its bytes begin in the memory.
+    /// Drops the handle of a frame for the kernel; returns the offset of its bytes in the memory.
     ///
     /// # Panics
-    /// When the frame is of another memory or reaches beyond its slot.
+    /// If the frame belongs to another memory or exceeds its slot.
     #[inline]
     pub(crate) fn lend(&mut self, frame: Frame) -> u64 {
         let span = self.memory.span(&frame);
@@ -55,13 +55,13 @@ impl Lent {
         span.start as u64
     }
 
-    /// Makes the handle of a frame that the kernel gave back: `bytes` bytes at `address`.
+    /// Creates the handle of a frame that the kernel returned: `bytes` bytes at `address`.
     ///
-    /// None for an address whose slot is not lent, and for bytes that reach beyond the slot.
+    /// None for an address whose slot is not in flight, and for bytes that exceed the slot.
     #[inline]
     pub(crate) fn take(&mut self, address: u64, bytes: u32) -> Option<Frame> {
         let slot_bytes = self.memory.slot_bytes() as u64;
-        // AF_XDP's chunks are powers of two; the compiler cannot know that.
+        // AF_XDP chunks are powers of two, which the compiler cannot derive.
         debug_assert!(slot_bytes.is_power_of_two());
         let shift = slot_bytes.trailing_zeros();
         let number = u32::try_from(address >> shift).ok()?;
@@ -76,13 +76,14 @@ impl Lent {
         }
         self.marks[word] &= !bit;
         self.count -= 1;
-        // SAFETY: the mark says that this slot's only handle was taken apart in `lend`, and it is gone now.
+        // SAFETY: the bit shows that this slot's only handle was dropped in `lend`; it is cleared
+        // now.
         Some(unsafe { Frame::from_parts(self.memory.first_index() + number, len, offset) })
     }
 
-    /// Gives every frame that is still lent to its memory's pools.
+    /// Frees all frames that are still in flight.
     ///
-    /// For accounts of the socket that was closed.
+    /// Requires that the socket is closed.
     pub(crate) fn return_all(mut self, _: &Closed) {
         let memory = self.memory.clone();
         let slot_bytes = memory.slot_bytes() as u64;
@@ -162,7 +163,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a plain list of which slots the kernel has.
+        /// Compares with a plain set of the slots that the kernel has.
         #[test]
         fn the_account_is_exact(steps in proptest::collection::vec((any::<bool>(), 0_u32..80), 0..300)) {
             let memory = memory(70);

@@ -1,5 +1,5 @@
-//! Questions to an interface's driver: whether checksums and VLAN tags are left to it, whether it has a carrier, and how
-//! many of its queues are in use.
+//! Ethtool queries to an interface's driver: offload of checksums and VLAN tags, carrier, number of
+//! queues.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,71 +16,73 @@ pub(crate) const TCP_SEGMENTATION: u32 = 0x1e;
 /// `ETHTOOL_GLINK` of linux/ethtool.h.
 const LINK: u32 = 0x0a;
 
-/// `ETHTOOL_GFLAGS` of linux/ethtool.h, and two of them: tags are left to the device, and taken out by it.
+/// `ETHTOOL_GFLAGS` of linux/ethtool.h, and two flags: the device inserts tags, the device removes
+/// tags.
 const FLAGS: u32 = 0x25;
 const TX_VLAN: u32 = 1 << 7;
 const RX_VLAN: u32 = 1 << 8;
 
 /// `ETHTOOL_GCHANNELS` of linux/ethtool.h.
 const CHANNELS: u32 = 0x3c;
-/// Words of `struct ethtool_channels`, the longest answer: command, four limits, four counts.
+/// 32-bit words of `struct ethtool_channels`, the longest reply: command, four limits, four counts.
 const ANSWER_WORDS: usize = 9;
 
-/// Whether sockets leave the checksums of what they send to `interface`, of the calling thread's
-/// network namespace (`ethtool -k`: `tx-checksumming`).
+/// Returns true if sockets leave transmit checksums to `interface`, in the calling thread's network
+/// namespace (`ethtool -k`: `tx-checksumming`).
 ///
 /// # Errors
-/// `ENODEV` where there is no such interface, `EOPNOTSUPP` where it cannot be asked.
+/// `ENODEV` if there is no such interface, `EOPNOTSUPP` if it does not support the query.
 pub(crate) fn leaves_checksums(interface: &str) -> io::Result<bool> {
     Ok(ask(&asking_socket()?, interface, TX_CHECKSUMS)? != 0)
 }
 
-/// Whether VLAN tags of what is sent are left to `interface`, of the calling thread's network namespace, and stand
-/// beside the frame until then (`ethtool -k`: `tx-vlan-offload`).
+/// Returns true if VLAN tags are left to `interface` on transmit, in the calling thread's network
+/// namespace: until then they are not in the frame data (`ethtool -k`: `tx-vlan-offload`).
 ///
 /// # Errors
-/// As [`leaves_checksums`].
+/// Like [`leaves_checksums`].
 pub(crate) fn leaves_tags(interface: &str) -> io::Result<bool> {
     Ok(ask(&asking_socket()?, interface, FLAGS)? & TX_VLAN != 0)
 }
 
-/// Whether it takes VLAN tags out of what arrives (`rx-vlan-offload`).
+/// Returns true if the interface removes VLAN tags from received frames (`rx-vlan-offload`).
 ///
 /// # Errors
-/// As [`leaves_checksums`].
+/// Like [`leaves_checksums`].
 pub(crate) fn takes_tags(interface: &str) -> io::Result<bool> {
     Ok(ask(&asking_socket()?, interface, FLAGS)? & RX_VLAN != 0)
 }
 
-/// Whether `interface`, of the network namespace that the socket is of, has a carrier: at once, where its
-/// flags follow a while later.
+/// Returns true if `interface`, in the socket's network namespace, has a carrier. Current at once;
+/// the interface flags follow with a delay.
 ///
 /// # Errors
-/// As [`leaves_checksums`].
+/// Like [`leaves_checksums`].
 pub(crate) fn has_carrier(socket: &OwnedFd, interface: &str) -> io::Result<bool> {
     Ok(ask(socket, interface, LINK)? != 0)
 }
 
-/// Whether a switch of `interface`, by the number of the question, is on, in the network namespace that the socket
-/// is of.
+/// Returns true if a feature of `interface` is on, in the socket's network namespace; `command` is
+/// the ethtool query of that feature.
 ///
 /// # Errors
-/// As [`leaves_checksums`].
+/// Like [`leaves_checksums`].
 pub(crate) fn switch_of(socket: &OwnedFd, interface: &str, command: u32) -> io::Result<bool> {
     Ok(ask(socket, interface, command)? != 0)
 }
 
-/// Queues of `interface`, of the calling thread's network namespace, that receive (`ethtool -l`).
+/// Number of receive queues of `interface` in the calling thread's network namespace (`ethtool
+/// -l`).
 ///
 /// # Errors
-/// `EOPNOTSUPP` where the driver does not tell.
+/// `EOPNOTSUPP` if the driver does not report it.
 pub(crate) fn receive_channels(interface: &str) -> io::Result<u32> {
     let answer = ask_words(&asking_socket()?, interface, CHANNELS)?;
-    // Counts: to receive, to send, of other kinds, for both ways.
+    // Counts: receive, transmit, other, combined.
     Ok(answer[5].saturating_add(answer[8]))
 }
 
-/// Asks for a `struct ethtool_value`: command and value.
+/// Queries a `struct ethtool_value` (command and value); returns the value.
 fn ask(socket: &OwnedFd, interface: &str, command: u32) -> io::Result<u32> {
     Ok(ask_words(socket, interface, command)?[1])
 }
@@ -90,8 +92,8 @@ fn ask_words(socket: &OwnedFd, interface: &str, command: u32) -> io::Result<[u32
     answer[0] = command;
     let mut request = request(interface)?;
     request.ifr_ifru.ifru_data = answer.as_mut_ptr().cast();
-    // SAFETY: the request is an ifreq, and no command of this file writes more than the answer it points to
-    // is long; both live past the call.
+    // SAFETY: the request is an ifreq, and no command of this file writes more than the length of
+    // the reply it points to; both outlive the call.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
     if result < 0 {
         Err(io::Error::last_os_error())
@@ -107,14 +109,14 @@ mod tests {
     #[test]
     fn loopback_always_has_a_carrier() {
         let socket = asking_socket().unwrap();
-        // Where it is down, as in a new namespace, nothing has one.
+        // No carrier while the interface is down, as in a new namespace.
         let up = crate::sys::interface::facts("lo").unwrap().up;
         assert_eq!(has_carrier(&socket, "lo").unwrap(), up);
     }
 
     #[test]
     fn loopback_is_told_from_what_is_not_there() {
-        // Loopback computes no checksums, for good ([fixed] in `ethtool -k lo`).
+        // Loopback never computes checksums ([fixed] in `ethtool -k lo`).
         assert!(leaves_checksums("lo").unwrap());
         assert!(!takes_tags("lo").unwrap());
         for name in ["no-such-link", "longer-than-any-name"] {

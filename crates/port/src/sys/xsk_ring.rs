@@ -1,40 +1,41 @@
-//! The rings that an AF_XDP socket shares with the kernel: one side writes entries and moves the
-//! `producer` word, the other reads them and moves the `consumer` word (Documentation/networking/af_xdp.rst).
+//! Rings that an AF_XDP socket shares with the kernel: one side writes entries and advances the
+//! `producer` index, the other reads them and advances the `consumer` index
+//! (Documentation/networking/af_xdp.rst).
 //!
-//! Both words count entries since the start and wrap at 2^32; the slot is the count modulo the size, a
-//! power of two. The logic is apart from where words and slots live, so that the same code runs against
-//! the kernel's pages and, in the tests, against Loom's memory and a queue as a model.
+//! Both indices count entries since the start and wrap at 2^32; the slot is the count modulo the
+//! size, a power of two. The logic is independent of where indices and slots are, so that the same
+//! code runs on the kernel's pages and, in tests, with loom and with a queue as the model.
 
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 
 use crate::cursor::Word;
 
-/// The entries of a ring.
+/// Storage of a ring's entries.
 pub trait Slots {
-    /// One of them.
+    /// Type of an entry.
     type Entry: Copy;
-    /// Reads the entry that the count `at` stands for.
+    /// Reads the entry with the index `at`.
     fn read(&self, at: u32) -> Self::Entry;
-    /// Writes it.
+    /// Writes the entry with the index `at`.
     fn write(&mut self, at: u32, entry: Self::Entry);
 }
 
-/// Our end of a ring in which we are the producer (fill, transmit).
+/// Producer side of a ring (fill, transmit).
 #[derive(Debug)]
 pub struct Producer<W, S> {
     producer: W,
     consumer: W,
     slots: S,
     size: u32,
-    /// The next entry to write; what is before it and not yet published is ours alone.
+    /// Next entry to write; entries before it that are not published belong to this side.
     next: u32,
-    /// The consumer word as it was when last looked at.
+    /// Consumer index as last read.
     consumed: u32,
 }
 
 impl<W: Word, S: Slots> Producer<W, S> {
-    /// The end of a ring of `size` slots, a power of two.
+    /// Producer side of a ring of `size` slots, a power of two.
     pub fn new(producer: W, consumer: W, slots: S, size: u32) -> Self {
         debug_assert!(size.is_power_of_two(), "{size} slots");
         let (next, consumed) = (producer.acquire(), consumer.acquire());
@@ -48,22 +49,22 @@ impl<W: Word, S: Slots> Producer<W, S> {
         }
     }
 
-    /// How many entries it holds at most.
+    /// Maximum number of entries.
     pub fn size(&self) -> u32 {
         self.size
     }
 
-    /// How many entries can be pushed now. Looks at the consumer's word each time: a fill ring that is
-    /// refilled by what was once read starves without a word of complaint.
+    /// Returns the number of entries that can be pushed now. Reads the consumer index on each call:
+    /// a fill ring that is refilled by a cached index starves, and no counter shows it.
     #[inline]
     pub fn room(&mut self) -> u32 {
         self.consumed = self.consumer.acquire();
         self.size - self.next.wrapping_sub(self.consumed)
     }
 
-    /// Writes one entry that [`Self::publish`] will show to the other side.
+    /// Writes one entry; visible to the other side after [`Self::publish`].
     ///
-    /// Returns false, and does nothing, when the last [`Self::room`] is used up.
+    /// Returns false without effect if the last [`Self::room`] is used up.
     #[inline]
     pub fn push(&mut self, entry: S::Entry) -> bool {
         if self.next.wrapping_sub(self.consumed) >= self.size {
@@ -74,33 +75,33 @@ impl<W: Word, S: Slots> Producer<W, S> {
         true
     }
 
-    /// Shows everything pushed so far to the other side.
+    /// Makes all entries pushed so far visible to the other side.
     #[inline]
     pub fn publish(&mut self) {
         self.producer.release(self.next);
     }
 
-    /// How many entries the other side has not taken yet.
+    /// Number of entries that the other side has not taken yet.
     #[inline]
     pub fn pending(&mut self) -> u32 {
         self.size - self.room()
     }
 }
 
-/// Our end of a ring in which the kernel is the producer (receive, completion).
+/// Consumer side of a ring (receive, completion).
 #[derive(Debug)]
 pub struct Consumer<W, S> {
     producer: W,
     consumer: W,
     slots: S,
-    /// The next entry to read.
+    /// Next entry to read.
     next: u32,
-    /// The producer word as it was when last looked at.
+    /// Producer index as last read.
     produced: u32,
 }
 
 impl<W: Word, S: Slots> Consumer<W, S> {
-    /// The end of a ring with these slots.
+    /// Consumer side of a ring with these slots.
     pub fn new(producer: W, consumer: W, slots: S) -> Self {
         let (next, produced) = (consumer.acquire(), producer.acquire());
         Self {
@@ -112,8 +113,8 @@ impl<W: Word, S: Slots> Consumer<W, S> {
         }
     }
 
-    /// How many entries wait. Looks at the producer's word only when all known ones are read: that word
-    /// is on a cache line which the other side writes for every burst.
+    /// Returns the number of entries available. Reads the producer index only when all known
+    /// entries are read: it is on a cache line that the other side writes for every burst.
     #[inline]
     pub fn waiting(&mut self) -> u32 {
         if self.next == self.produced {
@@ -122,7 +123,7 @@ impl<W: Word, S: Slots> Consumer<W, S> {
         self.produced.wrapping_sub(self.next)
     }
 
-    /// Reads the next entry among those that the last [`Self::waiting`] found.
+    /// Reads the next entry of those counted by the last [`Self::waiting`].
     #[inline]
     pub fn pop(&mut self) -> Option<S::Entry> {
         if self.next == self.produced {
@@ -133,22 +134,22 @@ impl<W: Word, S: Slots> Consumer<W, S> {
         Some(entry)
     }
 
-    /// Gives the slots of everything popped so far back to the other side.
+    /// Returns the slots of all entries popped so far to the other side.
     #[inline]
     pub fn release(&mut self) {
         self.consumer.release(self.next);
     }
 }
 
-/// A word in pages shared with the kernel.
+/// Ring index in pages shared with the kernel.
 #[derive(Debug)]
 pub struct SharedWord(NonNull<AtomicU32>);
 
-// SAFETY: the word is only ever reached through atomic operations, from whatever thread.
+// SAFETY: the index is accessed by atomic operations only, from any thread.
 unsafe impl Send for SharedWord {}
 
 impl SharedWord {
-    /// The word at `place`.
+    /// Index at the address `place`.
     ///
     /// # Safety
     /// `place` is aligned, and mapped for reading and writing for as long as the value lives.
@@ -157,7 +158,8 @@ impl SharedWord {
     }
 
     fn word(&self) -> &AtomicU32 {
-        // SAFETY: `new` was promised an aligned, mapped place, and every access is atomic.
+        // SAFETY: the caller of `new` promised an aligned, mapped address, and every access is
+        // atomic.
         unsafe { self.0.as_ref() }
     }
 }
@@ -174,22 +176,23 @@ impl Word for SharedWord {
     }
 }
 
-/// Entries in pages shared with the kernel.
+/// Ring entries in pages shared with the kernel.
 #[derive(Debug)]
 pub struct SharedSlots<T> {
     base: NonNull<T>,
     mask: u32,
 }
 
-// SAFETY: the entries are plain numbers, and the ring's two words hand each slot to one side at a time.
+// SAFETY: the entries are plain integers, and the ring's indices give each slot to one side at a
+// time.
 unsafe impl<T: Copy + Send> Send for SharedSlots<T> {}
 
 impl<T: Copy> SharedSlots<T> {
-    /// The `size` entries at `base`, a power of two.
+    /// The `size` entries at `base`; `size` is a power of two.
     ///
     /// # Safety
-    /// `base` is aligned, mapped for reading and writing for as long as the value lives, and every bit
-    /// pattern is a `T`.
+    /// `base` is aligned, mapped for reading and writing for as long as the value lives, and every
+    /// bit pattern is a valid `T`.
     pub unsafe fn new(base: NonNull<T>, size: u32) -> Self {
         Self {
             base,
@@ -198,7 +201,7 @@ impl<T: Copy> SharedSlots<T> {
     }
 
     fn slot(&self, at: u32) -> NonNull<T> {
-        // SAFETY: the mask keeps the index below the number of entries that `new` was promised.
+        // SAFETY: the mask keeps the index below the number of entries promised to `new`.
         unsafe { self.base.add((at & self.mask) as usize) }
     }
 }
@@ -209,16 +212,16 @@ impl<T: Copy> Slots for SharedSlots<T> {
     #[inline]
     fn read(&self, at: u32) -> T {
         let slot = self.slot(at);
-        // SAFETY: the slot is mapped and aligned, and the kernel leaves it alone until the consumer
-        // word passes it.
+        // SAFETY: the slot is mapped and aligned, and the kernel does not write it before the
+        // consumer index passes it.
         unsafe { slot.read() }
     }
 
     #[inline]
     fn write(&mut self, at: u32, entry: T) {
         let slot = self.slot(at);
-        // SAFETY: the slot is mapped and aligned, and the kernel does not read it before the producer
-        // word passes it.
+        // SAFETY: the slot is mapped and aligned, and the kernel does not read it before the
+        // producer index passes it.
         unsafe { slot.write(entry) }
     }
 }

@@ -1,4 +1,4 @@
-//! The same ring logic against a queue as a model, and against Loom's weak memory.
+//! Tests of the ring logic with a queue as the model, and with loom's weak memory.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Both ends of a ring in plain memory, the words starting anywhere.
+/// Both sides of a ring in ordinary memory, with any start value of the indices.
 fn ring(
     size: u32,
     start: u32,
@@ -15,14 +15,14 @@ fn ring(
     Producer<SharedWord, SharedSlots<u64>>,
     Consumer<SharedWord, SharedSlots<u64>>,
 ) {
-    // Leaked: a few bytes a test, and the pointers stay good for both ends.
+    // Leaked: a few bytes per test, so that the pointers stay valid for both sides.
     let words: &'static [AtomicU32; 2] =
         Box::leak(Box::new([AtomicU32::new(start), AtomicU32::new(start)]));
     let slots: &'static mut [u64] = Box::leak(vec![0_u64; size as usize].into_boxed_slice());
     let base = NonNull::from(slots).cast::<u64>();
-    // SAFETY: leaked memory stays, and atomics are reached through atomics alone.
+    // SAFETY: leaked memory remains, and atomics are accessed as atomics only.
     let word = |at: usize| unsafe { SharedWord::new(NonNull::from(&words[at])) };
-    // SAFETY: leaked memory stays, and the ring's words keep the two ends apart.
+    // SAFETY: leaked memory remains, and the ring's indices separate the accesses of both sides.
     let slots = || unsafe { SharedSlots::new(base, size) };
     (
         Producer::new(word(0), word(1), slots(), size),
@@ -56,7 +56,7 @@ proptest! {
     ) {
         let size = 1 << exponent;
         let (mut producer, mut consumer) = ring(size, start);
-        // Pushed and not shown; shown and not popped; popped and not given back.
+        // Pushed and not published; published and not popped; popped and not released.
         let (mut hidden, mut shown, mut held) = (VecDeque::new(), VecDeque::new(), 0_u32);
         let mut number = 0_u64;
         for step in steps {
@@ -79,7 +79,8 @@ proptest! {
                     prop_assert_eq!(producer.pending(), shown.len() as u32 + held);
                 }
                 Step::Pop(times) => {
-                    // The ends look again only when they know of nothing, so less may be known.
+                    // The index is read again only when no entry is known, so fewer may be
+                    // reported.
                     let waiting = consumer.waiting();
                     prop_assert!(waiting as usize <= shown.len());
                     prop_assert_eq!(waiting == 0, shown.is_empty());
@@ -111,13 +112,14 @@ fn nothing_is_pushed_before_room_was_looked_for() {
     consumer.release();
     assert!(
         !producer.push(3),
-        "a push goes by the last look at the other side"
+        "a push uses the cached index of the other side"
     );
     assert_eq!(producer.room(), 1);
     assert!(producer.push(3));
 }
 
-/// Loom's memory in place of shared pages: it fails when a slot is written and read at once.
+/// Loom's memory in place of shared pages: detects a slot that is written and read at the same
+/// time.
 mod weak_memory {
     use loom::cell::UnsafeCell;
     use loom::sync::Arc;
@@ -147,13 +149,13 @@ mod weak_memory {
 
         fn read(&self, at: u32) -> u64 {
             let cell = &self.cells[at as usize % self.cells.len()];
-            // SAFETY: Loom itself checks that nobody writes meanwhile.
+            // SAFETY: loom checks that no other thread writes meanwhile.
             cell.with(|place| unsafe { *place })
         }
 
         fn write(&mut self, at: u32, entry: u64) {
             let cell = &self.cells[at as usize % self.cells.len()];
-            // SAFETY: Loom itself checks that nobody else reads or writes meanwhile.
+            // SAFETY: loom checks that no other thread reads or writes meanwhile.
             cell.with_mut(|place| unsafe { *place = entry });
         }
     }
@@ -174,7 +176,8 @@ mod weak_memory {
         )
     }
 
-    /// Three entries through two slots, over the wrap of the words, in whatever order threads run.
+    /// Three entries through two slots, across the wrap of the indices, in any order of the
+    /// threads.
     #[test]
     fn entries_cross_in_order_and_slots_never_collide() {
         let mut model = loom::model::Builder::new();
@@ -209,7 +212,7 @@ mod weak_memory {
         });
     }
 
-    /// A burst is shown as a whole or not at all.
+    /// A burst becomes visible completely or not at all.
     #[test]
     fn a_burst_appears_whole() {
         loom::model(|| {
