@@ -1,7 +1,7 @@
-//! DPDK's devices through a few lines of C ([`shim.c`](../../../../src/sys/dpdk/shim.c)).
+//! DPDK devices, through a C shim ([`shim.c`](../../../../src/sys/dpdk/shim.c)).
 //!
-//! The EAL is one a process: it is started with the first port, and stays. It pins the thread that starts
-//! it; that is undone.
+//! The EAL exists once per process: it is started with the first port and never stopped. It pins
+//! the thread that starts it, which is undone here.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::fs;
@@ -45,20 +45,20 @@ unsafe extern "C" {
     fn lr_dpdk_dropped(port: u16, dropped: *mut u64) -> c_int;
 }
 
-/// What one visit of a port moved to another one.
+/// Result of one direct forwarding visit from a port to another.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(crate) struct Passed {
-    /// Frames that came.
+    /// Frames received.
     pub(crate) came: u32,
-    /// Frames that left.
+    /// Frames sent.
     pub(crate) left: u32,
-    /// Frames whose lengths were added up.
+    /// Frames whose lengths were read.
     pub(crate) weighed: u32,
     unused: u32,
-    /// Bytes of those.
+    /// Bytes of these frames.
     pub(crate) came_bytes: u64,
-    /// Bytes of those of them that left.
+    /// Bytes of those of these frames that were sent.
     pub(crate) left_bytes: u64,
 }
 
@@ -69,15 +69,16 @@ fn checked(result: c_int) -> io::Result<()> {
     }
 }
 
-/// Whether the EAL runs; taken while it is started and while devices come and go, which is not for
-/// several threads at once.
+/// True after the EAL was started. Locked while it is started and while devices are added or
+/// removed, which DPDK does not permit from several threads at once.
 static STARTED: Mutex<bool> = Mutex::new(false);
 
-/// Free huge pages that make it worth to take them: what its memory needs, of 2 MB each.
+/// Number of free huge pages of 2 MB from which they are used: those that the EAL's memory needs.
 const HUGE_PAGES: u64 = 128;
 
-/// An address of a bus that no device has: what the EAL may take at its start. Each device is taken when its port is
-/// opened, and without such a list it would take every one that it has a driver for.
+/// PCI address without a device: the list of devices that the EAL may use at its start. Devices are
+/// added when their ports are opened; without such a list the EAL would take every device that it
+/// has a driver for.
 const NO_DEVICE: &str = "ffff:ff:1f.7";
 
 fn arguments(device: &str) -> Vec<String> {
@@ -93,7 +94,7 @@ fn arguments(device: &str) -> Vec<String> {
     });
     words.extend(["-m", "256", "--log-level", "*:error"].map(str::to_owned));
     words.push(format!("--file-prefix=linerate-{}", std::process::id()));
-    // Addresses of a bus begin with a digit (0000:01:00.0); names of virtual devices do not.
+    // PCI addresses begin with a digit (0000:01:00.0); names of virtual devices do not.
     match device.starts_with(|first: char| first.is_ascii_digit()) {
         true => words.extend(["-a", NO_DEVICE].map(str::to_owned)),
         false => words.push("--no-pci".to_owned()),
@@ -101,7 +102,7 @@ fn arguments(device: &str) -> Vec<String> {
     words
 }
 
-/// Starts the EAL, unless it runs.
+/// Starts the EAL, unless it is running.
 fn start(device: &str, started: &mut bool) -> io::Result<()> {
     if *started {
         return Ok(());
@@ -113,10 +114,10 @@ fn start(device: &str, started: &mut bool) -> io::Result<()> {
     let count = c_int::try_from(pointers.len()).map_err(io::Error::other)?;
     pointers.push(std::ptr::null_mut());
     let before = rustix::thread::sched_getaffinity(None);
-    // SAFETY: so many texts that end with a zero, and a null behind them; the EAL may turn the pointers
-    // round, and writes to no text.
+    // SAFETY: `count` strings that end with a zero, followed by a null pointer; the EAL may reorder
+    // the pointers, and does not write to the strings.
     checked(unsafe { lr_dpdk_init(count, pointers.as_mut_ptr()) })?;
-    // It keeps looking at what it was given (in its log of arguments).
+    // The EAL keeps pointers to its arguments.
     std::mem::forget(words);
     if let Ok(before) = before {
         let _ = rustix::thread::sched_setaffinity(None, &before);
@@ -125,24 +126,24 @@ fn start(device: &str, started: &mut bool) -> io::Result<()> {
     Ok(())
 }
 
-/// A device's port with one queue each way.
+/// Port of a DPDK device with one receive and one transmit queue.
 #[derive(Debug)]
 pub(crate) struct Device {
     port: u16,
     pool: NonNull<c_void>,
-    /// Descriptors, as obtained.
+    /// Descriptors obtained: receive, transmit.
     pub(crate) descriptors: (u16, u16),
     pub(crate) address: Option<[u8; 6]>,
 }
 
-// SAFETY: the pool and the port may be used from any thread; each queue by one at a time, which the two
-// halves of a port see to.
+// SAFETY: the pool and the port may be used from any thread, and each queue by one thread at a
+// time, which the two queues of a port ensure.
 unsafe impl Send for Device {}
-// SAFETY: as above: one half receives, the other sends, and DPDK's queues are independent.
+// SAFETY: as above: one queue receives, the other sends, and DPDK's queues are independent.
 unsafe impl Sync for Device {}
 
 impl Device {
-    /// Makes or takes a device.
+    /// Creates a virtual device or probes a physical one, and starts it.
     pub(crate) fn open(device: &str, descriptors: u32, mtu: u16) -> io::Result<Self> {
         let text = CString::new(device).map_err(io::Error::other)?;
         let mut started = STARTED
@@ -150,16 +151,16 @@ impl Device {
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         start(device, &mut started)?;
         let mut port = 0;
-        // SAFETY: a text that ends with a zero, and a number to write to.
+        // SAFETY: a string that ends with a zero, and an integer to write to.
         checked(unsafe { lr_dpdk_attach(text.as_ptr(), &raw mut port) })?;
-        // The pool of a port that had this number may still be there.
+        // The pool of an earlier port with this number may still exist, so names are unique.
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Relaxed);
         let name = CString::new(format!("linerate-{number}")).map_err(io::Error::other)?;
         let wanted = u16::try_from(descriptors).unwrap_or(u16::MAX);
         let (mut rxd, mut txd) = (wanted, wanted);
         let mut pool = std::ptr::null_mut();
-        // SAFETY: a text, two numbers and a pointer to write to; the port was attached above.
+        // SAFETY: a string, two integers and a pointer to write to; the port was attached above.
         checked(unsafe {
             lr_dpdk_start(
                 port,
@@ -175,19 +176,20 @@ impl Device {
         let has_address = unsafe { lr_dpdk_address(port, address.as_mut_ptr()) } == 0;
         Ok(Self {
             port,
-            pool: NonNull::new(pool).ok_or_else(|| io::Error::other("it gave no memory"))?,
+            pool: NonNull::new(pool)
+                .ok_or_else(|| io::Error::other("DPDK returned no memory pool"))?,
             descriptors: (rxd, txd),
             address: Some(address).filter(|address| has_address && *address != [0; 6]),
         })
     }
 
-    /// Hands each frame that came to `take`; returns how many. For the receiving half alone.
+    /// Passes each received frame to `take`; returns their number. For the receive queue only.
     pub(crate) fn receive(&self, most: usize, mut take: impl FnMut(&[u8])) -> usize {
         let mut frames = [std::ptr::null_mut(); BURST_FRAMES];
         let mut bytes = [std::ptr::null(); BURST_FRAMES];
         let mut lengths = [0; BURST_FRAMES];
         let most = most.min(BURST_FRAMES) as u16;
-        // SAFETY: three arrays with room for that many; this half alone polls the queue.
+        // SAFETY: three arrays with space for that many; only the receive queue polls.
         let count = unsafe {
             lr_dpdk_receive(
                 self.port,
@@ -198,15 +200,16 @@ impl Device {
             )
         };
         for (bytes, length) in bytes.iter().zip(lengths).take(count.into()) {
-            // SAFETY: the frame has so many bytes there, and is ours until it is freed below.
+            // SAFETY: the frame has that many bytes, and belongs to this call until it is freed
+            // below.
             take(unsafe { std::slice::from_raw_parts(*bytes, length as usize) });
         }
-        // SAFETY: the frames that came, once each.
+        // SAFETY: the received frames, each once.
         unsafe { lr_dpdk_free(frames.as_mut_ptr(), count) };
         count.into()
     }
 
-    /// Copies frames out; returns how many left. For the sending half alone.
+    /// Copies frames and sends them; returns the number sent. For the transmit queue only.
     pub(crate) fn transmit(&self, frames: &[&[u8]]) -> usize {
         let mut bytes = [std::ptr::null(); BURST_FRAMES];
         let mut lengths = [0; BURST_FRAMES];
@@ -215,8 +218,8 @@ impl Device {
             *bytes = frame.as_ptr();
             *length = u16::try_from(frame.len()).unwrap_or(u16::MAX);
         }
-        // SAFETY: so many frames with their lengths, which are lent through the call; the pool is the
-        // port's own; this half alone uses the queue.
+        // SAFETY: `count` frames with their lengths, borrowed for the call; the pool is the port's
+        // own; only the transmit queue sends.
         let sent = unsafe {
             lr_dpdk_transmit(
                 self.port,
@@ -229,33 +232,34 @@ impl Device {
         sent.into()
     }
 
-    /// Moves what came here to another port, unread, by at most so many polls of which the first `weigh` add
-    /// lengths up. For the receiving half of this one together with the sending half of the other.
+    /// Forwards received frames to another port, unread, by at most `polls` polls, of which the
+    /// first `weigh` read the lengths. For the receive queue of this port together with the
+    /// transmit queue of the other.
     pub(crate) fn pass(&self, to: &Self, most: usize, polls: u32, weigh: u32) -> Passed {
         let mut passed = Passed::default();
         let most = most.min(BURST_FRAMES) as u16;
-        // SAFETY: room to write to, laid out as the shim has it; the halves that the caller has own these
-        // two queues.
+        // SAFETY: a structure to write to, with the layout of the shim's; the caller owns these two
+        // queues.
         unsafe { lr_dpdk_pass(self.port, to.port, most, polls, weigh, &raw mut passed) };
         passed
     }
 
-    /// Whether the device counts the bytes that come; none where none came yet.
+    /// Returns true if the device counts received bytes; none if it has received none yet.
     #[cold]
     pub(crate) fn counts_bytes(&self) -> Option<bool> {
-        // SAFETY: it takes a number.
+        // SAFETY: takes an integer.
         let answer = unsafe { lr_dpdk_counts_bytes(self.port) };
         (answer >= 0).then_some(answer > 0)
     }
 
-    /// Frames that the device dropped: for want of a descriptor, bad ones, for want of a buffer.
+    /// Frames dropped by the device: for lack of a descriptor, invalid ones, for lack of a buffer.
     pub(crate) fn dropped(&self) -> [u64; 3] {
         let mut dropped = [0; 3];
-        // SAFETY: three numbers to write to.
+        // SAFETY: three integers to write to.
         let result = unsafe { lr_dpdk_dropped(self.port, dropped.as_mut_ptr()) };
         match result {
             0 => dropped,
-            // A device that counts nothing.
+            // The device has no counters.
             _ => [0; 3],
         }
     }
@@ -266,8 +270,8 @@ impl Drop for Device {
         let _started = STARTED
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
-        // SAFETY: both halves are gone, so nobody uses its queues; frames of it that another device has keep
-        // the pool until they are back.
+        // SAFETY: both queues are dropped, so the device's queues are unused; the pool remains
+        // until frames that another device holds are returned.
         unsafe { lr_dpdk_stop(self.port, self.pool.as_ptr()) };
     }
 }
@@ -276,7 +280,7 @@ impl Drop for Device {
 mod tests {
     use super::*;
 
-    /// Whatever other devices the machine has stay with whoever has them.
+    /// Other devices of the machine are not taken from their users.
     #[test]
     fn the_eal_takes_no_device_at_its_start() {
         let list = ["-a", NO_DEVICE];

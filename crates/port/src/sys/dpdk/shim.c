@@ -1,4 +1,4 @@
-/* What of DPDK is inline or a macro, one call a burst. Built with the feature `dpdk` only. */
+/* Functions for the inline functions and macros of DPDK; one call per burst. Built with the feature `dpdk` only. */
 #include <errno.h>
 #include <stdint.h>
 #include <string.h>
@@ -13,66 +13,66 @@
 #include <rte_mbuf_pool_ops.h>
 
 #define BURST 32
-/* Room in a buffer for what is in front of a packet: Ethernet and tags. */
+/* Buffer bytes beyond the MTU: Ethernet header and VLAN tags. */
 #define BEYOND_MTU 64
 
-/* A thread that the EAL does not know has no cache of mbufs, and pays for that with every burst. */
-static __thread int known;
+/* A thread that is not registered with the EAL has no mbuf cache, which costs time with every burst. */
+static __thread int registered;
 
-static void know(void)
+static void register_thread(void)
 {
-	if (!known) {
-		known = 1;
+	if (!registered) {
+		registered = 1;
 		rte_thread_register();
 	}
 }
 
 int lr_dpdk_init(int argc, char **argv)
 {
-	int taken = rte_eal_init(argc, argv);
+	int parsed = rte_eal_init(argc, argv);
 
-	known = 1;
-	return taken < 0 ? -rte_errno : 0;
+	registered = 1;
+	return parsed < 0 ? -rte_errno : 0;
 }
 
-/* Makes or takes a device, and gives the number of its port. */
+/* Creates a virtual device or probes a physical one; returns the number of its port. */
 int lr_dpdk_attach(const char *device, uint16_t *port)
 {
 	struct rte_dev_iterator it;
-	uint16_t found;
+	uint16_t port_id;
 	int failed;
 
-	know();
+	register_thread();
 	failed = rte_dev_probe(device);
 	if (failed != 0)
 		return failed;
-	RTE_ETH_FOREACH_MATCHING_DEV(found, device, &it) {
-		*port = found;
+	RTE_ETH_FOREACH_MATCHING_DEV(port_id, device, &it) {
+		*port = port_id;
 		rte_eth_iterator_cleanup(&it);
 		return 0;
 	}
 	return -ENODEV;
 }
 
-/* Frames one behind the other. Without huge pages DPDK lets none cross a page: each or every second page
- * would begin with one, all of them in the same few sets of the nearest cache, and a look at a burst would
- * miss it 32 times. Where addresses of the bus are those of the process a page's end means nothing. */
-static struct rte_mempool *pool_of(const char *name, unsigned int count, uint16_t room, int socket)
+/* Creates a pool of contiguous frames. Without huge pages DPDK lets no frame cross a page: each or every second page
+ * would begin with one, all in the same few sets of the L1 cache, and reading a burst would miss it 32 times. If bus
+ * addresses are virtual addresses of the process, page boundaries do not matter. */
+static struct rte_mempool *create_pool(const char *name, unsigned int count, uint16_t data_bytes, int socket)
 {
 	const unsigned int cache = 256;
-	struct rte_pktmbuf_pool_private own = { .mbuf_data_room_size = room };
+	struct rte_pktmbuf_pool_private private_data = { .mbuf_data_room_size = data_bytes };
 	struct rte_mempool *frames;
 	int failed;
 
 	if (rte_eal_has_hugepages() || rte_eal_iova_mode() != RTE_IOVA_VA)
-		return rte_pktmbuf_pool_create(name, count, cache, 0, room, socket);
-	frames = rte_mempool_create_empty(name, count, sizeof(struct rte_mbuf) + room, cache, sizeof(own),
+		return rte_pktmbuf_pool_create(name, count, cache, 0, data_bytes, socket);
+	frames = rte_mempool_create_empty(name, count, sizeof(struct rte_mbuf) + data_bytes, cache, sizeof(private_data),
 		socket, RTE_MEMPOOL_F_NO_IOVA_CONTIG);
 	if (frames == NULL)
 		return NULL;
 	failed = rte_mempool_set_ops_byname(frames, rte_mbuf_best_mempool_ops(), NULL);
 	if (failed == 0) {
-		rte_pktmbuf_pool_init(frames, &own);
+		rte_pktmbuf_pool_init(frames, &private_data);
 		failed = rte_mempool_populate_default(frames);
 	}
 	if (failed < 0) {
@@ -84,7 +84,7 @@ static struct rte_mempool *pool_of(const char *name, unsigned int count, uint16_
 	return frames;
 }
 
-/* One queue each way over a pool of its own. */
+/* Starts a port with one receive and one transmit queue over a pool of its own. */
 int lr_dpdk_start(uint16_t port, const char *name, uint16_t *rxd, uint16_t *txd, uint16_t mtu,
 	void **pool)
 {
@@ -110,7 +110,7 @@ int lr_dpdk_start(uint16_t port, const char *name, uint16_t *rxd, uint16_t *txd,
 	failed = rte_eth_dev_adjust_nb_rx_tx_desc(port, rxd, txd);
 	if (failed != 0)
 		return failed;
-	frames = pool_of(name, *rxd + *txd + 1024, RTE_PKTMBUF_HEADROOM + mtu + BEYOND_MTU,
+	frames = create_pool(name, *rxd + *txd + 1024, RTE_PKTMBUF_HEADROOM + mtu + BEYOND_MTU,
 		socket < 0 ? 0 : socket);
 	if (frames == NULL)
 		return -rte_errno;
@@ -123,29 +123,29 @@ int lr_dpdk_start(uint16_t port, const char *name, uint16_t *rxd, uint16_t *txd,
 		rte_mempool_free(frames);
 		return failed;
 	}
-	/* Virtual devices may have no such thing. */
+	/* Virtual devices may not support it. */
 	(void)rte_eth_promiscuous_enable(port);
 	*pool = frames;
 	return 0;
 }
 
-/* Pools of ports that are closed, until all of their buffers are back: another device may have some that were
- * handed to it. One that finds no place here stays for good. */
-#define WAITING 64
-static struct rte_mempool *waiting[WAITING];
+/* Pools of closed ports, kept until all of their buffers are returned: another device may still hold some that were
+ * forwarded to it. A pool without a free entry here is never freed. */
+#define RETIRED 64
+static struct rte_mempool *retired[RETIRED];
 
 static void retire(struct rte_mempool *pool)
 {
 	unsigned int i;
 
-	for (i = 0; i < WAITING; i++) {
-		if (waiting[i] == NULL && pool != NULL) {
-			waiting[i] = pool;
+	for (i = 0; i < RETIRED; i++) {
+		if (retired[i] == NULL && pool != NULL) {
+			retired[i] = pool;
 			pool = NULL;
 		}
-		if (waiting[i] != NULL && rte_mempool_full(waiting[i])) {
-			rte_mempool_free(waiting[i]);
-			waiting[i] = NULL;
+		if (retired[i] != NULL && rte_mempool_full(retired[i])) {
+			rte_mempool_free(retired[i]);
+			retired[i] = NULL;
 		}
 	}
 }
@@ -156,8 +156,8 @@ void lr_dpdk_stop(uint16_t port, void *pool)
 	uint16_t count;
 	unsigned int i;
 
-	know();
-	/* What came and was not looked at: buffers of its own and of others. */
+	register_thread();
+	/* Received frames that were not polled: buffers of this pool and of others. */
 	for (i = 0; i < 1024; i++) {
 		count = rte_eth_rx_burst(port, 0, mbufs, BURST);
 		if (count == 0)
@@ -171,29 +171,29 @@ void lr_dpdk_stop(uint16_t port, void *pool)
 
 int lr_dpdk_address(uint16_t port, uint8_t *address)
 {
-	struct rte_ether_addr found;
-	int failed = rte_eth_macaddr_get(port, &found);
+	struct rte_ether_addr mac;
+	int failed = rte_eth_macaddr_get(port, &mac);
 
 	if (failed == 0)
-		memcpy(address, found.addr_bytes, 6);
+		memcpy(address, mac.addr_bytes, 6);
 	return failed;
 }
 
-/* Frames that came: where their bytes are and how many. One of several parts that cannot be joined has
- * no bytes. */
+/* Receives frames: returns their addresses and lengths. A frame of several segments that cannot be made
+ * contiguous has length 0. */
 uint16_t lr_dpdk_receive(uint16_t port, void **frames, const uint8_t **bytes, uint32_t *lengths,
-	uint16_t most)
+	uint16_t max_frames)
 {
 	struct rte_mbuf **mbufs = (struct rte_mbuf **)frames;
 	uint16_t i, count;
 
-	know();
-	count = rte_eth_rx_burst(port, 0, mbufs, most < BURST ? most : BURST);
+	register_thread();
+	count = rte_eth_rx_burst(port, 0, mbufs, max_frames < BURST ? max_frames : BURST);
 	for (i = 0; i < count; i++) {
-		int whole = mbufs[i]->nb_segs == 1 || rte_pktmbuf_linearize(mbufs[i]) == 0;
+		int contiguous = mbufs[i]->nb_segs == 1 || rte_pktmbuf_linearize(mbufs[i]) == 0;
 
 		bytes[i] = rte_pktmbuf_mtod(mbufs[i], const uint8_t *);
-		lengths[i] = whole ? rte_pktmbuf_data_len(mbufs[i]) : 0;
+		lengths[i] = contiguous ? rte_pktmbuf_data_len(mbufs[i]) : 0;
 	}
 	return count;
 }
@@ -203,25 +203,25 @@ void lr_dpdk_free(void **frames, uint16_t count)
 	rte_pktmbuf_free_bulk((struct rte_mbuf **)frames, count);
 }
 
-/* Copies frames and sends them; gives how many left, from the first on. */
+/* Copies frames and sends them; returns the number sent, from the first on. */
 uint16_t lr_dpdk_transmit(uint16_t port, void *pool, const uint8_t **bytes, const uint16_t *lengths,
 	uint16_t count)
 {
 	struct rte_mbuf *mbufs[BURST];
 	uint16_t i, sent;
 
-	know();
+	register_thread();
 	if (count > BURST)
 		count = BURST;
 	if (rte_pktmbuf_alloc_bulk(pool, mbufs, count) != 0)
 		return 0;
 	for (i = 0; i < count; i++) {
-		char *room = rte_pktmbuf_append(mbufs[i], lengths[i]);
+		char *data = rte_pktmbuf_append(mbufs[i], lengths[i]);
 
-		/* It would leave empty: the caller keeps it, and what is behind it. */
-		if (room == NULL)
+		/* The frame does not fit: the caller keeps it and those behind it. */
+		if (data == NULL)
 			break;
-		memcpy(room, bytes[i], lengths[i]);
+		memcpy(data, bytes[i], lengths[i]);
 	}
 	if (i < count) {
 		rte_pktmbuf_free_bulk(mbufs + i, count - i);
@@ -233,57 +233,57 @@ uint16_t lr_dpdk_transmit(uint16_t port, void *pool, const uint8_t **bytes, cons
 	return sent;
 }
 
-/* What one visit of a port moved to another one: frames that came and left, and lengths of those that were
- * looked at. */
-struct lr_passed {
-	uint32_t came;
-	uint32_t left;
-	uint32_t weighed;
+/* Result of one direct forwarding visit: frames received and sent, frames whose lengths were read, and the bytes of
+ * these. Same layout as the struct of the Rust side. */
+struct lr_forward_counts {
+	uint32_t received;
+	uint32_t sent;
+	uint32_t sized;
 	uint32_t unused;
-	uint64_t came_bytes;
-	uint64_t left_bytes;
+	uint64_t received_bytes;
+	uint64_t sent_bytes;
 };
 
-/* Polls of a port whose frames another one sends, until one finds less than it asked for: no byte is touched.
- * Lengths of the first `weigh` polls are added up. */
-void lr_dpdk_pass(uint16_t from, uint16_t to, uint16_t most, uint32_t polls, uint32_t weigh,
-	struct lr_passed *passed)
+/* Polls a port and sends its frames on another, until a poll returns less than a full burst. Frame data is not
+ * accessed; the first `sized_polls` polls read the lengths. */
+void lr_dpdk_pass(uint16_t from, uint16_t to, uint16_t max_frames, uint32_t polls, uint32_t sized_polls,
+	struct lr_forward_counts *counts)
 {
 	struct rte_mbuf *mbufs[BURST];
 	uint32_t poll;
 
-	know();
-	memset(passed, 0, sizeof(*passed));
-	if (most > BURST)
-		most = BURST;
+	register_thread();
+	memset(counts, 0, sizeof(*counts));
+	if (max_frames > BURST)
+		max_frames = BURST;
 	for (poll = 0; poll < polls; poll++) {
-		uint16_t i, count = rte_eth_rx_burst(from, 0, mbufs, most), sent;
+		uint16_t i, count = rte_eth_rx_burst(from, 0, mbufs, max_frames), sent;
 		uint64_t bytes = 0;
 
 		if (count == 0)
 			break;
-		if (poll < weigh) {
+		if (poll < sized_polls) {
 			for (i = 0; i < count; i++)
 				bytes += rte_pktmbuf_pkt_len(mbufs[i]);
-			passed->weighed += count;
-			passed->came_bytes += bytes;
+			counts->sized += count;
+			counts->received_bytes += bytes;
 		}
 		sent = rte_eth_tx_burst(to, 0, mbufs, count);
-		passed->came += count;
-		passed->left += sent;
+		counts->received += count;
+		counts->sent += sent;
 		if (sent < count) {
-			if (poll < weigh)
+			if (poll < sized_polls)
 				for (i = sent; i < count; i++)
 					bytes -= rte_pktmbuf_pkt_len(mbufs[i]);
 			rte_pktmbuf_free_bulk(mbufs + sent, count - sent);
 		}
-		passed->left_bytes += bytes;
-		if (count < most)
+		counts->sent_bytes += bytes;
+		if (count < max_frames)
 			break;
 	}
 }
 
-/* Whether the device counts the bytes that come: 0 or 1, or that nothing came yet. */
+/* Returns 1 if the device counts received bytes, 0 if not, -EAGAIN if it has received none yet. */
 int lr_dpdk_counts_bytes(uint16_t port)
 {
 	struct rte_eth_stats stats;
@@ -294,7 +294,7 @@ int lr_dpdk_counts_bytes(uint16_t port)
 	return stats.ipackets == 0 ? -EAGAIN : stats.ibytes != 0;
 }
 
-/* Frames that the device dropped: no descriptor, bad, no mbuf. */
+/* Frames dropped by the device: no descriptor, invalid, no mbuf. */
 int lr_dpdk_dropped(uint16_t port, uint64_t *dropped)
 {
 	struct rte_eth_stats stats;
