@@ -1,4 +1,4 @@
-//! Many frames by one call: recvmmsg(2) and sendmmsg(2), straight from and into the frames.
+//! Many frames per call: recvmmsg(2) and sendmmsg(2), directly into and from the frame memory.
 
 use std::io;
 use std::mem;
@@ -10,7 +10,8 @@ use crate::sys::burst::BURST_FRAMES;
 use crate::sys::frame::Frame;
 use crate::sys::memory::Memory;
 
-/// Room for one control message with a `tpacket_auxdata`, aligned as the kernel writes it.
+/// 64-bit words of a buffer for one control message with a `tpacket_auxdata`, aligned as the kernel
+/// requires.
 const CONTROL_WORDS: usize = 8;
 
 struct Vectors {
@@ -19,7 +20,7 @@ struct Vectors {
     control: [[u64; CONTROL_WORDS]; BURST_FRAMES],
 }
 
-// SAFETY: the pointers inside are set anew before each call, and lead into memory that no thread owns.
+// SAFETY: the pointers inside are set before each call, and refer to memory that no thread owns.
 unsafe impl Send for Vectors {}
 
 impl Vectors {
@@ -28,7 +29,7 @@ impl Vectors {
         Box::new(unsafe { mem::zeroed() })
     }
 
-    /// Lets the first vectors lead to these frames.
+    /// Sets the first headers to these frames; returns their number.
     fn aim(&mut self, memory: &Memory, frames: &[Frame], control: bool) -> usize {
         let count = frames.len().min(BURST_FRAMES);
         for (at, frame) in frames[..count].iter().enumerate() {
@@ -48,7 +49,7 @@ impl Vectors {
     }
 }
 
-/// Receives by recvmmsg.
+/// Receives frames by recvmmsg(2).
 pub(crate) struct MmsgReceive(Box<Vectors>);
 
 impl MmsgReceive {
@@ -56,7 +57,7 @@ impl MmsgReceive {
         Self(Vectors::new())
     }
 
-    /// Fills frames from the front of `frames`, each up to its length; returns how many.
+    /// Fills frames from the front of `frames`, each up to its length; returns their number.
     pub(crate) fn receive(
         &mut self,
         socket: &PacketSocket,
@@ -64,8 +65,8 @@ impl MmsgReceive {
         frames: &mut [Frame],
     ) -> io::Result<usize> {
         let count = self.0.aim(memory, frames, true);
-        // SAFETY: the first `count` headers lead to one piece each, which lies in a frame that `frames`
-        // lends us mutably, and to a control buffer of the size they say.
+        // SAFETY: the first `count` headers refer to one buffer each, which lies in a frame that
+        // `frames` borrows mutably, and to a control buffer of the given size.
         let got = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),
@@ -78,11 +79,11 @@ impl MmsgReceive {
         usize::try_from(got).map_err(|_| io::Error::last_os_error())
     }
 
-    /// What the kernel says of the frame at this place of the last call.
+    /// Metadata of the frame with this index of the last call.
     pub(crate) fn meta(&self, at: usize) -> Meta {
         let header = &self.0.headers[at];
         let length = header.msg_len as usize;
-        // SAFETY: the kernel filled the control buffer as far as `msg_controllen` says.
+        // SAFETY: the kernel filled the control buffer up to `msg_controllen`.
         let control = unsafe { libc::CMSG_FIRSTHDR(&raw const header.msg_hdr) };
         if control.is_null() {
             return Meta {
@@ -90,7 +91,7 @@ impl MmsgReceive {
                 ..Meta::default()
             };
         }
-        // SAFETY: not null, so a whole header.
+        // SAFETY: not null, so a complete header.
         let (level, kind) = unsafe { ((*control).cmsg_level, (*control).cmsg_type) };
         if (level, kind) != (libc::SOL_PACKET, libc::PACKET_AUXDATA) {
             return Meta {
@@ -100,13 +101,13 @@ impl MmsgReceive {
         }
         // SAFETY: not null.
         let data = unsafe { libc::CMSG_DATA(control) }.cast::<libc::tpacket_auxdata>();
-        // SAFETY: a message of this kind carries one such structure, at whatever alignment.
+        // SAFETY: a message of this type has one such structure, at any alignment.
         let aux = unsafe { data.read_unaligned() };
         Meta::new(length, aux.tp_status, aux.tp_vlan_tci, aux.tp_vlan_tpid)
     }
 }
 
-/// Sends by sendmmsg.
+/// Sends frames by sendmmsg(2).
 pub(crate) struct MmsgSend(Box<Vectors>);
 
 impl MmsgSend {
@@ -114,8 +115,8 @@ impl MmsgSend {
         Self(Vectors::new())
     }
 
-    /// Sends frames from the front of `frames`; returns how many the kernel took, which has copied them
-    /// then. The error is that of the first frame.
+    /// Sends frames from the front of `frames`; returns the number that the kernel has taken and
+    /// copied. An error is that of the first frame.
     pub(crate) fn send(
         &mut self,
         socket: &PacketSocket,
@@ -123,8 +124,8 @@ impl MmsgSend {
         frames: &[Frame],
     ) -> io::Result<usize> {
         let count = self.0.aim(memory, frames, false);
-        // SAFETY: the first `count` headers lead to one piece each, which lies in a frame that `frames`
-        // lends us; the kernel only reads.
+        // SAFETY: the first `count` headers refer to one buffer each, which lies in a frame that
+        // `frames` borrows; the kernel only reads.
         let sent = unsafe {
             libc::sendmmsg(
                 socket.as_raw_fd(),

@@ -1,4 +1,4 @@
-//! AF_PACKET: frames of an interface, through calls or through rings that the kernel maps (packet(7)).
+//! AF_PACKET: frames of an interface, through system calls or through mapped rings (packet(7)).
 
 mod mmsg;
 mod promiscuous;
@@ -12,14 +12,14 @@ pub(crate) use ring_v2::{ReceiveV2, SendV2};
 pub(crate) use ring_v3::ReceiveV3;
 pub(crate) use socket::PacketSocket;
 
-/// What the kernel says of a frame beside its bytes.
+/// Metadata of a received frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Meta {
-    /// Bytes it had, which may be more than were given.
+    /// Original bytes of the frame, which may exceed the bytes captured.
     pub length: usize,
-    /// Its sender left the checksum to a device.
+    /// The sender left the checksum to a device.
     pub checksum_open: bool,
-    /// The VLAN tag that the kernel took out: its four bytes.
+    /// VLAN tag removed by the kernel: its four bytes.
     pub vlan: Option<[u8; 4]>,
 }
 
@@ -43,10 +43,10 @@ impl Meta {
     }
 }
 
-/// A ring that the kernel fills.
+/// Ring filled by the kernel.
 pub(crate) trait ReceiveRing {
-    /// The next frame, if it is there: its bytes as far as they fit, and what the kernel says of it.
+    /// Next frame, if there is one: its bytes as far as they were captured, and its metadata.
     fn peek(&mut self) -> Option<(&[u8], Meta)>;
-    /// Gives the frame last peeked at back.
+    /// Returns the frame last peeked at to the kernel.
     fn release(&mut self);
 }

@@ -1,4 +1,4 @@
-//! Whether an interface receives frames for any address.
+//! Promiscuous mode of an interface: reception of frames for any address.
 
 use std::fmt;
 use std::io;
@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::PacketSocket;
 use crate::sys::interface::Facts;
 
-/// Has a device receive frames for any address, or for its own alone; the device is as it was before once
-/// every copy is gone, and when the process ends in whatever way. Receives nothing itself.
+/// Promiscuous mode of a device, on or off. The previous mode is restored after the last clone is
+/// dropped, and when the process ends in any way. Receives no frames itself.
 #[derive(Clone)]
 pub struct Promiscuous {
     inner: Arc<Inner>,
@@ -21,7 +21,7 @@ struct Inner {
 }
 
 impl Promiscuous {
-    /// Switches it on.
+    /// Enables it.
     pub(crate) fn on(interface: &Facts) -> io::Result<Self> {
         let socket = PacketSocket::open()?;
         socket.promiscuous(interface, true)?;
@@ -34,7 +34,7 @@ impl Promiscuous {
         })
     }
 
-    /// Whether this port asks for frames of any address. Somebody else may do so as well.
+    /// Returns true if this port requests promiscuous mode. Other programs may request it too.
     #[must_use]
     pub fn is_on(&self) -> bool {
         *self
@@ -44,14 +44,14 @@ impl Promiscuous {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Switches it on or off.
+    /// Enables or disables it.
     ///
     /// # Errors
-    /// What the kernel says: the interface is gone.
+    /// The error of setsockopt(2): the interface is gone.
     pub fn set(&self, on: bool) -> io::Result<()> {
         let inner = &*self.inner;
         let mut is_on = inner.is_on.lock().unwrap_or_else(PoisonError::into_inner);
-        // The kernel counts those who ask: twice on would need twice off.
+        // The kernel counts requests: enabling twice would need disabling twice.
         if *is_on != on {
             inner.socket.promiscuous(&inner.interface, on)?;
             *is_on = on;

@@ -1,4 +1,4 @@
-//! Rings of slots of one size (`TPACKET_V2`), one to receive and one to send.
+//! Rings of slots of one size (`TPACKET_V2`): one to receive and one to send.
 
 use std::io;
 use std::mem;
@@ -9,13 +9,13 @@ use super::socket::RingMap;
 use super::{Meta, PacketSocket, ReceiveRing};
 use crate::copy::copy;
 
-/// Bytes in front of a frame in a slot, at most: both headers, their alignment, and room for the kernel
-/// to align the network header (`TPACKET2_HDRLEN` and 16 in net/packet/af_packet.c).
+/// Maximum bytes in front of a frame in a slot: both headers, their alignment, and space for the
+/// kernel to align the network header (`TPACKET2_HDRLEN` and 16 in net/packet/af_packet.c).
 const SLOT_HEADER: usize = 96;
-/// Where a frame to send begins in its slot: behind the header, aligned to 16 bytes.
+/// Offset of a frame to send in its slot: behind the header, aligned to 16 bytes.
 const SEND_OFFSET: usize = mem::size_of::<libc::tpacket2_hdr>().next_multiple_of(16);
 
-/// Shape of a ring: slots of a power of two, so that they follow each other without gaps in the blocks.
+/// Layout of a ring: slots have a power of two, so that blocks have no gaps.
 struct Shape {
     slot_bytes: usize,
     slots: usize,
@@ -80,11 +80,12 @@ impl Slots {
         self.map.at(self.offset())
     }
 
-    /// The word by which the kernel and we hand a slot to each other.
+    /// Status of the current slot, which determines if the kernel or this process owns it.
     fn status(&self) -> &AtomicU32 {
         // SAFETY: within the mapping, since `header` is.
         let status = unsafe { &raw mut (*self.header()).tp_status };
-        // SAFETY: mapped and aligned (slots begin at multiples of 64), and we reach it in no other way.
+        // SAFETY: mapped and aligned (slots begin at multiples of 64), and accessed in no other
+        // way.
         unsafe { AtomicU32::from_ptr(status) }
     }
 
@@ -96,11 +97,11 @@ impl Slots {
     }
 }
 
-/// A ring that the kernel fills.
+/// Receive ring, filled by the kernel.
 pub(crate) struct ReceiveV2(Slots);
 
 impl ReceiveV2 {
-    /// Gives the socket a ring for at least this many frames.
+    /// Creates a ring for at least this many frames.
     pub(crate) fn new(
         socket: &PacketSocket,
         frame_bytes: usize,
@@ -109,7 +110,7 @@ impl ReceiveV2 {
         Slots::new(socket, libc::PACKET_RX_RING, frame_bytes, descriptors).map(Self)
     }
 
-    /// Frames that it holds.
+    /// Number of frames that it holds.
     pub(crate) fn descriptors(&self) -> u32 {
         self.0.slots as u32
     }
@@ -121,12 +122,13 @@ impl ReceiveRing for ReceiveV2 {
         if status & libc::TP_STATUS_USER == 0 {
             return None;
         }
-        // SAFETY: the slot is ours while its status says so; the kernel wrote the header before.
+        // SAFETY: this process owns the slot while it has this status; the kernel wrote the header
+        // before.
         let header = unsafe { ptr::read(self.0.header()) };
         let at = self.0.offset() + usize::from(header.tp_mac);
         let room = self.0.slot_bytes - usize::from(header.tp_mac).min(self.0.slot_bytes);
         let kept = (header.tp_snaplen as usize).min(room);
-        // SAFETY: the slot is ours until `release`.
+        // SAFETY: this process owns the slot until `release`.
         let bytes = unsafe { self.0.map.bytes(at, kept) };
         let meta = Meta::new(
             header.tp_len as usize,
@@ -144,27 +146,27 @@ impl ReceiveRing for ReceiveV2 {
     }
 }
 
-/// A ring that the kernel sends from.
+/// Transmit ring, read by the kernel.
 pub(crate) struct SendV2 {
     ring: Slots,
-    /// Something was put since the kernel was last told.
+    /// Frames were put in since the last successful kick.
     waits: bool,
 }
 
 impl SendV2 {
-    /// Gives the socket a ring for at least this many frames.
+    /// Creates a ring for at least this many frames.
     pub(crate) fn new(
         socket: &PacketSocket,
         frame_bytes: usize,
         descriptors: u32,
     ) -> io::Result<Self> {
-        // A frame that the kernel refuses is passed over instead of stopping the ring.
+        // With this option the kernel skips an invalid frame instead of stopping the ring.
         socket.set_packet(libc::PACKET_LOSS, 1)?;
         Slots::new(socket, libc::PACKET_TX_RING, frame_bytes, descriptors)
             .map(|ring| Self { ring, waits: false })
     }
 
-    /// Frames that it holds.
+    /// Number of frames that it holds.
     pub(crate) fn descriptors(&self) -> u32 {
         self.ring.slots as u32
     }
@@ -178,7 +180,7 @@ impl SendV2 {
             return false;
         }
         let at = self.ring.offset() + SEND_OFFSET;
-        // SAFETY: the slot is ours until its status asks to send it.
+        // SAFETY: this process owns the slot until it sets its status to a send request.
         let slot = unsafe { self.ring.map.bytes_mut(at, frame.len()) };
         copy(slot, frame);
         let header = self.ring.header();
@@ -191,12 +193,12 @@ impl SendV2 {
         true
     }
 
-    /// Whether something was put that the kernel has not been told of, or would not take then.
+    /// Returns true if frames were put in since the last successful kick.
     pub(crate) fn waits(&self) -> bool {
         self.waits
     }
 
-    /// Starts sending what was put.
+    /// Makes the kernel send the frames in the ring.
     pub(crate) fn kick(&mut self, socket: &PacketSocket) -> io::Result<()> {
         socket.kick()?;
         self.waits = false;

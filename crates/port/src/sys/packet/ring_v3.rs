@@ -1,7 +1,7 @@
-//! A ring of blocks that each hold as many frames as fit (`TPACKET_V3`), to receive.
+//! Receive ring of blocks that hold as many frames as fit (`TPACKET_V3`).
 //!
-//! Cheaper a frame than slots when many come, but a block is handed over when it is full or a
-//! millisecond has passed: not for round trips.
+//! At high rates it costs less per frame than slots. A block is delivered when it is full or after
+//! a millisecond, so it does not suit round trips.
 
 use std::io;
 use std::ptr;
@@ -10,28 +10,28 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::socket::RingMap;
 use super::{Meta, PacketSocket, ReceiveRing};
 
-/// Bytes of a block: small enough that several are in use at once with a few hundred descriptors.
+/// Bytes of a block: small enough that several exist with a few hundred descriptors.
 const BLOCK_BYTES: usize = 64 * 1024;
-/// Bytes that a frame takes in a block beside its own: header, addresses, alignment.
+/// Bytes that a frame needs in a block in addition to its data: header, addresses, alignment.
 const FRAME_HEADER: usize = 96;
-/// Milliseconds after which a block is handed over although it is not full; the least there is.
+/// Milliseconds after which a block is delivered although it is not full; the minimum.
 const TIMEOUT_MS: u32 = 1;
 
-/// A ring of blocks that the kernel fills.
+/// Receive ring of blocks, filled by the kernel.
 pub(crate) struct ReceiveV3 {
     map: RingMap,
     block_bytes: usize,
     blocks: usize,
-    /// The block that is read or waited for.
+    /// Block that is being read or waited for.
     block: usize,
-    /// Where in the mapping the next frame's header is, and how many frames the block still has.
+    /// Offset of the next frame's header in the mapping.
     next: usize,
     left: u32,
     descriptors: u32,
 }
 
 impl ReceiveV3 {
-    /// Gives the socket a ring for at least this many frames of full length.
+    /// Creates a ring for at least this many frames of maximum length.
     pub(crate) fn new(
         socket: &PacketSocket,
         frame_bytes: usize,
@@ -39,7 +39,7 @@ impl ReceiveV3 {
     ) -> io::Result<Self> {
         let slot = (frame_bytes + FRAME_HEADER).next_power_of_two();
         let block_bytes = BLOCK_BYTES.max(slot).max(rustix::param::page_size());
-        // One block is always being filled or read, so one alone would hold nothing.
+        // One block is always being filled or read, so a single one would hold nothing.
         let blocks = (descriptors as usize).div_ceil(block_bytes / slot).max(2);
         let frames = blocks * (block_bytes / slot);
         let request = libc::tpacket_req3 {
@@ -65,7 +65,7 @@ impl ReceiveV3 {
         })
     }
 
-    /// Frames of full length that it holds.
+    /// Number of frames of maximum length that it holds.
     pub(crate) fn descriptors(&self) -> u32 {
         self.descriptors
     }
@@ -77,8 +77,8 @@ impl ReceiveRing for ReceiveV3 {
             self.open_block()?;
         }
         let header: *const libc::tpacket3_hdr = self.map.at(self.next);
-        // SAFETY: within the mapping; the block is ours until its last frame is released, and the kernel
-        // wrote its headers before.
+        // SAFETY: within the mapping; this process owns the block until its last frame is released,
+        // and the kernel wrote its headers before.
         let header = unsafe { ptr::read(header) };
         let at = self.next + usize::from(header.tp_mac);
         // SAFETY: as above; `bytes` checks that the frame ends within the mapping.
@@ -111,7 +111,8 @@ impl ReceiveV3 {
             if self.status().load(Ordering::Acquire) & user == 0 {
                 return None;
             }
-            // SAFETY: within the mapping; the block is ours, and the kernel wrote its header before.
+            // SAFETY: within the mapping; this process owns the block, and the kernel wrote its
+            // header before.
             let header = unsafe { &raw const (*self.description()).hdr.bh1 };
             // SAFETY: as above.
             let header = unsafe { ptr::read(header) };
@@ -140,7 +141,7 @@ impl ReceiveV3 {
     fn status(&self) -> &AtomicU32 {
         // SAFETY: within the mapping, since `description` is.
         let status = unsafe { &raw mut (*self.description()).hdr.bh1.block_status };
-        // SAFETY: mapped and aligned (blocks begin at pages), and we reach it in no other way.
+        // SAFETY: mapped and aligned (blocks begin at pages), and accessed in no other way.
         unsafe { AtomicU32::from_ptr(status) }
     }
 }

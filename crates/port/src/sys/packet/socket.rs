@@ -1,4 +1,4 @@
-//! The socket itself.
+//! Packet socket, and the mapping of its rings.
 
 use std::io;
 use std::mem;
@@ -9,14 +9,14 @@ use rustix::net::{SendFlags, send};
 
 use crate::sys::interface::Facts;
 
-/// A packet socket for whole frames.
+/// Packet socket for frames with their Ethernet header.
 #[derive(Debug)]
 pub(crate) struct PacketSocket {
     fd: OwnedFd,
 }
 
 impl PacketSocket {
-    /// A socket that is bound to nothing yet, so that no frame of another interface gets into it.
+    /// Opens a socket that is not bound yet, so that it gets no frames of other interfaces.
     pub(crate) fn open() -> io::Result<Self> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: no pointers.
@@ -25,19 +25,19 @@ impl PacketSocket {
             return Err(io::Error::last_os_error());
         }
         Ok(Self {
-            // SAFETY: a new descriptor that nobody else owns.
+            // SAFETY: a new descriptor without another owner.
             fd: unsafe { OwnedFd::from_raw_fd(fd) },
         })
     }
 
-    /// Sets an option to a number.
+    /// Sets an option to an integer.
     pub(crate) fn set(&self, level: i32, option: i32, value: i32) -> io::Result<()> {
         self.set_to(level, option, &value)
     }
 
-    /// Sets an option to a structure without pointers or padding that matters.
+    /// Sets an option to a structure without pointers or significant padding.
     pub(super) fn set_to<T: Copy>(&self, level: i32, option: i32, value: &T) -> io::Result<()> {
-        // SAFETY: `value` is readable for the size given.
+        // SAFETY: `value` is readable for the given size.
         let result = unsafe {
             libc::setsockopt(
                 self.fd.as_raw_fd(),
@@ -50,12 +50,13 @@ impl PacketSocket {
         done(result)
     }
 
-    /// Sets a packet option to a number.
+    /// Sets a packet option (`SOL_PACKET`) to an integer.
     pub(crate) fn set_packet(&self, option: i32, value: i32) -> io::Result<()> {
         self.set(libc::SOL_PACKET, option, value)
     }
 
-    /// Receives frames for any address while the socket lives, or no more.
+    /// Enables or disables promiscuous mode of the interface; the kernel disables it with the
+    /// socket.
     pub(super) fn promiscuous(&self, interface: &Facts, on: bool) -> io::Result<()> {
         let membership = libc::packet_mreq {
             mr_ifindex: interface.index as libc::c_int,
@@ -70,7 +71,7 @@ impl PacketSocket {
         self.set_to(libc::SOL_PACKET, option, &membership)
     }
 
-    /// Binds to an interface: for all its frames, or (to send only) for none.
+    /// Binds to an interface: for all its frames, or to send only.
     pub(crate) fn bind(&self, interface: &Facts, receive: bool) -> io::Result<()> {
         let protocol = if receive { libc::ETH_P_ALL as u16 } else { 0 };
         let address = libc::sockaddr_ll {
@@ -82,7 +83,7 @@ impl PacketSocket {
             sll_halen: 0,
             sll_addr: [0; 8],
         };
-        // SAFETY: `address` is readable for the size given.
+        // SAFETY: `address` is readable for the given size.
         let result = unsafe {
             libc::bind(
                 self.fd.as_raw_fd(),
@@ -95,10 +96,11 @@ impl PacketSocket {
 
     /// Frames dropped since the last call, because the socket's buffer or ring was full.
     pub(crate) fn take_drops(&self) -> io::Result<u64> {
-        // The first two words of both forms of the answer: frames (dropped ones too), dropped ones.
+        // First two words of both forms of the reply: frames (including dropped ones), dropped
+        // frames.
         let mut answer = [0u32; 3];
         let mut size = mem::size_of_val(&answer) as libc::socklen_t;
-        // SAFETY: `answer` is writable for the size given.
+        // SAFETY: `answer` is writable for the given size.
         let result = unsafe {
             libc::getsockopt(
                 self.fd.as_raw_fd(),
@@ -112,11 +114,12 @@ impl PacketSocket {
         Ok(u64::from(answer[1]))
     }
 
-    /// What went wrong since it was last asked; that the interface went down or away is told here.
+    /// Error since the last call (`SO_ERROR`), for example that the interface went down or was
+    /// removed.
     pub(crate) fn take_error(&self) -> io::Result<Option<io::Error>> {
         let mut error: libc::c_int = 0;
         let mut size = mem::size_of_val(&error) as libc::socklen_t;
-        // SAFETY: `error` is writable for the size given.
+        // SAFETY: `error` is writable for the given size.
         let result = unsafe {
             libc::getsockopt(
                 self.fd.as_raw_fd(),
@@ -130,8 +133,8 @@ impl PacketSocket {
         Ok((error != 0).then(|| io::Error::from_raw_os_error(error)))
     }
 
-    /// Shares an interface's frames among the sockets of a group, by flow. `group` is what an earlier
-    /// socket of the same group got from this; none begins a group.
+    /// Distributes an interface's frames over the sockets of a fanout group, by flow. `group` is
+    /// the value that an earlier socket of the group got; none creates a group.
     pub(crate) fn join_fanout(&self, group: Option<u16>) -> io::Result<u16> {
         let flags = libc::PACKET_FANOUT_HASH
             | if group.is_none() {
@@ -143,7 +146,7 @@ impl PacketSocket {
         self.set_to(libc::SOL_PACKET, libc::PACKET_FANOUT, &argument)?;
         let mut answer = 0u32;
         let mut size = mem::size_of_val(&answer) as libc::socklen_t;
-        // SAFETY: `answer` is writable for the size given.
+        // SAFETY: `answer` is writable for the given size.
         let result = unsafe {
             libc::getsockopt(
                 self.fd.as_raw_fd(),
@@ -157,7 +160,7 @@ impl PacketSocket {
         Ok(answer as u16)
     }
 
-    /// Tells the kernel to send what waits in the ring.
+    /// Makes the kernel send the frames in the ring.
     pub(super) fn kick(&self) -> io::Result<()> {
         send(&self.fd, &[], SendFlags::DONTWAIT)?;
         Ok(())
@@ -184,19 +187,19 @@ fn done(result: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// A ring that the kernel shares with us.
+/// Ring shared with the kernel.
 pub(super) struct RingMap {
     base: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: a mapping that no thread owns; one ring has one owner.
+// SAFETY: a mapping that no thread owns; each ring has one owner.
 unsafe impl Send for RingMap {}
 
 impl RingMap {
-    /// Maps the one ring of a socket.
+    /// Maps the ring of a socket.
     pub(super) fn new(socket: &PacketSocket, bytes: usize) -> io::Result<Self> {
-        // SAFETY: a new mapping, wherever the kernel wants it.
+        // SAFETY: a new mapping at an address chosen by the kernel.
         let base = unsafe {
             libc::mmap(
                 ptr::null_mut(),
@@ -215,7 +218,7 @@ impl RingMap {
         Ok(Self { base, bytes })
     }
 
-    /// A pointer to a structure inside.
+    /// Pointer to a structure in the ring.
     pub(super) fn at<T>(&self, offset: usize) -> *mut T {
         let end = offset.checked_add(mem::size_of::<T>());
         assert!(end.is_some_and(|end| end <= self.bytes), "outside the ring");
@@ -223,7 +226,7 @@ impl RingMap {
         unsafe { self.base.as_ptr().add(offset) }.cast()
     }
 
-    /// Bytes inside, to read.
+    /// Bytes in the ring, to read.
     ///
     /// # Safety
     /// The kernel does not write them meanwhile.
@@ -232,11 +235,11 @@ impl RingMap {
         assert!(end.is_some_and(|end| end <= self.bytes), "outside the ring");
         // SAFETY: just checked to be inside the mapping.
         let start = unsafe { self.base.as_ptr().add(offset) };
-        // SAFETY: mapped, and the caller keeps writers away.
+        // SAFETY: mapped, and the caller excludes writers.
         unsafe { std::slice::from_raw_parts(start, count) }
     }
 
-    /// Bytes inside, to write.
+    /// Bytes in the ring, to write.
     ///
     /// # Safety
     /// The kernel neither reads nor writes them meanwhile.
@@ -245,7 +248,7 @@ impl RingMap {
         assert!(end.is_some_and(|end| end <= self.bytes), "outside the ring");
         // SAFETY: just checked to be inside the mapping.
         let start = unsafe { self.base.as_ptr().add(offset) };
-        // SAFETY: mapped, and the caller keeps the kernel away.
+        // SAFETY: mapped, and the caller excludes the kernel.
         unsafe { std::slice::from_raw_parts_mut(start, count) }
     }
 }
