@@ -1,50 +1,50 @@
-//! The two ends of a ring of slots that two processes share.
+//! Sender and receiver of a ring of slots that two processes share.
 
 use std::sync::Arc;
 
 use super::{Lane, Region, Shape};
 use crate::cursor::{Indices, Receiving, Sending, Word};
 
-/// A ring of slots; a trait so that tests can exchange it for one that is checked.
+/// A ring of slots. A trait so that tests can use a checked implementation (loom).
 pub(crate) trait Slotted {
-    /// What positions are kept in.
+    /// Type of the shared indices.
     type Word: Word;
-    /// How many slots there are, and of which size.
+    /// Number and size of the slots.
     fn shape(&self) -> Shape;
-    /// The positions.
+    /// Shared indices of the ring.
     fn indices(&self) -> &Indices<Self::Word>;
-    /// Copies a frame into a slot, with its length.
+    /// Copies a frame and its length into a slot.
     ///
     /// # Safety
     /// The other side neither reads nor writes this slot meanwhile.
     unsafe fn put(&self, slot: usize, frame: &[u8]);
-    /// Bytes of the frame in a slot, as the other side wrote them.
+    /// Bytes of the frame in a slot, as written by the other side.
     fn length(&self, slot: usize) -> usize;
-    /// Copies the first bytes of a slot out.
+    /// Copies the first bytes of a slot to `frame`.
     ///
     /// # Safety
     /// The other side does not write this slot meanwhile.
     unsafe fn get(&self, slot: usize, frame: &mut [u8]);
-    /// Asks for a slot's first bytes, which are read soon.
+    /// Prefetches the first bytes of a slot for reading.
     fn fetch(&self, slot: usize, bytes: usize) {
         let _ = (slot, bytes);
     }
-    /// Asks for a slot's first bytes and its length, which are written soon.
+    /// Prefetches the first bytes of a slot and its length for writing.
     fn claim(&self, slot: usize, bytes: usize) {
         let _ = (slot, bytes);
     }
 }
 
-/// Bytes that are asked for ahead of those copied: as many lines as a core has on their way at a time.
+/// Bytes prefetched ahead of the copy: as many cache lines as a core can have in flight.
 const AHEAD_BYTES: usize = 2048;
 
-/// Frames of so many bytes that are asked for ahead of the one that is copied.
+/// Number of frames of `bytes` that are prefetched ahead of the one copied.
 #[inline]
 pub(crate) fn ahead(bytes: usize) -> u32 {
     (AHEAD_BYTES / bytes.max(1)).clamp(1, 32) as u32
 }
 
-/// The end that puts frames in.
+/// Sending end of a ring of slots.
 pub(crate) struct SlotSender<R = Lane> {
     ring: R,
     cursor: Sending,
@@ -52,7 +52,8 @@ pub(crate) struct SlotSender<R = Lane> {
 }
 
 impl SlotSender {
-    /// Goes on where the last sender of ring `way` stopped. None when the ring's positions cannot be.
+    /// Continues where the last sender of ring `way` stopped. None if the ring's positions are
+    /// invalid.
     pub(crate) fn resume(region: Arc<Region>, way: usize) -> Option<Self> {
         Self::over(Lane::new(region, way))
     }
@@ -65,35 +66,36 @@ impl<R: Slotted> SlotSender<R> {
         Some(Self { ring, cursor, mask })
     }
 
-    /// Bytes that a frame may have.
+    /// Maximum bytes of a frame.
     #[inline]
     pub(crate) fn slot_bytes(&self) -> usize {
         self.ring.shape().slot_bytes as usize
     }
 
-    /// How many of `wanted` frames there is room for.
+    /// Returns the number of free slots, at most `wanted`.
     #[inline]
     pub(crate) fn room(&mut self, wanted: u32) -> u32 {
         self.cursor.room(self.ring.indices(), wanted)
     }
 
-    /// Copies a frame into the slot `ahead` of the position. `room` said that it is free, and
-    /// [`SlotSender::slot_bytes`] that it is large enough.
+    /// Copies a frame into the slot `ahead` of the position. The slot must be free (see
+    /// [`SlotSender::room`]) and large enough ([`SlotSender::slot_bytes`]).
     #[inline]
     pub(crate) fn write(&mut self, ahead: u32, frame: &[u8]) {
         let slot = (self.cursor.position().wrapping_add(ahead) & self.mask) as usize;
-        // SAFETY: `room` said that the other side has emptied the slot; it reads it only after `publish`.
+        // SAFETY: `room` returned that the other side has emptied the slot; it reads it only after
+        // `publish`.
         unsafe { self.ring.put(slot, frame) };
     }
 
-    /// Hands `count` written slots over.
+    /// Makes `count` written slots visible to the receiver.
     #[inline]
     pub(crate) fn publish(&mut self, count: u32) {
         self.cursor.publish(self.ring.indices(), count);
     }
 
-    /// Asks for the next `count` slots as far as they are known to be empty, for frames of so many bytes.
-    /// Lines that the other side has yet to read are left with it.
+    /// Prefetches the next `count` slots that are known to be empty, for frames of `bytes`. Lines
+    /// that the other side has yet to read are not taken from its cache.
     #[inline]
     pub(crate) fn claim(&self, count: u32, bytes: usize) {
         for ahead in 0..count.min(self.cursor.known_room()) {
@@ -103,7 +105,7 @@ impl<R: Slotted> SlotSender<R> {
     }
 }
 
-/// The end that takes frames out.
+/// Receiving end of a ring of slots.
 pub(crate) struct SlotReceiver<R = Lane> {
     ring: R,
     cursor: Receiving,
@@ -111,7 +113,8 @@ pub(crate) struct SlotReceiver<R = Lane> {
 }
 
 impl SlotReceiver {
-    /// Goes on where the last receiver of ring `way` stopped. None when the ring's positions cannot be.
+    /// Continues where the last receiver of ring `way` stopped. None if the ring's positions are
+    /// invalid.
     pub(crate) fn resume(region: Arc<Region>, way: usize) -> Option<Self> {
         Self::over(Lane::new(region, way))
     }
@@ -124,40 +127,40 @@ impl<R: Slotted> SlotReceiver<R> {
         Some(Self { ring, cursor, mask })
     }
 
-    /// Bytes that a frame may have.
+    /// Maximum bytes of a frame.
     #[inline]
     pub(crate) fn slot_bytes(&self) -> usize {
         self.ring.shape().slot_bytes as usize
     }
 
-    /// How many of `wanted` frames are there.
+    /// Returns the number of filled slots, at most `wanted`.
     #[inline]
     pub(crate) fn filled(&mut self, wanted: u32) -> u32 {
         self.cursor.filled(self.ring.indices(), wanted)
     }
 
-    /// Bytes of the frame in the slot `ahead` of the position; more than a slot has when the peer wrote
-    /// nonsense.
+    /// Bytes of the frame in the slot `ahead` of the position; not trusted: may exceed the slot.
     #[inline]
     pub(crate) fn length(&self, ahead: u32) -> usize {
         self.ring.length(self.slot(ahead))
     }
 
-    /// Copies the first bytes of the slot `ahead` of the position out: no more than [`SlotReceiver::slot_bytes`].
+    /// Copies the first bytes of the slot `ahead` of the position: at most
+    /// [`SlotReceiver::slot_bytes`].
     #[inline]
     pub(crate) fn read(&self, ahead: u32, frame: &mut [u8]) {
-        // SAFETY: `filled` said that the other side has published the slot; it writes it only after
-        // `give_back`.
+        // SAFETY: `filled` returned that the other side has published the slot; it writes it only
+        // after `give_back`.
         unsafe { self.ring.get(self.slot(ahead), frame) };
     }
 
-    /// Asks for the bytes of the slot `ahead` of the position, which are read soon.
+    /// Prefetches the bytes of the slot `ahead` of the position.
     #[inline]
     pub(crate) fn fetch(&self, ahead: u32, bytes: usize) {
         self.ring.fetch(self.slot(ahead), bytes);
     }
 
-    /// Gives `count` slots back.
+    /// Returns `count` slots to the sender.
     #[inline]
     pub(crate) fn give_back(&mut self, count: u32) {
         self.cursor.give_back(self.ring.indices(), count);
@@ -177,7 +180,7 @@ mod weak_memory {
 
     type LoomWord = loom::sync::atomic::AtomicU32;
 
-    /// A slot of one byte that notices a writer beside anybody else, and the length beside it.
+    /// A slot of one byte and its length; detects a writer at the same time as any other access.
     #[derive(Default)]
     struct Slot {
         byte: UnsafeCell<u8>,
@@ -193,7 +196,7 @@ mod weak_memory {
     #[derive(Clone)]
     struct Checked(loom::sync::Arc<Memory>);
 
-    // SAFETY: loom's cells report what would be a data race.
+    // SAFETY: loom's cells report data races.
     unsafe impl Send for Checked {}
 
     impl Slotted for Checked {
@@ -212,7 +215,8 @@ mod weak_memory {
 
         unsafe fn put(&self, slot: usize, frame: &[u8]) {
             let slot = &self.0.slots[slot];
-            // SAFETY: loom lends a valid pointer and has checked that nobody else uses the cell.
+            // SAFETY: loom provides a valid pointer and has checked that no other thread uses the
+            // cell.
             slot.byte.with_mut(|byte| unsafe { *byte = frame[0] });
             // SAFETY: as above.
             slot.bytes.with_mut(|bytes| unsafe { *bytes = 1 });
@@ -251,7 +255,7 @@ mod weak_memory {
         room as u8
     }
 
-    /// What is there, without giving it back.
+    /// Reads the frames that are there, without releasing their slots.
     fn look(receiver: &mut SlotReceiver<Checked>, most: u32) -> Vec<u8> {
         let count = receiver.filled(most);
         let frames = (0..count).map(|ahead| {
@@ -269,7 +273,7 @@ mod weak_memory {
         frames
     }
 
-    /// In every order in which two processes may step and see each other's writes.
+    /// Covers all orders in which two processes may run and observe each other's writes.
     #[test]
     fn no_interleaving_loses_or_repeats() {
         for (capacity, bursts) in [(1, [1, 1]), (2, [2, 1]), (3, [2, 2])] {
@@ -290,8 +294,8 @@ mod weak_memory {
         }
     }
 
-    /// A sender dies with a written slot in its hands, and another goes on in its place, while the
-    /// receiver runs: what was published comes once, and what was not never does.
+    /// A sender ends with a written slot, and another continues in its place, while the receiver
+    /// runs. Published frames arrive once, others never.
     #[test]
     fn a_sender_may_die_and_come_back() {
         loom::model(|| {
@@ -314,8 +318,8 @@ mod weak_memory {
         });
     }
 
-    /// A receiver dies with a burst in its hands, and another takes its place, while the sender runs:
-    /// that burst comes again, and nothing else is lost or repeated.
+    /// A receiver ends with a burst that it has not released, and another takes its place, while
+    /// the sender runs. The burst is received again; no other frame is lost or repeated.
     #[test]
     fn a_receiver_may_die_and_come_back() {
         loom::model(|| {

@@ -76,7 +76,7 @@ fn memory_that_is_something_else_is_not_taken() {
 }
 
 proptest! {
-    /// Against a queue that cannot be wrong, with either side ending and going on at any time.
+    /// Compares with a queue as the model; either side may end and be replaced at any time.
     #[test]
     fn a_ring_outlives_its_ends(
         steps in prop::collection::vec((0u8..4, 0u32..8, 0u8..193), 0..100),
@@ -101,7 +101,7 @@ proptest! {
                     let want: Vec<_> = model.drain(..model.len().min(count as usize)).collect();
                     prop_assert_eq!(take(&mut receiver, count), want);
                 }
-                // Each end dies with a burst in its hands.
+                // Each end is lost while it handles a burst.
                 2 => {
                     if sender.room(1) == 1 {
                         sender.write(0, b"never published");
