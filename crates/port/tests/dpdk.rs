@@ -1,5 +1,5 @@
-//! Ports of DPDK: `cargo test -p linerate-port --features dpdk --test dpdk`, where libdpdk-dev is
-//! installed; without the feature the kind is refused with the word.
+//! DPDK ports: `cargo test -p linerate-port --features dpdk --test dpdk`, if libdpdk-dev is
+//! installed; without the feature the kind is rejected with a hint.
 
 use linerate_port::PortUrl;
 
@@ -11,7 +11,7 @@ fn it_is_refused_with_the_feature() {
     println!("skipped: built without the feature dpdk");
 }
 
-/// The EAL is one a process: all that is tested of it is one test.
+/// The EAL exists once per process, so there is one test for it.
 #[cfg(feature = "dpdk")]
 #[test]
 fn frames_go_round_a_ring_of_dpdk() {
@@ -52,7 +52,7 @@ fn frames_go_round_a_ring_of_dpdk() {
         assert_eq!(frame.len(), length);
         assert!(memory.bytes(frame).iter().all(|&byte| byte == length as u8));
     }
-    // One that no buffer of the device has room for is not sent, and not counted as sent.
+    // A frame longer than a buffer of the device is not sent, and not counted as sent.
     pool.free_all(&mut burst);
     for length in [60u16, 3000, 61, 1514] {
         let mut frame = pool.allocate().unwrap();
@@ -66,27 +66,27 @@ fn frames_go_round_a_ring_of_dpdk() {
     assert_eq!(port.receive(&mut pool, &mut burst), 3);
     let lengths: Vec<u16> = burst.frames().iter().map(|frame| frame.len()).collect();
     assert_eq!(lengths, [60, 61, 1514]);
-    // And handed on without a copy: two frames go round and round.
+    // Direct forwarding without a copy: two frames circulate.
     let (received, sent) = port.counters();
     let (received, sent) = (received.clone(), sent.clone());
     assert_eq!(port.transmit(&mut pool, &mut burst), 3);
     let passed: Option<usize> = (0..100)
         .map(|_| port.receive.pass(&mut port.transmit, 32))
         .sum();
-    // Fewer than asked for: one poll a visit.
+    // Fewer than the maximum: one poll per visit.
     assert_eq!(passed, Some(300));
     assert_eq!(received.read().frames, 306);
     assert_eq!(sent.read().frames, 309);
     assert_eq!(received.read().bytes, 102 * (60 + 61 + 1514));
-    // Where every poll is full a visit makes several; this device counts no bytes, so that few frames are
-    // weighed in the long run, and those that are stand for the others.
+    // If every poll is full, a visit makes several polls. This device counts no bytes, so the
+    // lengths of few frames are read and represent the others.
     let passed: Option<usize> = (0..5_000)
         .map(|_| port.receive.pass(&mut port.transmit, 3))
         .sum();
     assert_eq!(passed, Some(5_000 * 3 * 8));
     assert_eq!(received.read().frames, 306 + 120_000);
     assert_eq!(received.read().bytes, (102 + 40_000) * (60 + 61 + 1514));
-    // Frames of a device that is gone outlive it in another one.
+    // Frames of a closed device remain valid in another one.
     let another = |name: &str| {
         let url: PortUrl = name.parse().unwrap();
         open(&url, &memory).unwrap().remove(0)
@@ -105,7 +105,7 @@ fn frames_go_round_a_ring_of_dpdk() {
     assert_eq!(first.transmit(&mut pool, &mut burst), 3);
     assert_eq!(first.receive.pass(&mut second.transmit, 32), Some(3));
     drop(first);
-    // Who comes next may get its memory.
+    // The next port may get its memory.
     let mut third = another("dpdk:net_ring3");
     for _ in 0..100 {
         fill(&mut burst, &mut pool, 9);
@@ -122,7 +122,7 @@ fn frames_go_round_a_ring_of_dpdk() {
     }
     pool.free_all(&mut burst);
     drop((second, third));
-    // Another thread may poll it: it is made known to the EAL.
+    // Another thread may poll the port: it is registered with the EAL.
     let mut port = ports.remove(0);
     let moved = std::thread::spawn(move || {
         let mut pool = memory.pool();
@@ -132,7 +132,7 @@ fn frames_go_round_a_ring_of_dpdk() {
         (came, left)
     });
     assert_eq!(moved.join().unwrap(), (3, 3));
-    // A device that is none says so.
+    // Opening an unknown device fails.
     let url: PortUrl = "dpdk:net_nonsense0".parse().unwrap();
     let memory = linerate_port::Memory::new(memory_plan(std::slice::from_ref(&url))).unwrap();
     assert!(open(&url, &memory).is_err());

@@ -31,7 +31,7 @@ fn frames_cross_in_every_way() {
                 let arrived = receive(ports[to], &mut pool, frames.len());
                 assert_eq!(arrived.len(), frames.len(), "{way}");
                 assert_eq!(arrived, frames, "{way}");
-                // What a port sends does not come back to it.
+                // A port does not receive the frames that it sends.
                 let own = receive_within(
                     ports[from],
                     &mut pool,
@@ -96,7 +96,7 @@ fn checksums_that_a_sender_left_open_are_completed() {
             assert!(checksum::complete(&mut complete));
             assert_eq!(arrived[0], complete, "{way}");
 
-            // Sent back with both ends exchanged, the client's kernel takes it.
+            // Sent back with addresses and ports exchanged; the client's kernel accepts it.
             let mut answer = complete;
             let (ethernet, rest) = answer.split_at_mut(14);
             ethernet[..12].rotate_left(6);
@@ -110,7 +110,8 @@ fn checksums_that_a_sender_left_open_are_completed() {
             let size = loop {
                 match client.recv(&mut buffer) {
                     Ok(size) => break size,
-                    // The kernel of `b` says that nobody listens there: it sees the question too.
+                    // The kernel of `b` also received the request and rejects it: no socket has
+                    // that port.
                     Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {}
                     Err(error) => panic!("{way}: {error}"),
                 }
@@ -153,7 +154,7 @@ fn what_is_lost_is_counted_with_its_cause() {
             let lost = read.dropped(Cause::RingFull);
             assert!(lost > 0, "{way}: {read:?}");
             assert_eq!(read.frames - before, arrived.len() as u64, "{way}");
-            // Frames of the kernel's own (neighbour discovery) may be among them.
+            // Frames of the kernel itself (neighbour discovery) may be among them.
             assert!(arrived.len() as u64 + lost >= 2000, "{way}: {read:?}");
             assert!(near.transmit.counters().read().frames == 2002, "{way}");
         }
@@ -206,8 +207,8 @@ fn queues_share_an_interface() {
 }
 
 #[test]
-fn an_interface_that_goes_away_is_told() {
-    with_privilege("an_interface_that_goes_away_is_told", || {
+fn a_removed_interface_is_reported() {
+    with_privilege("a_removed_interface_is_reported", || {
         for way in WAYS {
             let lab = pair("");
             let memory = memory(512);
@@ -238,7 +239,7 @@ fn what_cannot_be_taken_is_refused() {
         refused("packet:no-such-if"),
         PortError::NoInterface { .. }
     ));
-    // Whatever carries the default route of this machine, if anything does.
+    // The interface with the default route of this machine, if there is one.
     let routes = std::fs::read_to_string("/proc/thread-self/net/route").unwrap_or_default();
     let default = routes.lines().skip(1).find_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -249,7 +250,7 @@ fn what_cannot_be_taken_is_refused() {
         assert!(matches!(error, PortError::InterfaceInUse { .. }), "{error}");
         assert!(error.problem().next_step.contains("--force"));
     }
-    // Loopback carries what this host says to itself, of which a packet socket gets a copy.
+    // Loopback carries this host's connections to itself, of which a packet socket gets copies.
     if linerate_lab::privileged() {
         assert!(common::try_open("packet:lo,mtu=1500", &memory).is_ok());
     } else {
@@ -265,7 +266,7 @@ fn a_far_end_that_is_down_takes_the_carrier() {
         let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
         let memory = memory(4096);
         let port = open_in(a, "packet:eth0", &memory);
-        // Asked from outside of its namespace.
+        // Queried from outside its namespace.
         assert_eq!(port.capabilities().has_carrier(), Some(true));
         for (state, want) in [("down", false), ("up", true)] {
             let set = || {

@@ -63,12 +63,12 @@ fn frames_pass_from_file_to_file() {
     foreign_tools_read(&to, frames.len());
 }
 
-/// What tcpdump and capinfos say of our file, where they are installed.
+/// Checks that tcpdump and capinfos read our file, if they are installed.
 fn foreign_tools_read(path: &Path, frames: usize) {
     let mut tcpdump = Command::new("tcpdump");
     tcpdump.args(["-n", "-r"]).arg(path);
     if linerate_lab::privileged() {
-        // Else it becomes another user, who may not read what lies here.
+        // Otherwise it changes to another user, who may not read this directory.
         tcpdump.args(["-Z", "root"]);
     }
     match tcpdump.output() {
@@ -116,7 +116,7 @@ fn recorded_times_are_kept() {
     );
     let begun = Instant::now();
     assert_eq!(receive(&mut port, &mut pool, 1), [numbered(0, 60)]);
-    // A frame from before the one in front of it is due at once.
+    // A frame with an earlier time than its predecessor follows at once.
     assert_eq!(
         receive(&mut port, &mut pool, 2),
         [numbered(1, 60), numbered(2, 60)]
@@ -165,10 +165,10 @@ fn what_is_wrong_with_a_file_is_told() {
     fs::write(&text, "no capture at all").unwrap();
     let problem = told(&format!("pcap:rx={}", text.display()));
     assert!(
-        problem.situation.contains("it is no capture"),
+        problem.situation.contains("it is not a capture file"),
         "{problem:?}"
     );
-    assert_eq!(problem.next_step, "give rx= a whole pcap or pcapng file");
+    assert_eq!(problem.next_step, "give rx= a complete pcap or pcapng file");
     assert!(
         told("pcap:tx=/nowhere/x.pcap")
             .situation
@@ -178,7 +178,7 @@ fn what_is_wrong_with_a_file_is_told() {
         assert!(url.parse::<PortUrl>().unwrap_err().is_usage(), "{url}");
     }
 
-    // Damage is told once what is before it has been given.
+    // Damage is reported after the frames before it have been received.
     let cut = folder.path().join("cut.pcapng");
     capture(&cut, &[(0, numbered(0, 60)), (0, numbered(1, 60))]);
     let bytes = fs::read(&cut).unwrap();
@@ -215,12 +215,12 @@ fn frames_that_do_not_fit_are_counted() {
         (read.dropped(Cause::TooLong), read.dropped(Cause::Bad)),
         (1, 1)
     );
-    // Without tx= a burst is thrown away.
+    // Without tx= a burst is discarded.
     send(&mut port, &mut pool, &[numbered(0, 60)]);
     assert_eq!(port.transmit.counters().read().frames, 1);
 }
 
-/// A capture that is read is not overwritten, whatever it is called.
+/// A capture that is being read is not overwritten, under any name.
 #[test]
 fn no_file_is_read_and_written_at_a_time() {
     let folder = tempfile::tempdir().unwrap();
@@ -241,24 +241,25 @@ fn no_file_is_read_and_written_at_a_time() {
         );
         assert_eq!(std::fs::read(path("a.pcapng")).unwrap(), before);
     }
-    // Nor by two ports; and once the one is closed, all is as it was.
+    // Nor by two ports; the locks end with the first one.
     let first = common::open(&write, &memory);
     let read = format!("pcap:rx={}", path("hard"));
     assert!(common::try_open(&read, &memory).is_err());
     assert!(common::try_open(&write, &memory).is_err());
     drop(first);
-    // A program that another test starts meanwhile has the file too, until it is that program.
+    // A program started by another test at this moment inherits the file until its exec.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
     while common::try_open(&read, &memory).is_err() && std::time::Instant::now() < deadline {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     drop(common::open(&read, &memory));
-    // What is no file takes any number of ports.
+    // A device can be used by any number of ports.
     let null = common::open("pcap:tx=/dev/null", &memory);
     drop((null, common::open("pcap:tx=/dev/null", &memory)));
 }
 
-/// No more frames than count as sent are told to be missing, wherever in a burst the disk was full.
+/// The number of frames reported as missing equals those counted as sent, for any position in a
+/// burst.
 #[test]
 fn frames_that_a_full_disk_takes_not_are_those_sent() {
     if !Path::new("/dev/full").exists() {
@@ -283,7 +284,7 @@ fn frames_that_a_full_disk_takes_not_are_those_sent() {
     let sent = port.transmit.counters().read().frames;
     assert!(sent > 0);
     let problem = port.transmit.refresh().unwrap_err().problem();
-    let told = format!("up to {sent} of the frames that count as sent");
+    let told = format!("up to {sent} of the frames counted as sent");
     assert!(problem.situation.contains(&told), "{problem:?}");
 }
 
@@ -292,7 +293,7 @@ fn pipe(path: &Path) -> bool {
     made.is_ok_and(|made| made.success())
 }
 
-/// Whoever reads a pipe gets the capture through it; where nobody does, that is told at once.
+/// The reader of a pipe gets the capture through it; a pipe without a reader is rejected at once.
 #[test]
 fn a_pipe_is_written_for_whoever_reads_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -304,11 +305,14 @@ fn a_pipe_is_written_for_whoever_reads_it() {
     let memory = memory(64);
     let refused = linerate_port::open(&url.parse().unwrap(), &memory).map(|_| ());
     let problem = refused.unwrap_err().problem();
-    assert!(problem.situation.contains("nobody reads it"), "{problem:?}");
+    assert!(
+        problem.situation.contains("without a reader"),
+        "{problem:?}"
+    );
     let reader = std::thread::spawn(move || fs::read(path).unwrap());
     let until = Instant::now() + Duration::from_secs(60);
     let mut port = loop {
-        // The reader may not have come yet.
+        // The reader may not have opened it yet.
         match linerate_port::open(&url.parse().unwrap(), &memory) {
             Ok(mut ports) => break ports.remove(0),
             Err(_) if Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
@@ -325,7 +329,7 @@ fn a_pipe_is_written_for_whoever_reads_it() {
     }
 }
 
-/// To open a pipe waits for whoever writes it, for ever if need be.
+/// Opening a pipe would block until there is a writer.
 #[test]
 fn a_pipe_is_no_capture() {
     let folder = tempfile::tempdir().unwrap();

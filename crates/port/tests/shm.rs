@@ -19,12 +19,12 @@ use rustix::net::{
     SocketFlags, SocketType,
 };
 
-/// Where both processes meet; a folder of the test's own.
+/// Variable with the directory of the rendezvous; each test has its own.
 const FOLDER: &str = "XDG_RUNTIME_DIR";
-/// The port that a child opens, to send back what comes.
+/// Variable with the port that a child opens to send all frames back.
 const CHILD: &str = "LINERATE_TEST_ECHO";
 
-/// A client of bad will, which speaks as ours does and hands over memory that it made.
+/// Malicious client that follows the handshake and passes memory of its own.
 struct Forger {
     talk: OwnedFd,
     memory: OwnedFd,
@@ -33,7 +33,8 @@ struct Forger {
 }
 
 impl Forger {
-    /// Comes to the server `shm:x` whose frames have 1518 bytes, with memory for frames of so many bytes.
+    /// Connects to the server `shm:x` with frames of 1518 bytes, and passes memory with slots of
+    /// `slot_bytes`.
     fn come(folder: &Path, slots: u32, slot_bytes: u32) -> Self {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let memory = rustix::fs::memfd_create("forged", flags).unwrap();
@@ -53,7 +54,7 @@ impl Forger {
         }
     }
 
-    /// Comes to the server, and says nothing.
+    /// Connects to the server without sending anything.
     fn silent(folder: &Path) -> OwnedFd {
         let socket = folder.join("linerate/shm-x.sock");
         let talk = net::socket_with(
@@ -67,7 +68,7 @@ impl Forger {
         talk
     }
 
-    /// Says hello, with a file and frames of 1518 bytes.
+    /// Connects and sends a hello, with a file and frames of 1518 bytes.
     fn hand(folder: &Path, file: BorrowedFd<'_>) -> OwnedFd {
         let talk = Self::silent(folder);
         let mut hello = *b"linrt-m\x01\x01\0\0\0\0\0\0\0";
@@ -81,16 +82,16 @@ impl Forger {
         talk
     }
 
-    /// What the server answered, once it has: 2 is joined, 4 unfit.
+    /// Reply of the server, if there is one: 2 is joined, 4 incompatible.
     fn answer(&self) -> Option<u8> {
         let mut word = [0; 16];
         rustix::io::read(&self.talk, &mut word).ok()?;
         Some(word[8])
     }
 
-    /// Publishes frames of these lengths, whatever a slot has.
+    /// Publishes frames of these lengths, which may exceed the slots.
     fn publish(&self, lengths: &[u32]) {
-        // A header, and in front of this ring the server's; positions on lines of their own come first.
+        // Behind a header and the server's ring; indices on lines of their own come first.
         let lengths_bytes = (self.slots * 4).next_multiple_of(128);
         let ring = 256 + lengths_bytes + (self.slots * self.slot_bytes).next_multiple_of(128);
         let at = 128 + ring as u64;
@@ -101,11 +102,11 @@ impl Forger {
     }
 }
 
-/// A length that no slot has is the other side's fault, and costs that frame alone.
+/// A length that exceeds the slot is an error of the peer, and only costs that frame.
 #[test]
 fn lengths_beyond_a_slot_are_dropped() {
-    in_own_folder("lengths_beyond_a_slot_are_dropped", |folder| {
-        // The memory's own frames are longer than those of this port: another port needs them so.
+    in_own_dir("lengths_beyond_a_slot_are_dropped", |folder| {
+        // The memory's frames are longer than those of this port, as another port requires.
         let memory = Memory::new(MemoryPlan {
             frames: 512,
             frame_bytes: 9018,
@@ -139,10 +140,10 @@ fn lengths_beyond_a_slot_are_dropped() {
     });
 }
 
-/// Memory for other frames than those that both sides said is not taken.
+/// Memory for frames of another length than agreed is rejected.
 #[test]
 fn memory_for_other_frames_is_refused() {
-    in_own_folder("memory_for_other_frames_is_refused", |folder| {
+    in_own_dir("memory_for_other_frames_is_refused", |folder| {
         let memory = memory(256);
         let mut server = common::open("shm:x,role=server,mtu=1500", &memory);
         for slot_bytes in [64, 1472, 1728, 9024] {
@@ -152,7 +153,7 @@ fn memory_for_other_frames_is_refused() {
                 if let Err(error) = server.refresh() {
                     break error;
                 }
-                assert!(Instant::now() < deadline, "{slot_bytes}: nobody minds");
+                assert!(Instant::now() < deadline, "{slot_bytes}: not rejected");
             };
             let text = told.to_string();
             assert!(matches!(told, PortError::PeerMismatch { .. }), "{text}");
@@ -164,21 +165,21 @@ fn memory_for_other_frames_is_refused() {
     });
 }
 
-/// A server has one guest at a time: one that says nothing, as a program that was stopped, keeps others out for a moment
-/// and not for ever.
+/// A server handles one client at a time: one that sends nothing, like a stopped program, blocks
+/// others only for a moment.
 #[test]
-fn one_that_says_nothing_keeps_nobody_out() {
-    in_own_folder("one_that_says_nothing_keeps_nobody_out", |folder| {
+fn a_silent_client_does_not_block_others() {
+    in_own_dir("a_silent_client_does_not_block_others", |folder| {
         let memory = memory(256);
         let (mut pool, mut burst) = (memory.pool(), Burst::new());
         let mut server = common::open("shm:x,role=server", &memory);
         let _silent = Forger::silent(folder);
-        // It is the one that the server hears.
+        // The server accepts this one first.
         server.receive.receive(&mut pool, &mut burst);
         let mut client = common::open("shm:x", &memory);
         let deadline = Instant::now() + Duration::from_secs(60);
         while client.receive.partner() != Some(Partner::There) {
-            assert!(Instant::now() < deadline, "nobody answers");
+            assert!(Instant::now() < deadline, "not connected");
             for port in [&mut server, &mut client] {
                 port.receive.receive(&mut pool, &mut burst);
             }
@@ -187,12 +188,12 @@ fn one_that_says_nothing_keeps_nobody_out() {
     });
 }
 
-/// What the kernel said when it refused something is told, and not what it said last of anything.
+/// The error of a failed system call is kept, and not that of a later one.
 #[test]
 fn refusals_of_the_kernel_keep_their_cause() {
-    in_own_folder("refusals_of_the_kernel_keep_their_cause", |folder| {
+    in_own_dir("refusals_of_the_kernel_keep_their_cause", |folder| {
         let mut server = common::open("shm:x,role=server", &memory(256));
-        // No memory, and so without seals: EINVAL (fcntl(2), F_GET_SEALS).
+        // Not memory, and so without seals: EINVAL (fcntl(2), F_GET_SEALS).
         let file = std::fs::File::open("/dev/null").unwrap();
         let _talk = Forger::hand(folder, file.as_fd());
         let deadline = Instant::now() + Duration::from_secs(10);
@@ -200,7 +201,7 @@ fn refusals_of_the_kernel_keep_their_cause() {
             if let Err(error) = server.refresh() {
                 break error;
             }
-            assert!(Instant::now() < deadline, "nobody minds");
+            assert!(Instant::now() < deadline, "no error");
         };
         let PortError::Kernel { source, .. } = &told else {
             panic!("{told}");
@@ -209,7 +210,7 @@ fn refusals_of_the_kernel_keep_their_cause() {
     });
 }
 
-/// Not a test: what a child process does.
+/// Not a test: the code of a child process.
 #[test]
 fn child() {
     let Ok(url) = std::env::var(CHILD) else {
@@ -260,8 +261,8 @@ impl Drop for Echo {
     }
 }
 
-/// Runs a test again in a process of its own, whose sockets lie in a folder of its own.
-fn in_own_folder(name: &str, test: impl FnOnce(&Path)) {
+/// Runs a test again in a process of its own, with a directory of its own for the sockets.
+fn in_own_dir(name: &str, test: impl FnOnce(&Path)) {
     const INSIDE: &str = "LINERATE_TEST_INSIDE";
     if std::env::var_os(INSIDE).is_some() {
         let folder = std::env::var_os(FOLDER).unwrap();
@@ -283,8 +284,7 @@ fn number(frame: &[u8]) -> u32 {
     u32::from_be_bytes(frame[14..18].try_into().unwrap())
 }
 
-/// Sends numbered frames and takes their echoes until `until` of them are back or nothing comes for long;
-/// `meanwhile` is told how many are back.
+/// Sends numbered frames and receives their echoes.
 struct Circle {
     next: u32,
     back: Vec<u32>,
@@ -325,7 +325,7 @@ impl Circle {
         }
     }
 
-    /// Takes what is still on its way.
+    /// Receives the echoes that are still on their way.
     fn drain(&mut self, port: &mut AnyPort, pool: &mut Pool) {
         let all = |_: &[u8]| true;
         let rest = common::receive_within(port, pool, usize::MAX, Duration::from_millis(500), all);
@@ -359,7 +359,7 @@ fn echo_that_dies(folder: &Path, own: &str, other: &str) {
     echo.kill();
     port.refresh().unwrap();
     let last = port.receive.absences().pop().unwrap();
-    assert_eq!(last.until, None, "it is gone for good");
+    assert_eq!(last.until, None, "not reconnected");
 
     assert!(
         circle.back.is_sorted_by(|earlier, later| earlier < later),
@@ -374,21 +374,21 @@ fn echo_that_dies(folder: &Path, own: &str, other: &str) {
 
 #[test]
 fn a_client_may_be_killed_and_come_back() {
-    in_own_folder("a_client_may_be_killed_and_come_back", |folder| {
+    in_own_dir("a_client_may_be_killed_and_come_back", |folder| {
         echo_that_dies(folder, "shm:x,role=server,rxd=64", "shm:x");
     });
 }
 
 #[test]
 fn a_server_may_be_killed_and_come_back() {
-    in_own_folder("a_server_may_be_killed_and_come_back", |folder| {
+    in_own_dir("a_server_may_be_killed_and_come_back", |folder| {
         echo_that_dies(folder, "shm:x,rxd=64", "shm:x,role=server,rxd=64");
     });
 }
 
 #[test]
 fn either_side_may_come_first() {
-    in_own_folder("either_side_may_come_first", |_| {
+    in_own_dir("either_side_may_come_first", |_| {
         let memory = memory(512);
         let mut pool = memory.pool();
         for (first, second) in [
@@ -399,17 +399,17 @@ fn either_side_may_come_first() {
             std::thread::sleep(Duration::from_millis(20));
             assert_eq!(one.receive(&mut pool, &mut Burst::new()), 0);
             let mut other = common::open(second, &memory);
-            // Both are tended as they are polled, each by its own thread in real life.
+            // Both connect as they are polled; normally each has its own thread.
             let deadline = Instant::now() + Duration::from_secs(10);
             let mut burst = Burst::new();
             pool.allocate_burst(&mut burst, 1);
             burst.frames_mut()[0].set_len(60);
             while one.transmit(&mut pool, &mut burst) == 0 {
                 other.receive(&mut pool, &mut Burst::new());
-                assert!(Instant::now() < deadline, "they do not meet");
+                assert!(Instant::now() < deadline, "not connected");
             }
             while other.receive(&mut pool, &mut burst) == 0 {
-                assert!(Instant::now() < deadline, "it does not arrive");
+                assert!(Instant::now() < deadline, "not received");
             }
             pool.free_all(&mut burst);
             send(&mut other, &mut pool, &[numbered(1, 1518), numbered(2, 60)]);
@@ -421,7 +421,7 @@ fn either_side_may_come_first() {
 
 #[test]
 fn queues_have_rings_of_their_own() {
-    in_own_folder("queues_have_rings_of_their_own", |_| {
+    in_own_dir("queues_have_rings_of_their_own", |_| {
         let memory = memory(512);
         let mut pool = memory.pool();
         let open = |url: &str| {
@@ -436,10 +436,10 @@ fn queues_have_rings_of_their_own() {
             burst.frames_mut()[0].set_len(60 + queue as u16);
             while near[queue].transmit(&mut pool, &mut burst) == 0 {
                 far[queue].receive(&mut pool, &mut Burst::new());
-                assert!(Instant::now() < deadline, "they do not meet");
+                assert!(Instant::now() < deadline, "not connected");
             }
             while far[queue].receive(&mut pool, &mut burst) == 0 {
-                assert!(Instant::now() < deadline, "it does not arrive");
+                assert!(Instant::now() < deadline, "not received");
             }
             assert_eq!(burst.frames()[0].len(), 60 + queue as u16);
             assert_eq!(
@@ -452,8 +452,8 @@ fn queues_have_rings_of_their_own() {
 }
 
 #[test]
-fn a_place_that_is_taken_is_told() {
-    in_own_folder("a_place_that_is_taken_is_told", |folder| {
+fn a_name_in_use_is_reported() {
+    in_own_dir("a_name_in_use_is_reported", |folder| {
         let memory = memory(512);
         let mut pool = memory.pool();
         let mut server = common::open("shm:x,role=server", &memory);
@@ -462,7 +462,7 @@ fn a_place_that_is_taken_is_told() {
         let _echo = Echo::start(folder, "shm:x");
         send(&mut server, &mut pool, &[numbered(0, 60)]);
         assert_eq!(receive(&mut server, &mut pool, 1).len(), 1);
-        // A second client is told so.
+        // A second client gets an error.
         let mut late = common::open("shm:x", &memory);
         let deadline = Instant::now() + Duration::from_secs(10);
         let told = loop {
@@ -470,11 +470,11 @@ fn a_place_that_is_taken_is_told() {
             if let Err(error) = late.refresh() {
                 break error;
             }
-            assert!(Instant::now() < deadline, "nobody tells the second client");
+            assert!(Instant::now() < deadline, "no error for the second client");
         };
         assert!(matches!(told, PortError::Taken { .. }), "{told}");
         drop((late, server));
-        // Nothing but what the killed child's side may hold is left.
+        // Only files of the killed child's side may be left.
         assert_eq!(
             std::fs::read_dir(folder.join("linerate")).unwrap().count(),
             0
@@ -482,11 +482,11 @@ fn a_place_that_is_taken_is_told() {
     });
 }
 
-/// Sides whose frames differ in length would lose the longer ones: who comes is told, and the server waits for
-/// another.
+/// With different frame lengths the longer frames would be lost: the client gets an error, and the
+/// server waits for another.
 #[test]
 fn other_frame_lengths_are_refused() {
-    in_own_folder("other_frame_lengths_are_refused", |_| {
+    in_own_dir("other_frame_lengths_are_refused", |_| {
         let memory = memory(256);
         let mut pool = memory.pool();
         let mut server = common::open("shm:x,role=server,mtu=1500", &memory);
@@ -495,7 +495,7 @@ fn other_frame_lengths_are_refused() {
             let deadline = Instant::now() + Duration::from_secs(10);
             loop {
                 server.receive(&mut pool, &mut Burst::new());
-                server.refresh().expect("the server is not to blame");
+                server.refresh().expect("the error is the client's");
                 client
                     .receive
                     .receive(&mut memory.pool(), &mut Burst::new());
@@ -503,10 +503,10 @@ fn other_frame_lengths_are_refused() {
                 if client.receive.partner() == Some(Partner::There) {
                     return Ok(());
                 }
-                assert!(Instant::now() < deadline, "nobody answers {url}");
+                assert!(Instant::now() < deadline, "not connected: {url}");
             }
         };
-        // By as little as the slots of both have room for.
+        // Also by so little that the slots of both have the same size.
         for mtu in [1000, 1490, 1501] {
             let error = meet(&format!("shm:x,mtu={mtu}")).unwrap_err();
             let text = error.to_string();

@@ -1,4 +1,4 @@
-//! `tap:` ports, with the kernel's own stack at the other end.
+//! `tap:` ports, with the kernel's network stack at the other end.
 
 mod common;
 
@@ -15,7 +15,7 @@ use linerate_port::{
 
 const OWN: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
-/// A host that answers for 10.9.0.2 at the wire of a tap whose kernel's end is 10.9.0.1.
+/// Host 10.9.0.2 on the wire of a tap whose interface has the address 10.9.0.1.
 struct Peer {
     port: AnyPort,
     pool: Pool,
@@ -40,11 +40,11 @@ impl Peer {
         send(&mut self.port, &mut self.pool, &[[header, frame].concat()]);
     }
 
-    /// The next UDP datagram, with what stands in front of it; ARP is answered meanwhile.
+    /// Receives the next UDP datagram, with the headers in front of it; replies to ARP meanwhile.
     fn datagram(&mut self) -> Vec<u8> {
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
-            assert!(Instant::now() < deadline, "no datagram came");
+            assert!(Instant::now() < deadline, "no datagram received");
             let patience = Duration::from_millis(100);
             let arrived = receive_within(&mut self.port, &mut self.pool, 1, patience, |_| true);
             for frame in arrived {
@@ -70,7 +70,7 @@ impl Peer {
     }
 }
 
-/// The datagram with both ends exchanged.
+/// Reply to a datagram: the same with source and destination exchanged.
 fn answer_to(ethernet: &[u8]) -> Vec<u8> {
     let mut answer = ethernet.to_vec();
     let (link, rest) = answer.split_at_mut(14);
@@ -105,7 +105,7 @@ fn the_kernel_is_at_the_other_end() {
         assert!(checksum::complete(&mut complete));
         assert_eq!(
             question, complete,
-            "without vnet the kernel leaves nothing open"
+            "without vnet the kernel completes checksums"
         );
         peer.send(VnetHeader::default(), &answer_to(&question));
         let mut buffer = [0; 64];
@@ -115,7 +115,7 @@ fn the_kernel_is_at_the_other_end() {
         assert!(received.read().frames >= 2 && sent.read().frames == 2);
         peer.port.refresh().unwrap();
 
-        // After a poll that found nothing the first of several frames is handed on alone.
+        // After an empty poll the first of several frames is delivered alone.
         let mut burst = Burst::new();
         let mut poll = |peer: &mut Peer| {
             let count = peer.port.receive.receive(&mut peer.pool, &mut burst);
@@ -147,13 +147,13 @@ fn with_vnet_checksums_and_segmentation_are_left_open() {
         let header = VnetHeader::read(&question).unwrap();
         assert!(header.needs_checksum, "{header:?}");
         assert_eq!((header.checksum_start, header.checksum_offset), (34, 6));
-        // The answer's checksum is as open: the sum of the pseudo header does not change.
+        // The reply's checksum is partial too: the sum of the pseudo header does not change.
         peer.send(header, &answer_to(&question[VNET_HEADER_BYTES..]));
         let mut buffer = [0; 64];
         let size = client.recv(&mut buffer).unwrap();
         assert_eq!(&buffer[..size], b"question");
 
-        // Three datagrams in one frame, where the kernel knows that (Linux 6.2).
+        // Three datagrams in one frame, if the kernel supports it (Linux 6.2).
         if !peer.port.capabilities().notes.is_empty() {
             println!("skipped the rest: {:?}", peer.port.capabilities().notes);
             return;
@@ -228,7 +228,7 @@ fn queues_are_of_one_interface() {
     });
 }
 
-/// A tap that somebody made for good is used with settings of our own, and left with theirs.
+/// A persistent tap is used with our settings, and its own are restored.
 #[test]
 fn a_tap_that_was_there_is_left_as_it_was() {
     with_privilege("a_tap_that_was_there_is_left_as_it_was", || {
@@ -242,7 +242,7 @@ fn a_tap_that_was_there_is_left_as_it_was() {
         };
         let offloads = || {
             let run = || linerate_host::knob::interface::offloads("t0");
-            host.run(run).unwrap().expect("it tells its switches")
+            host.run(run).unwrap().expect("offloads are readable")
         };
         for (address, up) in [(None, false), (Some("10.9.9.9/16"), true)] {
             ip("tuntap add dev t0 mode tap");
@@ -272,7 +272,7 @@ fn a_tap_that_was_there_is_left_as_it_was() {
             assert_eq!(addresses, ["10.9.0.1/24"]);
             assert_eq!((is_up, is_same), (true, false));
             assert_ne!(during, before.3, "checksums are left to us");
-            // From another network: the thread that drops it is anybody's.
+            // Dropped on this thread, which is in another network namespace.
             drop(peer);
             assert_eq!(state(), before);
             ip("tuntap del dev t0 mode tap");
@@ -280,7 +280,7 @@ fn a_tap_that_was_there_is_left_as_it_was() {
     });
 }
 
-/// Not a test: what a child process does.
+/// Not a test: the code of a child process.
 #[test]
 fn child() {
     if std::env::var_os("LINERATE_TEST_TAP").is_none() {

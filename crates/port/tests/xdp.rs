@@ -35,7 +35,7 @@ fn frames_cross(mode: &str) {
     for start in (0..FRAMES).step_by(STEP as usize) {
         near.send(start..start + STEP, length);
         got.extend(receive(&mut near, &mut far, STEP as usize));
-        // And the same number the other way, so that all rings of both ends wrap.
+        // The same number in the other direction, so that all rings of both ends wrap.
         far.send(start..start + STEP, length);
         receive(&mut far, &mut near, STEP as usize);
     }
@@ -66,8 +66,8 @@ fn frames_cross_generic() {
     in_namespace(|| frames_cross("generic"));
 }
 
-/// The halves of a port, each with a thread of its own: one sends, the far end sends back what it gets, and
-/// the other receives.
+/// Both queues of a port, each with its own thread: one sends, the remote end sends all frames
+/// back, the other receives.
 #[test]
 fn both_halves_work_at_once_on_two_threads() {
     const FRAMES: usize = 20_000;
@@ -87,7 +87,7 @@ fn both_halves_work_at_once_on_two_threads() {
             panic!("a port has a queue")
         };
         let (memory, end) = (&memory, Instant::now() + end::PATIENCE);
-        // No more under way than a ring holds, so that none is lost.
+        // Not more in flight than a ring holds, so that none is lost.
         let (asked, echoed) = (&AtomicUsize::new(0), &AtomicUsize::new(0));
         let going = move || echoed.load(Relaxed) < FRAMES && Instant::now() < end;
         thread::scope(|scope| {
@@ -151,8 +151,8 @@ fn each_queue_has_its_own_frames() {
         };
         assert_eq!((near.len(), far.len()), (3, 2));
         assert_eq!(far[0].port.capabilities().name, "xdp:vb queue 1");
-        assert!(far[0].has_note("only what arrives on the receive queues 1-2"));
-        assert!(!near[0].has_note("only what arrives"));
+        assert!(far[0].has_note("only frames of the receive queues 1-2"));
+        assert!(!near[0].has_note("only frames of the receive queues"));
         for (queue, end) in near.iter_mut().enumerate() {
             let first = 1000 * queue as u32;
             end.send(first..first + 200, length);
@@ -164,7 +164,7 @@ fn each_queue_has_its_own_frames() {
             let totals = far.received();
             assert_eq!((totals.frames, totals.all_dropped()), (200, 0));
         }
-        // Nobody took queue 0, so its frames go to the kernel's stack and to no other queue.
+        // Queue 0 has no socket, so its frames go to the kernel's stack and to no other queue.
         let kernels = || {
             let text = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
             let line = text
@@ -211,7 +211,7 @@ fn a_second_program_is_refused_with_its_holder_and_the_queue_is_free_afterwards(
             "{error}"
         );
         drop(first);
-        // At once: the kernel still cleans up, and that is waited for.
+        // At once: the kernel is still cleaning up, and opening waits for that.
         let again = try_open("xdp:va", &memory).unwrap();
         assert!(ip_link("va").contains("prog/xdp"));
         drop(again);
@@ -244,13 +244,13 @@ fn generic_takes_over_where_native_cannot_be() {
         assert!(error.is_missing_privilege(), "{error}");
         assert!(error.to_string().contains("set a smaller MTU"), "{error}");
 
-        // What a host says to itself would not arrive any more: only who asks for that gets it.
+        // This host's connections to itself would be cut off, so `force` is required.
         let error = try_open("xdp:lo", &memory).map(drop).unwrap_err();
         assert!(
             error.to_string().contains("connections to itself"),
             "{error}"
         );
-        // Loopback has no native hook at all; what it is sent comes back.
+        // Loopback has no native hook; frames sent on it come back.
         let mut end = End::open("xdp:lo,force", &memory).unwrap();
         let capabilities = end.port.capabilities();
         assert!(
@@ -287,7 +287,7 @@ fn zero_copy_that_cannot_be_had_is_told() {
             error.to_string().contains("zero-copy for its driver"),
             "{error}"
         );
-        // What failed half-way left nothing.
+        // The failed attempt left nothing.
         assert!(!ip_link("va").contains("prog/xdp"), "{}", ip_link("va"));
         assert_eq!(free_frames(&memory), memory.frames() as usize);
     });
@@ -304,12 +304,12 @@ fn traps_of_veth_are_named() {
         let notes = near.port.capabilities();
         assert!(near.has_note("`ethtool -K vb tx off`"), "{notes:?}");
         assert!(near.has_note("`ethtool -K vb gro on`"), "{notes:?}");
-        // Now that this end has a program, the other one's redirects arrive.
+        // This end has a program now, so redirects of the other one arrive.
         let far = End::open("xdp:vb,mode=generic,busy=64,wakeup=no", &memory).unwrap();
         let notes = far.port.capabilities();
         assert!(!far.has_note("gro on"), "{notes:?}");
         assert!(far.has_note("do not pass the generic hook"), "{notes:?}");
-        // Whether the kernel knows the driver's queue differs from version to version; if not, it is told.
+        // Some kernel versions do not report the driver's queue; then there is a note.
         let binding = notes.xdp.as_ref().unwrap();
         assert!(!binding.native && !binding.need_wakeup, "{binding:?}");
         let polling = binding.busy_poll.as_ref().unwrap();
@@ -325,7 +325,7 @@ fn traps_of_veth_are_named() {
     });
 }
 
-/// Without need-wakeup, and with busy polling, frames cross as well.
+/// Frames also arrive without need-wakeup, and with busy polling.
 #[test]
 fn options_keep_frames_whole() {
     in_namespace(|| {

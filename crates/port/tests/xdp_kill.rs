@@ -1,4 +1,4 @@
-//! What is left of an AF_XDP port when its process is killed, and what it may not do without rights.
+//! State left by an AF_XDP port whose process is killed, and errors without privileges.
 
 #[path = "xdp/net.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
@@ -14,21 +14,21 @@ use net::{in_namespace, ip, ip_link, memory, open, pair, try_open};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_keep_capabilities};
 
-/// Far longer than anything here takes on a loaded machine.
+/// Timeout far above the time that a test takes on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What the child is to do: the bytes it may lock and the user it is to be, or nothing.
+/// Variable with the request to the child: the bytes it may lock and its user, or anything else.
 const CHILD: &str = "LINERATE_TEST_XDP_CHILD";
 
-/// Small enough for the limit of memory that any user has.
+/// Rings small enough for any user's limit of locked memory.
 const URL: &str = "xdp:va,rxd=64,txd=64";
 
-/// What an AF_XDP port needs.
+/// Capabilities that an AF_XDP port needs.
 const RIGHTS: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::NET_RAW)
     .union(CapabilitySet::BPF);
 
-/// The other process of the tests below: opens a port, says so, and holds it.
+/// Child process of the tests below: opens a port, prints the result, and keeps it open.
 #[test]
 fn child() {
     let Ok(wish) = std::env::var(CHILD) else {
@@ -56,7 +56,7 @@ fn child() {
     }
 }
 
-/// Makes this thread an ordinary user's with just the rights that a port needs.
+/// Changes this thread to an ordinary user with the capabilities that a port needs.
 fn become_user(user: u32) {
     set_keep_capabilities(true).unwrap();
     let user = rustix::process::Uid::from_raw(user);
@@ -73,7 +73,7 @@ fn keep_rights(rights: CapabilitySet) {
     set_capabilities(None, sets).unwrap();
 }
 
-/// Starts the child in this thread's namespace; what it says.
+/// Starts the child in this thread's namespace; returns its line of output.
 fn start(wish: &str) -> (Held, String) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child", "--nocapture"])
@@ -89,11 +89,11 @@ fn start(wish: &str) -> (Held, String) {
     (Held(child), said)
 }
 
-/// A child that does not outlive its test.
+/// Child process that is killed on drop.
 struct Held(Child);
 
 impl Held {
-    /// As `kill -9` does.
+    /// Kills it as `kill -9` does.
     fn kill(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
@@ -120,7 +120,7 @@ fn a_killed_process_leaves_no_program() {
     in_namespace(|| {
         pair(1);
         let memory = memory(&[URL]);
-        // Also shows whether it can be done here at all.
+        // Skips the test if the port cannot be opened here at all.
         let Some(own) = open(URL, &memory) else {
             return;
         };
@@ -142,8 +142,8 @@ fn a_killed_process_leaves_no_program() {
     });
 }
 
-/// Locked memory is counted for each user: one that may lock as much as one port needs can have a second
-/// port only when the first one's memory is free again.
+/// Locked memory is counted per user: one that may lock as much as one port needs can open a second
+/// port only when the memory of the first is free again.
 #[test]
 fn a_killed_process_leaves_no_locked_memory() {
     in_namespace(|| {
@@ -154,7 +154,7 @@ fn a_killed_process_leaves_no_locked_memory() {
         };
         drop(own);
         let needed = u64::from(memory.frames()) * memory.slot_bytes() as u64;
-        // Nobody else's: tests run beside others of their kind.
+        // A user of this test only: tests run in parallel.
         let user = 2_000_000 + std::process::id();
         let (mut child, said) = start(&format!("{needed} {user}"));
         assert_eq!(said, "ready");
@@ -164,12 +164,12 @@ fn a_killed_process_leaves_no_locked_memory() {
         });
         soon("the memory may be locked again", || {
             let (_held, said) = start(&format!("{needed} {user}"));
-            assert!(said == "ready" || said.contains("has to lock"), "{said}");
+            assert!(said == "ready" || said.contains("must lock"), "{said}");
             said == "ready"
         });
         let (_held, said) = start(&format!("{} {user}", needed - 4096));
         let limit = format!(
-            "has to lock {needed} bytes of memory and may lock {} bytes",
+            "must lock {needed} bytes of memory, and the limit is {} bytes",
             needed - 4096
         );
         assert!(
@@ -204,7 +204,7 @@ fn what_is_lacking_is_named() {
             assert!(error.is_missing_privilege(), "{lacking:?}: {error}");
             assert!(error.to_string().contains(text), "{lacking:?}: {error}");
         }
-        // Whatever failed half-way left nothing on the interface.
+        // The failed attempts left nothing on the interface.
         assert!(!ip_link("va").contains("prog/xdp"), "{}", ip_link("va"));
         drop(try_open(URL, &memory).unwrap());
     });

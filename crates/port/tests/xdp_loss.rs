@@ -1,4 +1,5 @@
-//! What an AF_XDP port loses, and that it loses no more than that: on real veth pairs, in namespaces.
+//! Frames that an AF_XDP port loses are counted with their causes: on real veth pairs, in
+//! namespaces.
 
 #[path = "xdp/end.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
@@ -13,8 +14,8 @@ use end::{End, PATIENCE, free_frames, receive, settle};
 use linerate_port::{Burst, Cause, Frame, Memory, MemoryPlan, Port, PortError, PortUrl};
 use net::{in_namespace, ip, memory, pair};
 
-/// A ring that nobody empties loses frames as ring full, a memory that has run out as no buffer, and frames
-/// longer than a buffer are too long: all that was sent is accounted for.
+/// A ring that is not emptied loses frames as ring full, an exhausted memory as no buffer, and
+/// frames longer than a buffer are too long: all frames sent are accounted for.
 fn every_lost_frame_has_its_cause(mode: &str) {
     pair(1);
     for name in ["va", "vb"] {
@@ -43,7 +44,7 @@ fn every_lost_frame_has_its_cause(mode: &str) {
     assert_eq!(long.dropped(Cause::TooLong), 10, "{long:?}");
     assert_eq!((long.frames, long.all_dropped()), (10, 10), "{long:?}");
 
-    // All frames are in other hands: what the kernel was lent arrives, the rest finds no buffer.
+    // All frames are withheld: those given to the kernel arrive, the others find no buffer.
     let before = far.received();
     let kept: Vec<Frame> = std::iter::from_fn(|| far.pool.allocate()).collect();
     let mut held = Vec::new();
@@ -61,12 +62,12 @@ fn every_lost_frame_has_its_cause(mode: &str) {
         }
     }
     let none = far.received().since(before);
-    // Twice the ring was lent, but for less than a burst that had just come back.
+    // Twice the ring was given to the kernel, minus less than a burst that had just come back.
     assert!((97..=128).contains(&none.frames), "{none:?}");
     assert_eq!(none.dropped(Cause::NoBuffer), 300 - none.frames, "{none:?}");
     assert_eq!(none.all_dropped(), 300 - none.frames, "{none:?}");
 
-    // Free again, and it goes on: an empty fill ring is filled before anything arrives.
+    // After freeing them it continues: an empty fill ring is filled before frames arrive.
     far.free(kept.into_iter().chain(held));
     far.take(&mut Vec::new());
     near.send(0..60, |_| 60);
@@ -87,7 +88,8 @@ fn every_frame_lost_in_generic_mode_has_its_cause() {
     in_namespace(|| every_lost_frame_has_its_cause("generic"));
 }
 
-/// Many times the frames of a tiny memory pass through it, and in every third round all are taken away.
+/// The frames of a tiny memory pass through it many times, and in every third round all are
+/// withheld.
 #[test]
 fn a_starved_ring_recovers() {
     in_namespace(|| {
@@ -131,7 +133,7 @@ fn a_starved_ring_recovers() {
             totals.all_dropped(),
             totals.dropped(Cause::RingFull) + totals.dropped(Cause::NoBuffer)
         );
-        // After all that, as many frames as there are come through whole.
+        // After all that, as many frames arrive as there are buffers.
         far.take(&mut Vec::new());
         near.send(0..30, |_| 60);
         assert_eq!(receive(&mut near, &mut far, 30).len(), 30);
@@ -172,13 +174,14 @@ fn what_cannot_be_sent_is_counted_and_given_back() {
         assert_eq!(lengths, [14, 60, 1518]);
         far.free(held);
 
-        // An interface that goes down is told, and neither side loses its memory.
+        // An interface that goes down is reported, and neither side loses its memory.
         ip("link set va down");
         near.send(0..1, |_| 60);
         let error = near.port.refresh().unwrap_err();
         assert!(matches!(error, PortError::Stopped { .. }), "{error}");
         assert!(error.to_string().contains("set down"), "{error}");
-        // What the kernel left in the ring meanwhile is sent when it is up again.
+        // Frames that the kernel left in the ring meanwhile are sent when the interface is up
+        // again.
         ip("link set va up");
         assert_eq!(receive(&mut near, &mut far, 1), [0]);
         near.port.refresh().unwrap();

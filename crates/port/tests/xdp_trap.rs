@@ -1,4 +1,4 @@
-//! What the notes of an AF_XDP port say of veth pairs is so.
+//! Tests that the notes of AF_XDP ports on veth pairs are true.
 
 #[path = "xdp/end.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
@@ -16,11 +16,11 @@ use linerate_host::sys::socket::set_udp_segment;
 use linerate_port::{Cause, Frame};
 use net::{in_namespace, ip, memory, pair};
 
-/// Payload of each of the four datagrams that the far end's socket sends with one call.
+/// Payload of each of the four datagrams that the remote end's socket sends with one call.
 const SEGMENT_BYTES: u16 = 1000;
 
-/// The sum of all 16-bit words of a UDP datagram with its pseudo header: 0xffff when the checksum is right
-/// (RFC 768).
+/// Sum of all 16-bit words of a UDP datagram with its pseudo header: 0xffff if the checksum is
+/// valid (RFC 768).
 fn udp_sum(frame: &[u8]) -> u16 {
     let packet = &frame[14..];
     let length = usize::from(u16::from_be_bytes([packet[2], packet[3]]));
@@ -35,7 +35,8 @@ fn udp_sum(frame: &[u8]) -> u16 {
     sum as u16
 }
 
-/// Sends four datagrams with one call from `vb`; what `near` gets: lengths, and whether checksums are right.
+/// Sends four datagrams with one call from `vb`; returns the lengths received, and true if all
+/// checksums are valid.
 fn datagrams(near: &mut End) -> (Vec<u16>, bool) {
     let lost = near.received().all_dropped();
     let socket = UdpSocket::bind("192.0.2.2:9000").unwrap();
@@ -68,8 +69,8 @@ fn unfinished_checksums_and_large_segments_come_until_the_far_end_makes_them_its
             let Some(mut near) = End::open("xdp:va,mode=native", &memory) else {
                 return;
             };
-            assert!(near.has_note("may carry unfinished checksums"));
-            // The kernel itself stops large segments where a native program would meet them.
+            assert!(near.has_note("may have partial checksums"));
+            // The kernel segments large packets before a native program.
             assert_eq!(datagrams(&mut near), (whole.clone(), false));
         }
         {
@@ -88,13 +89,13 @@ fn unfinished_checksums_and_large_segments_come_until_the_far_end_makes_them_its
         assert!(output.status.success(), "{output:?}");
         for mode in ["native", "generic"] {
             let mut near = End::open(&format!("xdp:va,mode={mode}"), &memory).unwrap();
-            assert!(!near.has_note("unfinished checksums"), "{mode}");
+            assert!(!near.has_note("partial checksums"), "{mode}");
             assert_eq!(datagrams(&mut near), (whole.clone(), true), "{mode}");
         }
     });
 }
 
-/// The type of the frame in which a datagram comes that the far end's VLAN 5 sends.
+/// EtherType of a received frame with a datagram that VLAN 5 of the remote end sent.
 fn type_of_tagged(near: &mut End) -> u16 {
     let socket = UdpSocket::bind("192.0.2.2:9000").unwrap();
     socket.send_to(b"of VLAN 5", "192.0.2.1:9000").unwrap();
@@ -112,7 +113,7 @@ fn type_of_tagged(near: &mut End) -> u16 {
         if let Some(kind) = kind {
             return kind;
         }
-        assert!(Instant::now() < end, "it did not come");
+        assert!(Instant::now() < end, "not received");
     }
 }
 

@@ -1,4 +1,4 @@
-//! What tests of real ports share.
+//! Helpers shared by the tests of real ports.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use linerate_port::{
     AnyPort, Burst, Memory, MemoryPlan, Pool, PortError, PortUrl, Receive, Transmit,
 };
 
-/// Runs a test where labs can be built: here, or once more in a user namespace. `name` is the test's.
+/// Runs a test that needs labs: here, or again in a user namespace. `name` is the name of the test.
 pub fn with_privilege(name: &str, test: impl FnOnce()) {
     if privileged() {
         test();
@@ -49,14 +49,15 @@ pub fn with_privilege(name: &str, test: impl FnOnce()) {
     );
 }
 
-/// Two hosts, `a` and `b`, and a link between their `eth0`, with more keys of a lab file's link.
+/// Creates two hosts, `a` and `b`, and a link between their `eth0`; `properties` are more keys of
+/// that link.
 pub fn pair(properties: &str) -> Lab {
     let file = format!("[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ['a', 'b']\n{properties}\n");
     let topology = Topology::from_toml(&file).expect("a good lab file");
     Lab::up(&topology).unwrap_or_else(|error| panic!("{}", error.full_text()))
 }
 
-/// A memory with room for what tests send.
+/// Creates a memory with this many frames.
 pub fn memory(frames: u32) -> Memory {
     Memory::new(MemoryPlan {
         frames,
@@ -65,23 +66,23 @@ pub fn memory(frames: u32) -> Memory {
     .unwrap()
 }
 
-/// The first queue of a port, opened in this thread's network.
+/// Opens the first queue of a port in this thread's network namespace.
 pub fn try_open(url: &str, memory: &Memory) -> Result<AnyPort, PortError> {
     let url: PortUrl = url.parse()?;
     Ok(linerate_port::open(&url, memory)?.remove(0))
 }
 
-/// As [`try_open`], where it must work.
+/// Like [`try_open`], but must succeed.
 pub fn open(url: &str, memory: &Memory) -> AnyPort {
     try_open(url, memory).unwrap_or_else(|error| panic!("{error}: {:?}", error.problem()))
 }
 
-/// A port opened inside a host.
+/// Opens a port inside a host.
 pub fn open_in(host: &LabHost, url: &str, memory: &Memory) -> AnyPort {
     host.run(|| open(url, memory)).unwrap()
 }
 
-/// A frame of an ethertype for experiments (IEEE 802, 0x88b5), to everybody, with a number in it.
+/// A broadcast frame with an experimental EtherType (IEEE 802, 0x88b5) and a number.
 pub fn numbered(number: u32, length: usize) -> Vec<u8> {
     let mut frame = vec![0xff; 6];
     frame.extend([2, 0, 0, 0, 0, 1, 0x88, 0xb5]);
@@ -90,7 +91,7 @@ pub fn numbered(number: u32, length: usize) -> Vec<u8> {
     frame
 }
 
-/// Sends all of these frames, waiting while the port has no room.
+/// Sends these frames, and waits while the port accepts none.
 pub fn send(port: &mut AnyPort, pool: &mut Pool, frames: &[Vec<u8>]) {
     let deadline = Instant::now() + Duration::from_secs(10);
     for chunk in frames.chunks(32) {
@@ -111,7 +112,7 @@ pub fn send(port: &mut AnyPort, pool: &mut Pool, frames: &[Vec<u8>]) {
     port.transmit.reclaim(pool);
 }
 
-/// What has arrived once `count` frames that `wanted` accepts have, or `patience` is over.
+/// Receives until `count` frames that `wanted` accepts have arrived, or until the timeout.
 pub fn receive_within(
     port: &mut AnyPort,
     pool: &mut Pool,
@@ -138,7 +139,7 @@ pub fn receive_within(
     arrived
 }
 
-/// As [`receive_within`], with numbered frames and much patience.
+/// Like [`receive_within`], for numbered frames with a long timeout.
 pub fn receive(port: &mut AnyPort, pool: &mut Pool, count: usize) -> Vec<Vec<u8>> {
     let numbered = |frame: &[u8]| frame[12..14] == [0x88, 0xb5];
     receive_within(port, pool, count, Duration::from_secs(10), numbered)

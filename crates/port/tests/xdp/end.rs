@@ -1,4 +1,4 @@
-//! One end of a pair: a port with the memory and the pool that it works with.
+//! A port of a pair, with its memory and pool.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use linerate_port::{AnyPort, Burst, Frame, Memory, Pool, Port, QueueTotals};
 
 use crate::net;
 
-/// Far longer than anything here takes on a loaded machine.
+/// Timeout far above the time that a test takes on a loaded machine.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 pub struct End {
@@ -17,12 +17,12 @@ pub struct End {
 }
 
 impl End {
-    /// Opens the only queue of `url`, or says what is lacking.
+    /// Opens the only queue of `url`, or prints what is missing.
     pub fn open(url: &str, memory: &Memory) -> Option<Self> {
         Some(Self::all(url, memory)?.remove(0))
     }
 
-    /// Opens every queue of `url`, or says what is lacking.
+    /// Opens all queues of `url`, or prints what is missing.
     pub fn all(url: &str, memory: &Memory) -> Option<Vec<Self>> {
         let end = |port| Self {
             port,
@@ -32,7 +32,7 @@ impl End {
         Some(net::open(url, memory)?.into_iter().map(end).collect())
     }
 
-    /// A frame that can be told from any other: broadcast, an experimental EtherType, its number.
+    /// A unique frame: broadcast, an experimental EtherType, its number.
     pub fn frame(&mut self, number: u32, length: u16) -> Option<Frame> {
         let mut frame = self.pool.allocate()?;
         frame.set_len(length);
@@ -45,7 +45,7 @@ impl End {
         Some(frame)
     }
 
-    /// Puts frames with these numbers into the ring, all of them.
+    /// Puts all frames with these numbers into the ring.
     pub fn send(&mut self, numbers: Range<u32>, length: impl Fn(u32) -> u16) {
         let mut burst = Burst::new();
         let end = Instant::now() + PATIENCE;
@@ -63,12 +63,12 @@ impl End {
         }
     }
 
-    /// Has the kernel send what it left in the ring.
+    /// Makes the kernel send the frames that it left in the ring.
     pub fn push(&mut self) {
         self.port.reclaim(&mut self.pool);
     }
 
-    /// Adds what waits to `held`.
+    /// Adds the frames received to `held`.
     pub fn take(&mut self, held: &mut Vec<Frame>) {
         let mut burst = Burst::new();
         self.port.receive(&mut self.pool, &mut burst);
@@ -83,13 +83,13 @@ impl End {
         }
     }
 
-    /// What the receiving queue has counted, the kernel's part included.
+    /// Counters of the receive queue, including the kernel's.
     pub fn received(&mut self) -> QueueTotals {
         self.port.refresh().unwrap();
         self.port.counters().0.read()
     }
 
-    /// What the sending queue has counted, the kernel's part included.
+    /// Counters of the transmit queue, including the kernel's.
     pub fn sent(&mut self) -> QueueTotals {
         self.port.refresh().unwrap();
         self.port.counters().1.read()
@@ -101,7 +101,8 @@ impl End {
     }
 }
 
-/// Receives as many frames as wanted while `near` goes on sending; their numbers, after a look at every byte.
+/// Receives `wanted` frames while `near` continues to send; checks all bytes and returns the
+/// numbers.
 pub fn receive(near: &mut End, far: &mut End, wanted: usize) -> Vec<u32> {
     let mut burst = Burst::new();
     let mut numbers = Vec::new();
@@ -127,7 +128,7 @@ pub fn receive(near: &mut End, far: &mut End, wanted: usize) -> Vec<u32> {
     numbers
 }
 
-/// Waits until the receiving queue's account is as wanted, while `near` goes on sending.
+/// Waits until the receive counters satisfy `wanted`, while `near` continues to send.
 pub fn settle(near: &mut End, far: &mut End, wanted: impl Fn(QueueTotals) -> bool) -> QueueTotals {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -140,12 +141,12 @@ pub fn settle(near: &mut End, far: &mut End, wanted: impl Fn(QueueTotals) -> boo
     }
 }
 
-/// All lengths from 60 to 1514 come up.
+/// Length of a frame; the lengths cover 60 to 1514.
 pub fn length(number: u32) -> u16 {
     60 + (number.wrapping_mul(7919) % 1455) as u16
 }
 
-/// Frames that nobody holds.
+/// Number of free frames.
 pub fn free_frames(memory: &Memory) -> usize {
     let mut pool = memory.pool();
     let frames: Vec<Frame> = std::iter::from_fn(|| pool.allocate()).collect();

@@ -1,6 +1,6 @@
-//! A network namespace of a test's own, with veth pairs between AF_XDP ports.
+//! Network namespace for a test, with veth pairs between AF_XDP ports.
 //!
-//! The pairs have no addresses and no IPv6, so that nothing but the test sends on them.
+//! The pairs have no addresses and no IPv6, so that only the test sends on them.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -9,8 +9,8 @@ use std::thread;
 use linerate_host::sys::namespace::{self, Space};
 use linerate_port::{AnyPort, Memory, PortError, PortUrl, memory_plan};
 
-/// Runs a test in a fresh network namespace, on a thread that is gone with it; says what is lacking, and
-/// returns, where that cannot be.
+/// Runs a test in a new network namespace, on a thread that ends with it; if that is impossible,
+/// prints what is missing and returns.
 pub fn in_namespace(test: impl FnOnce() + Send + 'static) {
     if Command::new("ip")
         .arg("-V")
@@ -18,7 +18,7 @@ pub fn in_namespace(test: impl FnOnce() + Send + 'static) {
         .status()
         .is_err()
     {
-        println!("skipped: there is no `ip` (package iproute2) to make veth pairs with");
+        println!("skipped: there is no `ip` (package iproute2) to create veth pairs with");
         return;
     }
     let running = thread::spawn(move || {
@@ -27,7 +27,7 @@ pub fn in_namespace(test: impl FnOnce() + Send + 'static) {
             return;
         }
         for family in ["all", "default"] {
-            // Absent where the kernel has no IPv6.
+            // Absent if the kernel has no IPv6.
             let _ = fs::write(
                 format!("/proc/sys/net/ipv6/conf/{family}/disable_ipv6"),
                 "1",
@@ -53,7 +53,7 @@ pub fn ip(arguments: &str) {
     );
 }
 
-/// What `ip link` shows of an interface.
+/// Output of `ip link` for an interface.
 pub fn ip_link(interface: &str) -> String {
     let output = Command::new("ip")
         .args(["-d", "link", "show", interface])
@@ -62,7 +62,7 @@ pub fn ip_link(interface: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Makes `va` and `vb`, the ends of a pair with so many queues each way, both up.
+/// Creates a veth pair `va` and `vb` with this many queues in each direction, both up.
 pub fn pair(queues: u32) {
     let many = format!("numrxqueues {queues} numtxqueues {queues}");
     ip(&format!("link add va {many} type veth peer name vb {many}"));
@@ -71,13 +71,13 @@ pub fn pair(queues: u32) {
     }
 }
 
-/// The memory for these ports.
+/// Creates the memory for these ports.
 pub fn memory(urls: &[&str]) -> Memory {
     let urls: Vec<PortUrl> = urls.iter().map(|url| url.parse().unwrap()).collect();
     Memory::new(memory_plan(&urls)).unwrap()
 }
 
-/// Opens a port, or says what is lacking.
+/// Opens a port, or prints what is missing.
 pub fn open(url: &str, memory: &Memory) -> Option<Vec<AnyPort>> {
     match try_open(url, memory) {
         Ok(ports) => Some(ports),
