@@ -13,7 +13,7 @@ fn names_and_keys_are_told_apart() {
     assert_eq!(url.frame_bytes(), 9018);
     assert_eq!(url.to_string(), "ring:0,rxd=18,burst=8,mtu=9000");
     assert_eq!(url.short(), "ring:0");
-    // A name that an interface may have as well.
+    // Names that are also valid interface names.
     for (text, interface) in [
         ("packet:eth0", Some("eth0")),
         ("xdp:eth0,q=1", Some("eth0")),
@@ -43,7 +43,7 @@ fn what_is_wrong_is_named_with_what_to_write() {
             "an interface name of at most 15 bytes",
         ),
         ("null:7", "`null:` takes no name, but `null:7` gives `7`"),
-        ("ring:0,rxdd=1", "does not know the key `rxdd`"),
+        ("ring:0,rxdd=1", "`ring:` has no key `rxdd`"),
         (
             "ring:0,rxd=0",
             "`rxd=0` in `ring:0,rxd=0` is not a number from 1 to 65536",
@@ -60,7 +60,7 @@ fn what_is_wrong_is_named_with_what_to_write() {
         assert!(error.is_usage(), "{text}");
         assert!(error.to_string().contains(want), "{text}: {error}");
         let problem = error.problem();
-        // A colon follows it in print.
+        // The display adds a colon after the object.
         assert_eq!(problem.object, text.trim_end_matches(':'));
         assert!(!problem.next_step.is_empty() && !problem.situation.is_empty());
     }
