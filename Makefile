@@ -1,4 +1,4 @@
-# `make help` lists what there is to make. Where things are built: target/.
+# `make help` lists the targets. Build output goes to target/.
 
 CARGO ?= cargo
 
@@ -22,29 +22,29 @@ lint: ## formatting, clippy and documentation, without warnings
 	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --package linerate-fuzz-targets --all-targets --target-dir target --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 
-bench: ## compare with stock tools and bare loops (ONLY=name,… PAIRS=n LONG=1 DETAIL=1 RECORD=1); see benches/README.md
+bench: ## compare with reference tools and bare loops (ONLY=name,… PAIRS=n LONG=1 DETAIL=1 RECORD=1); see benches/README.md
 	@if pkg-config --exists libdpdk 2>/dev/null; then \
 		$(CARGO) build --release --locked --package linerate --features dpdk && \
 		cp -f target/release/linerate target/release/linerate-dpdk; fi
 	$(CARGO) build --release --locked --package linerate --package linerate-bench
 	target/release/linerate-bench
 
-bench-tune: ## does `linerate tune` find what an exhaustive sweep finds (ONLY=lab,… TRIES=n REPEATS=n TIME=t QUICK=1 WITHIN=s RESUME=1); see benches/README.md
+bench-tune: ## compare the result of `linerate tune` with an exhaustive sweep (ONLY=lab,… TRIES=n REPEATS=n TIME=t QUICK=1 WITHIN=s RESUME=1); see benches/README.md
 	$(CARGO) build --release --locked --package linerate --package linerate-bench
 	target/release/linerate-bench-tune
 
-bench-compare: ## is a thing called like itself, and a planted 5 % found, in a lab (RUNS=n of each kind, ONLY=name,… WITHIN=s RESUME=1); see docs/METHOD.md
+bench-compare: ## verdicts of comparisons in a lab: equal sides, and an injected difference of 5 % (RUNS=n of each kind, ONLY=name,… WITHIN=s RESUME=1); see docs/method/comparison-and-statistics.md
 	@RUNS='$(RUNS)' ONLY='$(ONLY)' WITHIN='$(WITHIN)' RESUME='$(RESUME)' $(CARGO) test --release --locked --package linerate --test compare_often -- --ignored --nocapture
 
-bank: ## plant every bottleneck live and see whether it is found (ONLY=name,…; LINERATE_UPDATE=1 records); see docs/CAUSES.md
+bank: ## inject every bottleneck live and check that it is found (ONLY=name,…; LINERATE_UPDATE=1 records); see docs/CAUSES.md
 	@ONLY='$(ONLY)' $(CARGO) test --release --locked --package linerate-explain --package linerate --test bank --test bank_live -- --include-ignored --nocapture
 
-experiments: ## the five experiments, quick; fails where an expected shape does not hold (ONLY=name,… FULL=1)
+experiments: ## the five experiments, quick; fails when an expected shape does not hold (ONLY=name,… FULL=1)
 	$(CARGO) build --release --locked --package linerate
 	@ONLY='$(ONLY)' FULL='$(FULL)' experiments/run
 
-fuzz: ## hostile bytes for every codec (TIME=seconds each, ONLY=name,…); see fuzz/README.md
+fuzz: ## fuzz every codec (TIME=seconds each, ONLY=name,…); see fuzz/README.md
 	@TIME='$(TIME)' ONLY='$(ONLY)' CARGO='$(CARGO)' fuzz/run
 
-valgrind: ## rings, pools and shared memory of the ports under valgrind's memcheck
+valgrind: ## test rings, pools and shared memory of the ports under valgrind's memcheck
 	@CARGO='$(CARGO)' tests/valgrind
