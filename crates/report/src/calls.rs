@@ -1,4 +1,4 @@
-//! What system calls took, in rows and words, the same on every surface.
+//! Table of system call times, shared by text and HTML.
 
 use linerate_metric::calls::{CallTimes, Calls};
 use linerate_metric::facts::Role;
@@ -7,31 +7,30 @@ use linerate_metric::units::{format_count, format_nanos, format_share};
 
 use crate::figures;
 
-/// Columns of figures, beside those that name the row.
+/// Columns of figures (name, meaning) that follow the columns naming the row.
 pub(crate) const COLUMNS: [(&str, &str); 8] = [
-    ("calls", "how many there were"),
-    ("min", "the shortest"),
-    ("p50", "half of them took no longer"),
-    ("p90", "9 of 10 took no longer"),
-    ("p99", "99 of 100 took no longer"),
-    ("p99.9", "999 of 1,000 took no longer"),
-    ("max", "the longest"),
-    ("share", "of the threads' time that went by in them"),
+    ("calls", "number of calls"),
+    ("min", "shortest"),
+    ("p50", "median"),
+    ("p90", "90th percentile"),
+    ("p99", "99th percentile"),
+    ("p99.9", "99.9th percentile"),
+    ("max", "longest"),
+    ("share", "share of the threads' time spent in the calls"),
 ];
 
-/// One call of one end, as it found things.
+/// System call of one host, with one result.
 pub(crate) struct Row {
-    /// Which end.
     pub(crate) end: &'static str,
-    /// The kernel's name for it.
+    /// Name of the system call.
     pub(crate) call: String,
-    /// What it found, for people.
+    /// Result of the call, as text.
     pub(crate) found: &'static str,
-    /// As in [`COLUMNS`].
+    /// Cells in the order of [`COLUMNS`].
     pub(crate) figures: Vec<String>,
 }
 
-/// Every call of a run, the near end's first.
+/// Returns all calls of a run, the client's first.
 pub(crate) fn rows(record: &Record) -> Vec<Row> {
     let mut all = Vec::new();
     for (role, calls) in [
@@ -51,7 +50,7 @@ fn add(all: &mut Vec<Row>, record: &Record, role: Role, calls: &Calls) {
         for (kind, times) in call.kinds() {
             let share = time.map(|time| {
                 let whole = time as f64 * f64::from(threads);
-                // A call that began in the omitted time may end in the counted one.
+                // A call that began in the omitted time may end in the counted time.
                 (times.total_ns as f64 / whole).min(1.0)
             });
             all.push(Row {
@@ -80,24 +79,25 @@ fn figures_of(call: &CallTimes, share: Option<f64>) -> Vec<String> {
     cells
 }
 
-/// What a call found.
+/// Describes the result of a call; `kind` is a key of the record's `calls`.
 fn words(kind: &str) -> &'static str {
     match kind {
-        "room" => "room",
+        "room" => "sent",
         "full" => "buffer full",
-        "ready" => "data there",
-        "waited" => "had to wait",
-        _ => "nothing there",
+        "ready" => "data ready",
+        "waited" => "waited",
+        _ => "no data",
     }
 }
 
-/// How the times came about: `client: tsc at 2.60 GHz, 9.3 ns a reading, 21.5 ns a call recorded`.
+/// Describes the clocks: `client's calls: tsc at 2.600 GHz; each time includes 9.3 ns for the
+/// reading, …`.
 pub(crate) fn clocks(record: &Record) -> Vec<String> {
     (record.call_clocks.iter())
         .map(|clock| {
             format!(
-                "{}'s calls by {} at {:.3} GHz: a reading takes {:.1} ns and is in every time, \
-                 recording adds {:.1} ns to a call",
+                "{}'s calls: {} at {:.3} GHz; each time includes {:.1} ns for the clock reading, \
+                 recording adds {:.1} ns per call",
                 figures::role(clock.role),
                 clock.source,
                 clock.hz / 1e9,

@@ -1,4 +1,4 @@
-//! What a run cost, in words: the same on every surface.
+//! CPU and memory cost of a run, as text shared by text and HTML.
 
 use linerate_metric::cost::{MemoryCost, TcpInterval, delay_shares};
 use linerate_metric::record::{CpuCost, Record};
@@ -7,29 +7,31 @@ use linerate_metric::units::{format_bytes, format_count, format_nanos, format_sh
 use crate::figures;
 use crate::words::short;
 
-/// Smaller shares are nothing to tell of.
+/// Smallest share that is shown.
 const TOLD_FROM: f64 = 0.0005;
 
-/// `slept 5.90 % of the time, 0.80 % waking up, waited 1.00 % for a core; 0.121 ns a byte; machine: 5.33 % softirq`;
-/// `None` where nothing of it is known.
+/// Describes where the time went: `blocked 5.90 % of the time, 0.80 % wake-up latency, 1.00 %
+/// waiting for a core; 0.121 ns per byte; machine: 5.33 % softirq`. `None` when no cost was
+/// measured.
 pub(crate) fn time_words(cost: &CpuCost) -> Option<String> {
     let told = |share: Option<f64>| share.filter(|&share| share >= TOLD_FROM);
     let mut spent = Vec::new();
     spent.extend(
-        told(cost.blocked_share).map(|share| format!("slept {} of the time", format_share(share))),
+        told(cost.blocked_share)
+            .map(|share| format!("blocked {} of the time", format_share(share))),
     );
     let delays = delay_shares(&cost.threads);
     spent.extend(
         told(delays.map(|(waking, _)| waking))
-            .map(|share| format!("{} waking up", format_share(share))),
+            .map(|share| format!("{} wake-up latency", format_share(share))),
     );
     spent.extend(
         told(delays.map(|(_, waited)| waited))
-            .map(|share| format!("waited {} for a core", format_share(share))),
+            .map(|share| format!("{} waiting for a core", format_share(share))),
     );
     spent.extend(
         told(cost.empty_share)
-            .map(|share| format!("{} of its calls found nothing to do", format_share(share))),
+            .map(|share| format!("{} of the calls did nothing", format_share(share))),
     );
     let mut parts = Vec::new();
     if !spent.is_empty() {
@@ -43,13 +45,13 @@ pub(crate) fn time_words(cost: &CpuCost) -> Option<String> {
             ns if ns < 1_000.0 => format!("{ns:.0} ns"),
             ns => format_nanos(ns),
         };
-        Some(format!("{time} a {what}"))
+        Some(format!("{time} per {what}"))
     }));
     if let (Some(cycles), Some(instructions)) = (cost.cycles, cost.instructions)
         && cycles > 0
     {
         parts.push(format!(
-            "{} instructions a cycle",
+            "{} instructions per cycle",
             short((instructions as f64 / cycles as f64 * 100.0).round() / 100.0)
         ));
     }
@@ -57,19 +59,20 @@ pub(crate) fn time_words(cost: &CpuCost) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-/// `machine: 5.33 % softirq, 0.10 % stolen`.
+/// Describes the load of the machine: `machine: 5.33 % softirq, 0.10 % steal`.
 fn machine_words(cost: &CpuCost) -> Option<String> {
     let machine = cost.machine.as_ref()?;
     let softirq = machine.share(machine.softirq_ns)?;
     let stolen = machine.share(machine.steal_ns)?;
     Some(format!(
-        "machine: {} softirq, {} stolen",
+        "machine: {} softirq, {} steal",
         format_share(softirq),
         format_share(stolen)
     ))
 }
 
-/// `client 1.24 KiB in the process, 26.8 KiB in the socket`, for runs with several flows.
+/// Describes the memory per flow: `client 1.24 KiB in the process, 26.8 KiB in the socket`. `None`
+/// for one flow.
 pub(crate) fn memory_words(run: &Record) -> Option<String> {
     let one = |cost: &MemoryCost| {
         let part = |bytes: Option<f64>, place| {
@@ -91,7 +94,7 @@ pub(crate) fn memory_words(run: &Record) -> Option<String> {
     })
 }
 
-/// What the sending kernels told over the whole run: name, value, meaning.
+/// Rows of `TCP_INFO` totals of the sending kernels over the full run: name, value, meaning.
 pub(crate) fn tcp_rows(run: &Record) -> Vec<(&'static str, String, &'static str)> {
     let told: Vec<&TcpInterval> = run
         .intervals
@@ -111,29 +114,29 @@ pub(crate) fn tcp_rows(run: &Record) -> Vec<(&'static str, String, &'static str)
     };
     let rows = [
         (
-            "sent again",
+            "retransmits",
             count(|tcp| Some(tcp.retransmits)),
-            "segments, the omitted time included",
+            "segments, including the omitted time",
         ),
         (
-            "not needed",
+            "spurious",
             count(|tcp| tcp.spurious_retransmits),
-            "segments that arrived twice, as the receiver said (DSACK)",
+            "retransmits that the receiver had already (DSACK)",
         ),
         (
-            "time-outs",
+            "timeouts",
             count(|tcp| tcp.timeouts),
-            "of the retransmission timer",
+            "expirations of the retransmission timer",
         ),
         (
             "reordering",
             count(|tcp| tcp.reordering_seen),
-            "times that the sender noticed it",
+            "reordering events detected by the sender",
         ),
         (
             "marked",
             count(|tcp| tcp.marked),
-            "segments with a congestion mark (ECN)",
+            "segments with ECN congestion marks",
         ),
         (
             "busy",
@@ -143,12 +146,12 @@ pub(crate) fn tcp_rows(run: &Record) -> Vec<(&'static str, String, &'static str)
         (
             "window-limited",
             mean(|tcp| tcp.receive_window_limited),
-            "of the time held by the receiver's window",
+            "of the time limited by the receive window",
         ),
         (
             "buffer-limited",
             mean(|tcp| tcp.send_buffer_limited),
-            "of the time held by the send buffer; the kernel misses most of it",
+            "of the time limited by the send buffer; the kernel misses most of it",
         ),
     ];
     rows.into_iter()
@@ -165,10 +168,18 @@ mod tests {
         let text = r#"{ "role": "client", "share": 1.0, "voluntary_switches": 0, "involuntary_switches": 0 }"#;
         let mut cost: CpuCost = serde_json::from_str(text).expect("a cost");
         for (byte, packet, want) in [
-            (0.121, None, "0.121 ns a byte"),
-            (2.027, Some(132_772.0), "2.027 ns a byte; 133 us a packet"),
-            (842.2, Some(999.4), "842 ns a byte; 999 ns a packet"),
-            (1_518.0, Some(97_171.0), "1.52 us a byte; 97.2 us a packet"),
+            (0.121, None, "0.121 ns per byte"),
+            (
+                2.027,
+                Some(132_772.0),
+                "2.027 ns per byte; 133 us per packet",
+            ),
+            (842.2, Some(999.4), "842 ns per byte; 999 ns per packet"),
+            (
+                1_518.0,
+                Some(97_171.0),
+                "1.52 us per byte; 97.2 us per packet",
+            ),
         ] {
             cost.ns_per_byte = Some(byte);
             cost.ns_per_packet = packet;

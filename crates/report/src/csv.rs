@@ -1,4 +1,4 @@
-//! Fields of CSV (RFC 4180), and runs side by side as such.
+//! CSV fields (RFC 4180), and the comparison of runs as CSV.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use linerate_metric::expect::Unit;
 
 use crate::side::SideBySide;
 
-/// Documents side by side as CSV: a row for each figure of each.
+/// Renders a comparison of documents as CSV: one row per figure and document.
 #[must_use]
 pub fn side_by_side(sides: &SideBySide) -> String {
     let mut out = String::from("figure,id,name,median,low,high,runs\n");
@@ -34,7 +34,7 @@ pub fn side_by_side(sides: &SideBySide) -> String {
     out
 }
 
-/// The column of a figure: its name with its unit, `p50_ns`, `goodput_bps`.
+/// Returns the column name of a figure, with its unit: `p50_ns`, `goodput_bps`.
 pub(crate) fn column(name: &str, unit: Unit) -> String {
     let unit = match unit {
         Unit::BitRate => "_bps",
@@ -47,7 +47,8 @@ pub(crate) fn column(name: &str, unit: Unit) -> String {
     format!("{}{unit}", name.replace('.', "_"))
 }
 
-/// A text as a field. What a spreadsheet would take for a formula gets a quote in front.
+/// Quotes a text as one CSV field. A text that a spreadsheet would evaluate as a formula gets a
+/// leading quote.
 pub(crate) fn field(text: &str) -> String {
     let text = crate::style::clean(text).into_owned();
     let text = match text.starts_with(['=', '+', '-', '@']) {
