@@ -1,4 +1,4 @@
-//! What runs were told and where they ran, as far as that differs between them.
+//! Differences between runs: options and facts of the hosts.
 
 use std::collections::BTreeMap;
 
@@ -13,22 +13,22 @@ use crate::document::Document;
 use crate::facts;
 use crate::words::{duration, or_unknown};
 
-/// An option, or a fact of a host, that is not the same everywhere.
+/// An option or a host fact whose value differs between documents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
-    /// `option`, `client`, `server`, `path` for what lies between them, or `knob` for what an experiment
-    /// varied.
+    /// Source: `option`, `client`, `server`, `path` (between the hosts), or `knob` (varied by an
+    /// experiment).
     pub of: &'static str,
-    /// Where it stands in the record's plan, or host: `wait.near`.
+    /// Key in the record's plan or host: `wait.near`.
     pub name: String,
-    /// The option of the command line that sets it, where it is known.
+    /// Command-line option that sets it, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub option: Option<&'static str>,
-    /// What it is in each, in their order; absent where it is not known.
+    /// Value in each document, in their order; `None` if not recorded.
     pub values: Vec<Option<String>>,
 }
 
-/// Options by where their values stand in the plan, the longest names first where one begins another.
+/// Command-line options by keys of the plan. A longer key precedes its prefix.
 const OPTIONS: &[(&str, &str)] = &[
     ("protocol", "-u"),
     ("host", "HOST"),
@@ -69,7 +69,7 @@ const OPTIONS: &[(&str, &str)] = &[
     ("forward.burst", "--burst"),
 ];
 
-/// What a host only is for a moment, or always is: no difference that anybody looks for.
+/// Facts of a host that change by themselves or are unique to it; they are not compared.
 const MOMENTARY: &[&str] = &[
     "role",
     "boot_id",
@@ -81,11 +81,12 @@ const MOMENTARY: &[&str] = &[
     "stack.ethernet",
 ];
 
-/// What follows from another option, and is told by that.
+/// Keys that follow from another option, which is reported instead.
 const DERIVED: &[&str] = &["near_wait", "congestion_control_asked", "udp_offload.asked"];
 
-/// What differs between some documents; empty for fewer than two. Of those with several runs the first
-/// stands for all, of experiments the first of a point that all of them measured.
+/// Returns the differences between documents; empty for fewer than two. A document with several
+/// runs is represented by its first; experiments by the first run of a point that all of them
+/// measured.
 #[must_use]
 pub fn differences(documents: &[Document]) -> Vec<Difference> {
     if documents.len() < 2 {
@@ -116,7 +117,7 @@ pub fn differences(documents: &[Document]) -> Vec<Difference> {
     found
 }
 
-/// What an experiment varied, and where and how it was measured.
+/// Returns the measured values of an experiment's knobs, its place and its mode.
 fn varied(experiment: &ExperimentResult) -> BTreeMap<String, String> {
     let mut facts: BTreeMap<String, String> = BTreeMap::new();
     for knob in &experiment.knobs {
@@ -139,7 +140,8 @@ fn varied(experiment: &ExperimentResult) -> BTreeMap<String, String> {
     facts
 }
 
-/// A run of each document, of the same point where there is one that all have; `None` where one has no run.
+/// Returns one run per document, of a common point if there is one; `None` if a document has no
+/// run.
 fn comparable(documents: &[Document]) -> Option<Vec<&Record>> {
     let of_point = |document: &'_ Document, setting: &Setting| -> Option<usize> {
         let points = &document.experiment()?.points;
@@ -159,7 +161,8 @@ fn comparable(documents: &[Document]) -> Option<Vec<&Record>> {
         .collect()
 }
 
-/// The point of an experiment that a run was of, by its label: `hops=4 size=32K`; `None` for other labels.
+/// Parses the label of a run as a point of an experiment: `hops=4 size=32K`; `None` for other
+/// labels.
 fn point(run: &Record) -> Option<BTreeMap<String, String>> {
     let words = run.label.as_deref()?.split(' ');
     let knob = |word: &str| {
@@ -172,7 +175,7 @@ fn point(run: &Record) -> Option<BTreeMap<String, String>> {
 fn of_runs(runs: &[&Record]) -> Vec<Difference> {
     let plans = runs.iter().map(|run| {
         let mut value = serde_json::to_value(&run.plan).expect("a plan is JSON");
-        // Left out where nothing of it was asked for, and then no unknown.
+        // The record omits it when all values are defaults; without it they would be unknown.
         let round_trip = serde_json::to_value(&run.plan.round_trip).expect("a plan is JSON");
         value["round_trip"] = round_trip;
         flattened(&value, DERIVED)
@@ -180,7 +183,7 @@ fn of_runs(runs: &[&Record]) -> Vec<Difference> {
     let mut found = unlike("option", &plans.collect::<Vec<_>>());
     for (of, position) in [("client", 0), ("server", 1)] {
         let hosts: Vec<Option<&Host>> = runs.iter().map(|run| run.hosts.get(position)).collect();
-        // Of what only some know no difference can be told.
+        // A host that is missing in one document cannot be compared.
         if hosts.iter().any(Option::is_none) {
             continue;
         }
@@ -189,7 +192,7 @@ fn of_runs(runs: &[&Record]) -> Vec<Difference> {
             flattened(&value, MOMENTARY)
         });
         let mut unlike = unlike(of, &facts.collect::<Vec<_>>());
-        // A network namespace shows some of them alone.
+        // A network namespace hides some sysctls, so a missing one is no difference.
         unlike.retain(|d| !d.name.starts_with("sysctls.") || d.values.iter().all(Option::is_some));
         found.extend(unlike);
     }
@@ -225,7 +228,7 @@ fn option(name: &str) -> Option<&'static str> {
     found.map(|(_, option)| *option)
 }
 
-/// Every value by its dotted name, as people read it.
+/// Flattens JSON to values by dotted key, formatted with units.
 fn flattened(value: &Value, without: &[&str]) -> BTreeMap<String, String> {
     let mut out = BTreeMap::new();
     walk("", value, without, &mut out);
@@ -272,11 +275,11 @@ fn text(name: &str, value: &Value) -> String {
     }
 }
 
-/// Headings and rows of a table of them: what, then its value in each.
+/// Returns headings and rows of the table: name of the difference, then its value per document.
 pub(crate) fn grid(found: &[Difference], names: &[String]) -> (Vec<String>, Vec<Vec<String>>) {
     let mut headings = vec!["differs".to_owned()];
     headings.extend(names.iter().cloned());
-    // What differs alike at both ends is told once.
+    // A difference that is equal at both hosts is listed once.
     let alike = |one: &Difference, of: &str| {
         let mut others = found.iter();
         others.any(|other| (other.of, &other.name, &other.values) == (of, &one.name, &one.values))
@@ -301,9 +304,9 @@ pub(crate) fn grid(found: &[Difference], names: &[String]) -> (Vec<String>, Vec<
     (headings, rows.collect())
 }
 
-/// What stands in place of the table where nothing differs.
-pub(crate) const NONE: &str = "All options are the same, and all that is known of the hosts; what \
-lies between them is known only of labs.";
+/// Text shown instead of the table when there is no difference.
+pub(crate) const NONE: &str = "No differences: all options and all recorded host facts are the same. \
+The path between the hosts is recorded only in labs.";
 
 #[cfg(test)]
 mod tests {

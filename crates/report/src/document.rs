@@ -1,4 +1,4 @@
-//! A stored document: one run, or several that belong together.
+//! Stored document: one run, or a set of runs.
 
 use std::fs;
 use std::path::Path;
@@ -12,48 +12,46 @@ use serde::de::IgnoredAny;
 
 use crate::ReportError;
 
-/// What a file of the store holds.
+/// Content of a file of the store.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Document {
-    /// One run.
+    /// A single run.
     Run(Box<Record>),
-    /// Several runs with what follows from them.
+    /// Several runs with their common result.
     Set(Box<RunSet>),
 }
 
-/// Why a text is no document of ours.
+/// Error for a text that is not a document of this program.
 #[derive(Debug, thiserror::Error)]
 pub enum DocumentError {
-    /// It ends before the JSON in it does.
-    #[error("cut off: it ends in the middle of its JSON, at line {0}")]
+    /// The JSON is truncated (line number).
+    #[error("truncated: the JSON ends early, at line {0}")]
     Cut(usize),
-    /// There is nothing in it.
     #[error("empty")]
     Empty,
-    /// No JSON.
-    #[error("no JSON ({0})")]
+    #[error("not JSON ({0})")]
     Json(serde_json::Error),
-    /// JSON that says nothing of its schema.
-    #[error("JSON that is no record (it names no `schema`)")]
+    /// JSON without a schema id.
+    #[error("JSON without a `schema` field, so not a record")]
     Other,
-    /// JSON of our schema, and not of its shape.
-    #[error("no whole record ({0})")]
+    /// JSON that does not match the schema it names.
+    #[error("an incomplete or invalid record ({0})")]
     Shape(serde_json::Error),
-    /// JSON of another program, or of a version that came later.
+    /// JSON of another program or of a newer version.
     #[error("of schema `{found}`; this version reads {RUN_SCHEMA} and {SET_SCHEMA}")]
     Schema {
-        /// The schema it names.
+        /// Schema id in the document.
         found: String,
     },
 }
 
 impl Document {
-    /// Reads a run or a set; fields that this version does not know are skipped.
+    /// Parses a run or a set; unknown fields are skipped.
     ///
     /// # Errors
-    /// [`DocumentError`] when it is neither.
+    /// [`DocumentError`] when the text is neither.
     pub fn from_json(text: &str) -> Result<Self, DocumentError> {
-        /// What is read of JSON of any shape.
+        /// Reads the schema id from JSON of any structure.
         #[derive(Deserialize)]
         #[serde(untagged)]
         enum Named {
@@ -78,7 +76,7 @@ impl Document {
         .map_err(DocumentError::Shape)
     }
 
-    /// Its id.
+    /// Id of the run or set.
     #[must_use]
     pub fn id(&self) -> &str {
         match self {
@@ -87,7 +85,7 @@ impl Document {
         }
     }
 
-    /// When its first payload was sent.
+    /// Time of the first payload.
     #[must_use]
     pub fn started(&self) -> Timestamp {
         match self {
@@ -96,7 +94,7 @@ impl Document {
         }
     }
 
-    /// What it says as an experiment; `None` for what is none.
+    /// Result of the experiment; `None` for a run and for other sets.
     #[must_use]
     pub fn experiment(&self) -> Option<&ExperimentResult> {
         match self {
@@ -105,7 +103,7 @@ impl Document {
         }
     }
 
-    /// Its runs.
+    /// Runs of the document: one, or those of the set.
     #[must_use]
     pub fn runs(&self) -> &[Record] {
         match self {
@@ -115,11 +113,11 @@ impl Document {
     }
 }
 
-/// Reads a file that should be of ours.
+/// Reads a file that should hold a document.
 ///
 /// # Errors
-/// [`ReportError::Read`]; [`ReportError::Table`] for tables that were exported, from which no record can be
-/// made again; [`ReportError::Foreign`] for what is no text.
+/// [`ReportError::Read`] on failure; [`ReportError::Table`] for an exported table, which holds no
+/// records; [`ReportError::Foreign`] for bytes that are not UTF-8.
 pub(crate) fn read_text(path: &Path) -> Result<String, ReportError> {
     let bytes = fs::read(path).map_err(|source| ReportError::Read {
         path: path.to_owned(),
@@ -129,7 +127,7 @@ pub(crate) fn read_text(path: &Path) -> Result<String, ReportError> {
         path: path.to_owned(),
         form,
     };
-    // The magic number of the format, and the first columns of ours.
+    // Magic number of Parquet, and the first columns of our CSV export.
     if bytes.starts_with(b"PAR1") {
         return Err(table("Parquet"));
     }
@@ -138,7 +136,7 @@ pub(crate) fn read_text(path: &Path) -> Result<String, ReportError> {
     }
     String::from_utf8(bytes).map_err(|_| ReportError::Foreign {
         path: path.to_owned(),
-        why: "no text, so no JSON".to_owned(),
+        why: "not UTF-8 text".to_owned(),
     })
 }
 
@@ -165,11 +163,11 @@ mod tests {
         for (bytes, said, next) in [
             (&b""[..], "empty", "name a file that"),
             (b" \n", "empty", "name a file that"),
-            (b"{\"schema\":\n", "cut off", "name a file that"),
-            (b"{}", "names no `schema`", "name a file that"),
-            (b"[]", "names no `schema`", "name a file that"),
-            (b"nonsense", "no JSON", "name a file that"),
-            (b"\xff\xfe", "no text", "name a file that"),
+            (b"{\"schema\":\n", "truncated", "name a file that"),
+            (b"{}", "without a `schema`", "name a file that"),
+            (b"[]", "without a `schema`", "name a file that"),
+            (b"nonsense", "not JSON", "name a file that"),
+            (b"\xff\xfe", "not UTF-8", "name a file that"),
             (
                 b"{\"schema\":\"other/1\"}",
                 "of schema `other/1`",
@@ -177,17 +175,17 @@ mod tests {
             ),
             (
                 b"{\"schema\":\"linerate/run/1\"}",
-                "no whole record (missing field `id`",
+                "incomplete or invalid record (missing field `id`",
                 "name a file that",
             ),
             (
                 b"PAR1\x15\x04\xff",
-                "a table in Parquet",
+                "a Parquet table",
                 "runs export -o FILE",
             ),
             (
                 b"id,kind,started,label\n",
-                "a table in CSV",
+                "a CSV table",
                 "runs export -o FILE",
             ),
         ] {

@@ -1,122 +1,106 @@
-//! What can go wrong when a result is put away, with the next step.
+//! Errors of reading and writing results, with the next step.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use linerate_metric::event::Problem;
 
-/// Why a result was not written.
+/// Error of the store, of reading a document, or of writing an output file.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// There is no place for records: neither variable names one.
+    /// No directory for records: neither environment variable names one.
     #[error(
-        "there is no folder for records: set HOME or XDG_DATA_HOME to an absolute path, or pass --no-store"
+        "no directory for records: set HOME or XDG_DATA_HOME to an absolute path, or pass --no-store"
     )]
     NoDataFolder,
-    /// A record's id cannot be a file name.
+    /// The record's id is not usable as a file name.
     #[error(
-        "`{id}` is no id to name a file with: only letters, digits, `-`, `_` and `.` within; pass --no-store"
+        "`{id}` cannot be a file name: ids have only letters, digits, `-`, `_` and inner `.`; pass --no-store"
     )]
-    BadId {
-        /// The id.
-        id: String,
-    },
-    /// The store could not take a record.
+    BadId { id: String },
+    /// Writing a record to the store failed.
     #[error("cannot store {}: {source}; {}, or pass --no-store", path.display(), next_step(source, path))]
     Store {
-        /// The file that was to be.
+        /// File to be written.
         path: PathBuf,
-        /// What the kernel said.
         source: io::Error,
     },
-    /// Tags or notes could not be kept.
+    /// Writing tags or notes failed.
     #[error("cannot change {}: {source}; {}", path.display(), next_step(source, path))]
-    Keep {
-        /// The file.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// Something stored could not be read.
+    Keep { path: PathBuf, source: io::Error },
+    /// Reading a stored file failed.
     #[error("cannot read {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// A file holds a table that was exported.
+    Read { path: PathBuf, source: io::Error },
+    /// The file is an exported table.
     #[error(
-        "{} is a table in {form}: it holds figures and no records; export those where it was made, `linerate runs export -o FILE`",
+        "{} is a {form} table with figures only, not records; export the records where it was made, `linerate runs export -o FILE`",
         path.display()
     )]
     Table {
-        /// The file.
         path: PathBuf,
-        /// The form of the table.
+        /// Format of the table: CSV or Parquet.
         form: &'static str,
     },
-    /// A file holds no record.
+    /// The file is not a record.
     #[error("{} is {why}: name a file that --json, -o or the store wrote", path.display())]
     Foreign {
-        /// The file.
         path: PathBuf,
-        /// What it is instead.
+        /// Description of the actual content.
         why: String,
     },
-    /// No document, or more than one, has such an id.
-    #[error("{found} stored records fit `{asked}`: `linerate runs list` shows their ids")]
+    /// The id matches no document, or several.
+    #[error("{found} stored records match `{asked}`: `linerate runs list` shows their ids")]
     Unknown {
-        /// What was asked for.
+        /// Id or file name from the command line.
         asked: String,
-        /// How many there are.
+        /// Number of matches.
         found: usize,
     },
-    /// The index of records failed, and could not be made anew.
-    #[error("the index of records {}: {why}; remove the file, it is made again", path.display())]
+    /// The index of records failed and could not be rebuilt.
+    #[error("the index of records {}: {why}; remove the file to have it rebuilt", path.display())]
     Index {
-        /// The database.
+        /// Database file.
         path: PathBuf,
-        /// What it said.
+        /// Message of the database.
         why: String,
     },
-    /// A form of export could not be made.
+    /// An export failed.
     #[error("cannot export as {form}: {why}")]
     Export {
-        /// The form.
+        /// Output format.
         form: &'static str,
-        /// What its writer said.
+        /// Message of the format's writer.
         why: String,
     },
-    /// A file that was asked for could not be written.
+    /// Writing an output file failed.
     #[error("cannot write {}: {source}; {}", path.display(), next_step(source, path))]
     Write {
-        /// The file that was asked for.
+        /// File named on the command line.
         path: PathBuf,
-        /// What the kernel said.
         source: io::Error,
     },
 }
 
 impl ReportError {
-    /// Whether the reader of a pipe went away (`linerate … | head`), which ends a program quietly.
+    /// Returns whether the reader of a pipe closed it (`linerate … | head`); the program then exits
+    /// silently.
     #[must_use]
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Store { source, .. } | Self::Write { source, .. }
             if source.kind() == io::ErrorKind::BrokenPipe)
     }
 
-    /// The situation, the object and the next step.
+    /// Situation, object and next step.
     #[must_use]
     pub fn problem(&self) -> Problem {
         match self {
             Self::NoDataFolder => Problem::new(
-                "there is no folder for them",
+                "no directory for them",
                 "records",
                 "set HOME or XDG_DATA_HOME to an absolute path, or pass --no-store",
             ),
             Self::BadId { id } => Problem::new(
-                "no id to name a file with: only letters, digits, `-`, `_` and `.` within",
+                "cannot be a file name: ids have only letters, digits, `-`, `_` and inner `.`",
                 format!("`{id}`"),
                 "pass --no-store",
             ),
@@ -137,11 +121,11 @@ impl ReportError {
                     io::ErrorKind::NotFound => {
                         "name a file, or an id that `linerate runs list` shows".to_owned()
                     }
-                    _ => "see who may read it".to_owned(),
+                    _ => "check its permissions".to_owned(),
                 },
             ),
             Self::Table { path, form } => Problem::new(
-                format!("a table in {form}: it holds figures and no records"),
+                format!("a {form} table with figures only, not records"),
                 path.display().to_string(),
                 "export the records where it was made: `linerate runs export -o FILE`",
             ),
@@ -154,30 +138,30 @@ impl ReportError {
                 if asked.ends_with(".json") || asked.contains('/') =>
             {
                 Problem::new(
-                    "there is no such file, and no stored record has such an id",
+                    "no such file, and no stored record has this id",
                     format!("`{asked}`"),
-                    "check its path, or choose an id of `linerate runs list --all`",
+                    "check the path, or choose an id from `linerate runs list --all`",
                 )
             }
             Self::Unknown { asked, found: 0 } => Problem::new(
-                "no stored record has such an id",
+                "no stored record has this id",
                 format!("`{asked}`"),
-                "`linerate runs list --all` shows them; a file needs its path",
+                "`linerate runs list --all` lists the ids; for a file, give its path",
             ),
             Self::Unknown { asked, found } => Problem::new(
-                format!("{found} stored records begin or end so"),
+                format!("{found} stored records have ids that begin or end like this"),
                 format!("`{asked}`"),
-                "give more of its letters",
+                "give more characters of the id",
             ),
             Self::Index { path, why } => Problem::new(
                 format!("the index of records cannot be used ({why})"),
                 path.display().to_string(),
-                "remove the file: it is made again from the records",
+                "remove the file: it is rebuilt from the records",
             ),
             Self::Export { form, why } => Problem::new(
-                format!("cannot be made ({why})"),
+                format!("cannot be written ({why})"),
                 format!("{form} file"),
-                "choose another form: --format json or csv",
+                "choose another format: --format json or csv",
             ),
             Self::Write { path, source } => Problem::new(
                 format!("cannot be written ({source})"),
@@ -188,7 +172,7 @@ impl ReportError {
     }
 }
 
-/// What to do about it, as far as the kind of failure tells.
+/// Returns the remedy for an I/O error, by its kind.
 fn next_step(source: &io::Error, path: &Path) -> String {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder.display().to_string(),
@@ -200,14 +184,14 @@ fn next_step(source: &io::Error, path: &Path) -> String {
         }
         io::ErrorKind::PermissionDenied => format!("make {folder} writable for this user"),
         io::ErrorKind::ReadOnlyFilesystem => {
-            format!("{folder} is mounted read-only: choose another place")
+            format!("{folder} is mounted read-only: choose another directory")
         }
         io::ErrorKind::NotFound => format!("create {folder} first"),
         io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
-            format!("{folder} has a file where a folder is needed: move it away")
+            format!("a part of the path {folder} is a file, not a directory: move it away")
         }
-        io::ErrorKind::IsADirectory => "name a file, not a folder".to_owned(),
-        _ => "choose another place".to_owned(),
+        io::ErrorKind::IsADirectory => "name a file, not a directory".to_owned(),
+        _ => "choose another directory".to_owned(),
     }
 }
 
@@ -218,8 +202,8 @@ mod tests {
     #[test]
     fn the_name_of_a_file_that_is_not_there_is_told_as_one() {
         for (asked, says) in [
-            ("before.json", "there is no such file"),
-            ("out/before", "there is no such file"),
+            ("before.json", "no such file"),
+            ("out/before", "no such file"),
             ("3f9a1c", "no stored record"),
         ] {
             let unknown = ReportError::Unknown {
