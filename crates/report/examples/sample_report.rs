@@ -1,4 +1,5 @@
-//! Writes pages from made-up runs, to be looked at: `cargo run -p linerate-report --example sample_report -- FOLDER`.
+//! Writes pages of sample runs for inspection: `cargo run -p linerate-report --example
+//! sample_report -- DIR`.
 #[path = "../tests/samples/mod.rs"]
 mod samples;
 

@@ -1,4 +1,5 @@
-//! Prints every text from made-up runs, to be looked at: `cargo run -p linerate-report --example sample_texts`.
+//! Prints all texts of sample runs for inspection: `cargo run -p linerate-report --example
+//! sample_texts`.
 #[path = "../tests/samples/mod.rs"]
 mod samples;
 
