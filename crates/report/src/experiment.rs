@@ -1,4 +1,4 @@
-//! An experiment as grids of texts, the same for every surface that shows it.
+//! Experiment results as tables of text, shared by text, HTML and Markdown.
 
 use linerate_metric::expect::Unit;
 use linerate_metric::experiment::{
@@ -9,16 +9,16 @@ use linerate_metric::statistics::{Estimate, slope};
 use crate::markdown;
 use crate::words::{UNKNOWN, times};
 
-/// A table ready to be shown.
+/// A table of text cells.
 pub(crate) struct Grid {
     pub(crate) title: String,
     pub(crate) headings: Vec<String>,
-    /// How many of its first columns name the row.
+    /// Number of leading columns that name the row.
     pub(crate) left: usize,
     pub(crate) rows: Vec<Vec<String>>,
 }
 
-/// Every combination of the values of some knobs, the first the slowest.
+/// Returns all combinations of the values of some knobs; the first knob varies slowest.
 fn combinations(result: &ExperimentResult, knobs: &[String]) -> Vec<Setting> {
     let mut settings = vec![Setting::new()];
     for name in knobs {
@@ -38,7 +38,7 @@ fn combinations(result: &ExperimentResult, knobs: &[String]) -> Vec<Setting> {
     settings
 }
 
-/// `hops=4 size=32K`, in the order of the knobs.
+/// Describes a setting: `hops=4 size=32K`, in the order of the knobs.
 pub(crate) fn setting_words(result: &ExperimentResult, setting: &Setting) -> String {
     let named = result.knobs.iter().filter_map(|knob| {
         let value = setting.get(&knob.name)?;
@@ -59,7 +59,7 @@ fn unit(result: &ExperimentResult, figure: &str) -> Unit {
         .map_or(Unit::Count, |figure| figure.unit)
 }
 
-/// The rows and columns of a table.
+/// Builds one table of the experiment.
 pub(crate) fn grid(result: &ExperimentResult, table: &TableOf) -> Grid {
     let mut sides = combinations(result, &table.rows);
     for side in &mut sides {
@@ -106,7 +106,7 @@ pub(crate) fn grid(result: &ExperimentResult, table: &TableOf) -> Grid {
         }
     }
     if table.steps {
-        let mut row = vec!["each adds".to_owned()];
+        let mut row = vec!["added per step".to_owned()];
         for (top, figure) in &columns {
             let unit = unit(result, figure);
             let step = step(result, &sides, top, figure, &table.rows[0]);
@@ -122,8 +122,9 @@ pub(crate) fn grid(result: &ExperimentResult, table: &TableOf) -> Grid {
     }
 }
 
-/// Whether a column says something: a figure, or that it could not be tested. Where points were measured and none
-/// has the figure, there is none of this kind, and points that were left out would not have had it either.
+/// Returns whether a column has content: a figure, or "not tested". When points were measured and
+/// none has the figure, this kind of point has no such figure; skipped points would not have it
+/// either.
 fn says_something(
     result: &ExperimentResult,
     sides: &[Setting],
@@ -136,7 +137,8 @@ fn says_something(
     known || (!measured && points().next().is_some())
 }
 
-/// The values along the top, without names where they tell themselves.
+/// Returns the knob values that head a column. Numbers are shown with the knob's name, other values
+/// without.
 fn top_words(table: &TableOf, top: &Setting) -> Vec<String> {
     table
         .columns
@@ -190,10 +192,10 @@ fn cell(
     text
 }
 
-/// A single run tells a direction from this ratio on: below it, two runs of the same differ as much.
+/// Smallest ratio that one run per side shows as a direction; two equal runs can differ by less.
 const CLEAR: f64 = 1.5;
 
-/// How a figure moved, where the runs tell: intervals that overlap do not.
+/// Describes the change of a figure; "no clear change" if the confidence intervals overlap.
 fn moved(base: &Estimate, estimate: &Estimate) -> String {
     let overlap = estimate.low <= base.high && base.low <= estimate.high;
     let close = |ratio: f64| (1.0 / CLEAR..=CLEAR).contains(&ratio);
@@ -208,12 +210,12 @@ fn moved(base: &Estimate, estimate: &Estimate) -> String {
     }
 }
 
-/// How a value moved: `up 3.1x`, `down 20 %`, `same`.
+/// Describes the change of a value: `up 3.1x`, `down 20 %`, `same`.
 fn direction(base: f64, value: f64) -> String {
     match (base, value) {
         (base, value) if base == value => "same".to_owned(),
         (0.0, _) => "up".to_owned(),
-        (_, 0.0) => "down to none".to_owned(),
+        (_, 0.0) => "down to zero".to_owned(),
         _ => {
             let ratio = value / base;
             match ratio {
@@ -227,7 +229,7 @@ fn direction(base: f64, value: f64) -> String {
     }
 }
 
-/// What one more of a knob adds, by all runs.
+/// Returns the increase of a figure per unit of a knob: the slope over all runs.
 fn step(
     result: &ExperimentResult,
     sides: &[Setting],
@@ -252,17 +254,17 @@ fn signed(unit: Unit, value: f64) -> String {
     }
 }
 
-/// How it was measured, as far as its table does not say: `quick, to 192.0.2.7, table bench`.
+/// Describes the conditions of the measurement: `quick, to 192.0.2.7, table bench`.
 pub(crate) fn circumstances(result: &ExperimentResult) -> Vec<String> {
     let quick = result.quick.then(|| "quick".to_owned());
-    // Of a table that grew on several hosts the one of its latest point.
+    // A table measured on several hosts names the host of its latest point.
     let host = !matches!(result.place.as_str(), "" | "lab");
     let host = host.then(|| format!("to {}", result.place));
     let table = result.label.as_ref().map(|label| format!("table {label}"));
     quick.into_iter().chain(host).chain(table).collect()
 }
 
-/// Its title, with how it was measured in brackets.
+/// Returns the title with the conditions of the measurement in brackets.
 pub(crate) fn heading(result: &ExperimentResult) -> String {
     let how = circumstances(result);
     match how.is_empty() {
@@ -271,17 +273,18 @@ pub(crate) fn heading(result: &ExperimentResult) -> String {
     }
 }
 
-/// What has to be known of its figures besides: those that no record has, and what it did not do without root.
+/// Returns notes on the result: figures missing from all records, and limits of a run without root.
 pub(crate) fn remarks(result: &ExperimentResult) -> Vec<String> {
     let unread = result.unread.iter();
-    let unread = unread.map(|figure| format!("no record has this figure: {figure}"));
+    let unread = unread.map(|figure| format!("figure missing from all records: {figure}"));
     let rootless = result
         .rootless
         .then(|| format!("without root: {}", result.without_root));
     unread.chain(rootless).collect()
 }
 
-/// What others published beside what was measured here, a table for each of what they measured on.
+/// Returns tables of published figures next to the measured ones, one per platform of the
+/// publication.
 pub(crate) fn published(result: &ExperimentResult) -> Vec<Grid> {
     let mut grids: Vec<Grid> = Vec::new();
     for published in &result.published {
@@ -297,12 +300,12 @@ pub(crate) fn published(result: &ExperimentResult) -> Vec<Grid> {
             unit.format(published.value),
             (published.measured).map_or_else(|| "not measured".to_owned(), |v| unit.format(v)),
         ];
-        let title = format!("Published ({}), and measured here", published.on);
+        let title = format!("Published ({}) and measured", published.on);
         match grids.iter_mut().find(|grid| grid.title == title) {
             Some(grid) => grid.rows.push(row),
             None => grids.push(Grid {
                 title,
-                headings: ["figure", "at", "published", "here"]
+                headings: ["figure", "at", "published", "measured"]
                     .map(str::to_owned)
                     .into(),
                 left: 2,
@@ -313,17 +316,17 @@ pub(crate) fn published(result: &ExperimentResult) -> Vec<Grid> {
     grids
 }
 
-/// A published direction, and whether it is the one here.
+/// Comparison of a published change of a figure with the measured one.
 pub(crate) struct TrendTold {
     pub(crate) state: ShapeState,
-    /// The same in a word, with whether it is in doubt.
+    /// The state as text, with "in doubt" where its runs have caveats.
     pub(crate) word: String,
-    /// What is told, and why it need not be so.
+    /// Both changes, and a reason why they may differ.
     pub(crate) text: String,
 }
 
-/// How each published figure moved, and whether it did so here. A published direction that is another one here
-/// is no failure.
+/// Compares each published change of a figure with the measured one. A different direction is not a
+/// failure.
 pub(crate) fn trends(result: &ExperimentResult) -> Vec<TrendTold> {
     let told = result.trends.iter().map(|trend| {
         let stands: Vec<String> = (trend.at.iter())
@@ -334,14 +337,13 @@ pub(crate) fn trends(result: &ExperimentResult) -> Vec<TrendTold> {
             false => format!(" at {}", stands.join(" ")),
         };
         let mut text = format!(
-            "{}{at}, {} from {} to {}: {} there, {} here",
+            "{}{at}, {} from {} to {}: published {}, measured {}",
             trend.figure.replace('_', " "),
             trend.knob,
             trend.from,
             trend.to,
             direction(1.0, trend.published),
-            (trend.measured)
-                .map_or_else(|| "not measured".to_owned(), |ratio| direction(1.0, ratio)),
+            (trend.measured).map_or_else(|| "nothing".to_owned(), |ratio| direction(1.0, ratio)),
         );
         text.push_str(&doubted(&trend.doubts));
         if !trend.why.is_empty() {
@@ -361,7 +363,7 @@ pub(crate) fn trends(result: &ExperimentResult) -> Vec<TrendTold> {
     told.collect()
 }
 
-/// `as published`, `NOT as published`, `not tested`.
+/// Returns the state as text: `as published`, `NOT as published`, `not tested`.
 fn trend_state(state: ShapeState) -> &'static str {
     match state {
         ShapeState::Holds => "as published",
@@ -370,7 +372,8 @@ fn trend_state(state: ShapeState) -> &'static str {
     }
 }
 
-/// `agrees`, `DOES NOT AGREE`, `not tested`; `agrees, in doubt` where something speaks against its runs.
+/// Returns the state as text: `agrees`, `DOES NOT AGREE`, `not tested`; `agrees, in doubt` if its
+/// runs have caveats.
 pub(crate) fn state(shape: &Shape) -> String {
     let word = match shape.state {
         ShapeState::Holds => "agrees",
@@ -387,7 +390,7 @@ fn in_doubt(word: &str, doubts: &[String]) -> String {
     }
 }
 
-/// What was measured for a shape, what speaks against that, and why it need not be so.
+/// Describes an expectation: the measured value, caveats, and a reason why it may not hold.
 pub(crate) fn shape_words(shape: &Shape) -> String {
     let mut text = format!(
         "{} ({}){}",
@@ -401,15 +404,15 @@ pub(crate) fn shape_words(shape: &Shape) -> String {
     text
 }
 
-/// `. Its runs are in doubt: steal in 2 of 4 runs`.
+/// Describes the caveats: `. Its runs are in doubt: steal in 2 of 4 runs`.
 fn doubted(doubts: &[String]) -> String {
     match doubts.is_empty() {
         true => String::new(),
-        false => format!(". What it rests on is in doubt: {}", doubts.join(", ")),
+        false => format!(". Its runs are in doubt: {}", doubts.join(", ")),
     }
 }
 
-/// Points that were not measured, with the reason; those of one reason together.
+/// Returns the points that were not measured, grouped by reason.
 pub(crate) fn skipped(result: &ExperimentResult) -> Vec<(String, Vec<String>)> {
     let mut reasons: Vec<(String, Vec<String>)> = Vec::new();
     for point in &result.points {
@@ -425,7 +428,7 @@ pub(crate) fn skipped(result: &ExperimentResult) -> Vec<(String, Vec<String>)> {
     reasons
 }
 
-/// One sentence on the whole: how much of the shape agrees.
+/// Summarises the experiment in one sentence: the number of expectations that hold.
 pub(crate) fn verdict(result: &ExperimentResult) -> String {
     let count = |state| result.shapes.iter().filter(|s| s.state == state).count();
     let (holds, misses, untested) = (
@@ -439,19 +442,16 @@ pub(crate) fn verdict(result: &ExperimentResult) -> String {
     };
     if result.points.iter().any(cut) {
         return match holds + misses {
-            0 => "Interrupted before anything told whether the shape agrees.".to_owned(),
+            0 => "Interrupted before any expectation was tested.".to_owned(),
             tested => format!(
-                "Interrupted: {holds} of {tested} expectations hold for the points that were measured until then."
+                "Interrupted: {holds} of {tested} expectations hold for the points measured so far."
             ),
         };
     }
     let mut text = match misses {
-        0 if holds == 0 => "Nothing tells whether the shape agrees".to_owned(),
-        0 => format!("The shape agrees: {holds} of {holds} expectations that were tested hold"),
-        _ => format!(
-            "The shape does not agree in {misses} of {} expectations",
-            holds + misses
-        ),
+        0 if holds == 0 => "No expectation was tested".to_owned(),
+        0 => format!("All expectations hold: {holds} of {holds} that were tested"),
+        _ => format!("{misses} of {} expectations do not hold", holds + misses),
     };
     let doubted = result
         .shapes
@@ -459,7 +459,7 @@ pub(crate) fn verdict(result: &ExperimentResult) -> String {
         .filter(|shape| !shape.doubts.is_empty());
     match (doubted.count(), holds + misses) {
         (0, _) => {}
-        (all, tested) if all == tested => text.push_str("; all of that is in doubt"),
+        (all, tested) if all == tested => text.push_str("; all of these verdicts are in doubt"),
         (some, _) => text.push_str(&format!("; {some} of these verdicts are in doubt")),
     }
     if untested > 0 {
@@ -471,10 +471,10 @@ pub(crate) fn verdict(result: &ExperimentResult) -> String {
     match others.len() {
         0 if all == 0 => {}
         0 => text.push_str(&format!(
-            "; published figures move as they do here, {all} of {all}"
+            "; all {all} published changes have the same direction here"
         )),
         n => text.push_str(&format!(
-            "; {n} of {all} published figures move another way here"
+            "; {n} of {all} published changes have another direction here"
         )),
     }
     text.push('.');

@@ -1,29 +1,27 @@
-//! The facts of hosts as rows of a table, the same for text and page.
+//! Host facts as rows of a table, shared by text and HTML.
 
 use linerate_metric::facts::{Host, Interface};
 use linerate_metric::record::Record;
 use linerate_metric::units::{format_bit_rate, format_bytes};
 
-/// One row: a fact, and what it is on each host.
+/// Table row: a fact and its value on each host.
 pub(crate) struct Row {
-    /// What the fact is called.
     pub(crate) name: &'static str,
-    /// Its value on each host, in their order.
+    /// Values in the order of the hosts.
     pub(crate) values: Vec<Fact>,
 }
 
-/// A fact of one host.
+/// Value of a fact on one host.
 #[derive(Clone, PartialEq)]
 pub(crate) enum Fact {
-    /// Could not be read.
+    /// The value could not be read.
     Unknown,
-    /// One value.
     Value(String),
-    /// Many: what they come to, and each of them.
+    /// Several named values with a summary.
     List {
-        /// `9 active`.
+        /// Summary, such as `9 active`.
         summary: String,
-        /// Name and value.
+        /// Name and value of each.
         entries: Vec<(String, String)>,
     },
 }
@@ -39,7 +37,7 @@ impl Fact {
     }
 }
 
-/// What a host is called above its column: `client (alpha)`.
+/// Returns the column heading of a host: `client (alpha)`.
 pub(crate) fn heading(host: &Host) -> String {
     match (host.role.map(crate::figures::role), &host.hostname) {
         (Some(role), Some(name)) => format!("{role} ({name})"),
@@ -49,8 +47,8 @@ pub(crate) fn heading(host: &Host) -> String {
     }
 }
 
-/// Every fact of every host. Facts that a machine need not have (a governor, a PCI address) only
-/// take a row when one of the hosts has them.
+/// Returns the rows for some hosts. Facts that not every machine has (a governor, a PCI address)
+/// get a row only when one of the hosts has them.
 pub(crate) fn rows(hosts: &[Host]) -> Vec<Row> {
     let mut rows = Vec::new();
     for &(name, always, read) in FACTS {
@@ -64,7 +62,7 @@ pub(crate) fn rows(hosts: &[Host]) -> Vec<Row> {
 
 type Read = fn(&Host) -> Fact;
 
-/// Name, whether it takes a row even when unknown, and how it is read.
+/// Facts in table order: name, true if the row is shown even without a value, reader.
 const FACTS: &[(&str, bool, Read)] = &[
     ("kernel", true, |host| {
         Fact::of(match (&host.kernel, &host.architecture) {
@@ -209,7 +207,7 @@ fn queues(interface: &Interface) -> Fact {
     ])
 }
 
-/// The root discipline, and what is below it.
+/// Describes the queueing disciplines: the root, and its children.
 fn queueing(interface: &Interface) -> Option<String> {
     let root = interface.qdisc.clone()?;
     let below = interface.qdisc_children.iter();
@@ -236,10 +234,10 @@ fn offloads(interface: &Interface) -> Fact {
             .collect(),
     )
 }
-/// Names of what stands between the ends and is no end, in the order of the way: switches of a lab, by the
-/// counters read there.
-///
-/// Of an end the host as a whole is read beside its interfaces, of what lies between only the interfaces.
+
+/// Returns the names of the devices between the hosts, in path order: switches of a lab, found
+/// through their counters. A host has counters of its own as well as of its interfaces; a switch
+/// has only those of interfaces.
 pub(crate) fn switches(run: &Record) -> Vec<String> {
     let is_end = |name: &str| {
         let mut own = run.counters.iter();

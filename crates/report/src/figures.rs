@@ -1,4 +1,4 @@
-//! The figures of a summary with their names, what they mean, and how they print.
+//! Figures of a summary: name, meaning, formatted value.
 
 use linerate_metric::facts::Role;
 use linerate_metric::plan::{Kind, Plan, Protocol};
@@ -9,13 +9,12 @@ use linerate_metric::units::{
 
 use crate::words;
 
-/// One figure of a run or of a direction.
 pub(crate) struct Figure {
-    /// Its heading.
+    /// Table heading.
     pub(crate) name: &'static str,
-    /// What it says, for people who meet it for the first time.
+    /// Explanation for a first-time reader.
     pub(crate) meaning: &'static str,
-    /// Its value with the unit; `None` where it could not be known.
+    /// Value with unit; `None` if not measured.
     pub(crate) value: Option<String>,
 }
 
@@ -27,7 +26,7 @@ pub(crate) fn figure(name: &'static str, meaning: &'static str, value: Option<St
     }
 }
 
-/// The figures that a run of this plan has, known or not.
+/// Returns the figures of a run of this plan, including those without a value.
 pub(crate) fn figures(plan: &Plan, summary: &Summary) -> Vec<Figure> {
     match (plan.kind, plan.protocol) {
         (Kind::Throughput, protocol) => {
@@ -45,12 +44,12 @@ pub(crate) fn figures(plan: &Plan, summary: &Summary) -> Vec<Figure> {
             all
         }
         (Kind::Forward, _) => crate::forward::figures(plan, summary),
-        // What its services did stands in a table of its own.
+        // Results of the stack's services have a table of their own.
         (Kind::Stack, _) => Vec::new(),
     }
 }
 
-/// The figures of one flow among several: what tells of all of them is left out.
+/// Returns the figures of one stream; those that describe the set of all streams are left out.
 pub(crate) fn stream_figures(plan: &Plan, summary: &Summary) -> Vec<Figure> {
     let mut all = figures(plan, summary);
     all.retain(|figure| figure.name != FAIRNESS);
@@ -73,17 +72,17 @@ fn tcp(plan: &Plan, summary: &Summary) -> Vec<Figure> {
         offered(summary),
         figure(
             "transferred",
-            "payload that arrived in all",
+            "total payload received",
             summary.bytes_received.map(format_bytes),
         ),
         figure(
             "calls/s",
-            "send calls that the program made per second",
+            "send calls per second",
             summary.calls_per_second.map(format_per_second),
         ),
         figure(
             "retransmits",
-            "segments that the sender's kernel sent again",
+            "segments retransmitted by the sender's kernel",
             summary.retransmits.map(format_count),
         ),
     ];
@@ -97,17 +96,17 @@ fn udp(plan: &Plan, summary: &Summary) -> Vec<Figure> {
         offered(summary),
         figure(
             "packets/s",
-            "datagrams that arrived per second",
+            "datagrams received per second",
             summary.packets_per_second.map(format_per_second),
         ),
         figure(
             "lost",
-            "datagrams that were sent and did not arrive",
+            "datagrams sent and not received",
             summary.lost.map(format_count),
         ),
         figure(
             "loss",
-            "share of the sent datagrams that did not arrive",
+            "share of the sent datagrams that was not received",
             summary.loss_fraction.map(format_share),
         ),
         figure(
@@ -122,7 +121,7 @@ fn udp(plan: &Plan, summary: &Summary) -> Vec<Figure> {
         ),
         figure(
             "ipdv",
-            "how much the gaps between datagrams vary (jitter)",
+            "variation of the gaps between datagrams (jitter)",
             summary.ipdv_ns.map(format_nanos),
         ),
     ];
@@ -130,14 +129,14 @@ fn udp(plan: &Plan, summary: &Summary) -> Vec<Figure> {
     all
 }
 
-/// What a throughput run tells of its times, where it does.
+/// Returns the timing figures that a throughput run recorded.
 pub(crate) fn times_of(summary: &Summary) -> Vec<Figure> {
     let mut all = Vec::new();
     if let Some(error) = summary.rate_error {
         let sign = if error < 0.0 { '-' } else { '+' };
         all.push(figure(
             "rate error",
-            "offered load against what was asked for",
+            "difference between offered and intended load",
             Some(format!("{sign}{}", format_share(error.abs()))),
         ));
     }
@@ -147,37 +146,31 @@ pub(crate) fn times_of(summary: &Summary) -> Vec<Figure> {
             [
                 (
                     "lateness p50",
-                    "half of the bursts left no later than this after their time",
+                    "delay of bursts after their scheduled time, median",
                 ),
                 (
                     "lateness p99",
-                    "99 of 100 left no later than this after their time",
+                    "delay of bursts after their scheduled time, 99th percentile",
                 ),
             ],
         ),
         (
             summary.arrival_gap_ns,
             [
-                (
-                    "arrival gap p50",
-                    "half of the datagrams came no longer than this after the one before",
-                ),
+                ("arrival gap p50", "time between two datagrams, median"),
                 (
                     "arrival gap p99",
-                    "99 of 100 came no longer than this after the one before",
+                    "time between two datagrams, 99th percentile",
                 ),
             ],
         ),
         (
             summary.one_way_delay_ns,
             [
-                (
-                    "one-way delay p50",
-                    "half of the datagrams were on their way no longer than this",
-                ),
+                ("one-way delay p50", "time from sender to receiver, median"),
                 (
                     "one-way delay p99",
-                    "99 of 100 were on their way no longer than this",
+                    "time from sender to receiver, 99th percentile",
                 ),
             ],
         ),
@@ -186,11 +179,11 @@ pub(crate) fn times_of(summary: &Summary) -> Vec<Figure> {
             [
                 (
                     "delay variation p50",
-                    "half of the delays differ by no more than this from the one before",
+                    "change of the delay from one datagram to the next, median",
                 ),
                 (
                     "delay variation p99",
-                    "99 of 100 differ by no more than this from the one before",
+                    "change of the delay from one datagram to the next, 99th percentile",
                 ),
             ],
         ),
@@ -203,7 +196,7 @@ pub(crate) fn times_of(summary: &Summary) -> Vec<Figure> {
     if let Some(extent) = summary.reordering_extent {
         all.push(figure(
             "reordering extent",
-            "the furthest that a late datagram came behind the one that overtook it",
+            "largest number of datagrams between a late one and the one that overtook it",
             Some(format_count(extent)),
         ));
     }
@@ -211,35 +204,37 @@ pub(crate) fn times_of(summary: &Summary) -> Vec<Figure> {
 }
 
 fn goodput(plan: &Plan, summary: &Summary) -> Figure {
-    // What skips a copy says so wherever it is shown.
+    // A mode that skips a copy is named wherever its goodput is shown.
     let rate = |rate| match words::skipped(plan.copies) {
         None => format_bit_rate(rate),
         Some(skipped) => format!("{} ({skipped})", format_bit_rate(rate)),
     };
     figure(
         "goodput",
-        "payload that arrived per second",
+        "payload received per second",
         summary.goodput_bps.map(rate),
     )
 }
 
-/// Bytes that differ, where that was looked at.
+/// Number of corrupted bytes, if the content was verified.
 fn mismatched(plan: &Plan, summary: &Summary) -> Option<Figure> {
     plan.verify.then(|| {
         figure(
             "mismatched",
-            "bytes that differ from what was sent",
+            "received bytes that differ from those sent",
             summary.mismatched.map(format_count),
         )
     })
 }
 
-/// What verifying costs, by end: `client writes content at 21.3 ns a KiB`.
+/// Describes the cost of verification per host: `client writes content at 21.3 ns per KiB`.
 pub(crate) fn verification(record: &Record) -> Option<String> {
     let words: Vec<_> = (record.verification.iter())
         .flat_map(|end| {
             let does = |what: &str, cost: Option<f64>| {
-                cost.map(|cost| format!("{} {what} content in {cost:.1} ns a KiB", role(end.role)))
+                cost.map(|cost| {
+                    format!("{} {what} content at {cost:.1} ns per KiB", role(end.role))
+                })
             };
             [
                 does("writes", end.fill_ns_per_kib),
@@ -254,54 +249,42 @@ pub(crate) fn verification(record: &Record) -> Option<String> {
 fn offered(summary: &Summary) -> Figure {
     figure(
         "offered",
-        "payload that the sender handed to its kernel per second",
+        "payload passed to the sender's kernel per second",
         summary.offered_bps.map(format_bit_rate),
     )
 }
 
-/// The distribution of round-trip times.
+/// Returns the distribution of round-trip times.
 pub(crate) fn round_trip_times(summary: &Summary) -> Vec<Figure> {
     let rtt = summary.rtt_ns;
     let at = |value: Option<u64>| value.map(|value| format_nanos(value as f64));
     vec![
-        figure("min", "the shortest round trip", at(rtt.map(|q| q.min))),
+        figure("min", "shortest round trip", at(rtt.map(|q| q.min))),
         figure(
             "mean",
-            "the average round trip",
+            "average round trip",
             rtt.map(|q| format_nanos(q.mean)),
         ),
-        figure(
-            "p50",
-            "half of the round trips took no longer",
-            at(rtt.map(|q| q.p50)),
-        ),
-        figure("p90", "9 of 10 took no longer", at(rtt.map(|q| q.p90))),
-        figure("p99", "99 of 100 took no longer", at(rtt.map(|q| q.p99))),
-        figure(
-            "p99.9",
-            "999 of 1,000 took no longer",
-            at(rtt.map(|q| q.p99_9)),
-        ),
-        figure(
-            "p99.99",
-            "9,999 of 10,000 took no longer",
-            at(rtt.map(|q| q.p99_99)),
-        ),
-        figure("max", "the longest round trip", at(rtt.map(|q| q.max))),
+        figure("p50", "median round trip", at(rtt.map(|q| q.p50))),
+        figure("p90", "90th percentile", at(rtt.map(|q| q.p90))),
+        figure("p99", "99th percentile", at(rtt.map(|q| q.p99))),
+        figure("p99.9", "99.9th percentile", at(rtt.map(|q| q.p99_9))),
+        figure("p99.99", "99.99th percentile", at(rtt.map(|q| q.p99_99))),
+        figure("max", "longest round trip", at(rtt.map(|q| q.max))),
         figure(
             "sd",
-            "standard deviation of the round trips",
+            "standard deviation of round trips",
             rtt.map(|q| format_nanos(q.standard_deviation)),
         ),
     ]
 }
 
-/// How many round trips there were, and how many went wrong.
+/// Returns the numbers of round trips and of failures.
 pub(crate) fn round_trips(summary: &Summary) -> Vec<Figure> {
     let mut all = vec![
         figure(
             "round trips",
-            "questions that were answered",
+            "requests that got a response",
             summary.round_trips.map(format_count),
         ),
         figure(
@@ -311,49 +294,49 @@ pub(crate) fn round_trips(summary: &Summary) -> Vec<Figure> {
         ),
         figure(
             "lost",
-            "questions without an answer in time",
+            "requests without a response before the timeout",
             summary.lost.map(format_count),
         ),
         figure(
             "mismatched",
-            "answers that differ from what was sent",
+            "responses that differ from what was sent",
             summary.mismatched.map(format_count),
         ),
     ];
     if let Some(rate) = summary.connections_per_second {
-        let meaning = "connections made, used and closed per second";
+        let meaning = "connections opened, used and closed per second";
         all[1] = figure("connections/s", meaning, Some(format_per_second(rate)));
     }
-    // What did not happen needs no column of its own.
+    // A failure that did not happen has no column.
     for (name, meaning, count) in [
         (
             "wrong length",
-            "mismatched answers of another length",
+            "mismatched responses of another length",
             summary.wrong_length,
         ),
         (
             "wrong content",
-            "mismatched answers of the right length",
+            "mismatched responses of the right length",
             summary.wrong_content,
         ),
         (
             "out of order",
-            "answers after their time, or in time and after the answer to a later question",
+            "responses after the timeout, or after the response to a later request",
             summary.out_of_order,
         ),
         (
             "retransmits",
-            "segments that the kernels of both ends sent again",
+            "segments retransmitted by both kernels",
             summary.retransmits,
         ),
         (
             "repeated",
-            "answers that came more than once",
+            "responses received more than once",
             summary.duplicates,
         ),
         (
             "unsent",
-            "questions that were due and never left",
+            "scheduled requests that were not sent",
             summary.unsent,
         ),
     ] {
@@ -362,31 +345,31 @@ pub(crate) fn round_trips(summary: &Summary) -> Vec<Figure> {
         }
     }
     if let Some(device) = &summary.device {
-        let meaning = "the device's part of the time of all round trips, by its own stamps";
+        let meaning = "share of the round-trip time spent in the device, by its own timestamps";
         all.push(figure(
             "in device",
             meaning,
             Some(format_share(device.share)),
         ));
     }
-    // Only a run with a limit knows slow answers: without one there is nothing to say.
+    // Slow responses are counted only in a run with a limit.
     if let Some(slow) = summary.slow {
         all.push(figure(
             "slow",
-            "answers above the limit",
+            "responses above the limit",
             Some(format_count(slow)),
         ));
     }
     all
 }
 
-/// What both ends' measuring threads cost; `None` for an end that is not known.
+/// Returns the CPU cost of the measuring threads per host; `None` where it is unknown.
 pub(crate) fn cpu(summary: &Summary) -> [(Role, Option<&CpuCost>); 2] {
     [Role::Client, Role::Server]
         .map(|role| (role, summary.cpu.iter().find(|cost| cost.role == role)))
 }
 
-/// `client`.
+/// Returns `client` or `server`.
 pub(crate) fn role(role: Role) -> &'static str {
     match role {
         Role::Client => "client",
@@ -394,27 +377,21 @@ pub(crate) fn role(role: Role) -> &'static str {
     }
 }
 
-/// `93.1 % of a core (4.20 % in user mode; slept 1,204 times, pushed off 12 times)`.
+/// Describes the CPU cost: `93.1 % of a core (4.20 % in user mode; context switches: 1,204
+/// voluntary, 12 involuntary)`.
 pub(crate) fn cpu_words(cost: &CpuCost) -> String {
     let user = cost.user_share.map_or_else(String::new, |share| {
         format!("{} in user mode; ", format_share(share))
     });
     format!(
-        "{} of a core ({user}slept {}, pushed off {})",
+        "{} of a core ({user}context switches: {} voluntary, {} involuntary)",
         format_share(cost.share),
-        times(cost.voluntary_switches),
-        times(cost.involuntary_switches),
+        format_count(cost.voluntary_switches),
+        format_count(cost.involuntary_switches),
     )
 }
 
-fn times(count: u64) -> String {
-    match count {
-        1 => "once".to_owned(),
-        n => format!("{} times", format_count(n)),
-    }
-}
-
-/// How many and how sure: `10,103`; `at most 10`; `at least 10`; `50 (10 to 90)`.
+/// Describes a loss count with its bounds: `10,103`; `at most 10`; `at least 10`; `50 (10 to 90)`.
 #[must_use]
 pub fn loss_count(loss: &Loss) -> String {
     let packets = format_count(loss.packets);
@@ -435,18 +412,18 @@ pub fn loss_count(loss: &Loss) -> String {
     }
 }
 
-/// What a place of loss is, for people.
+/// Describes a place of loss.
 pub(crate) fn place(id: &str) -> Option<&'static str> {
     Some(match id {
         "sender-socket" => "the sender's socket buffer was full",
-        "qdisc" => "the queueing discipline of an interface dropped them",
-        "interface-tx" => "an interface dropped them on the way out",
-        "interface-rx" => "an interface dropped them on the way in",
-        "softnet-backlog" => "a core's queue of arrived packets was full",
-        "reassembly" => "some fragments arrived, but not all or not together",
+        "qdisc" => "dropped by the queueing discipline of an interface",
+        "interface-tx" => "dropped by an interface on transmit",
+        "interface-rx" => "dropped by an interface on receive",
+        "softnet-backlog" => "a core's backlog of received packets was full",
+        "reassembly" => "IP fragments were missing or too late",
         "udp-receive-queue" => "the receiver's socket buffer was full: it read too slowly",
-        "path" => "between the ends, or where no counter looks",
-        "emulated-link" => "an emulated link lost them, or its queue was full, as it was told to",
+        "path" => "between the hosts, or where no counter exists",
+        "emulated-link" => "dropped by an emulated link: configured loss, or a full queue",
         _ => return None,
     })
 }
