@@ -1,20 +1,18 @@
-//! A port in words: what it is, what it moved, and all of its counters, by the names of testpmd.
+//! Text about a port: properties, traffic, and all counters under testpmd's names.
 
 use linerate_metric::forward::{BusyPollFacts, ForwardPort, QueueFigures, XdpFacts};
 
 use super::statistics::{line, rule, ruled};
 use crate::words::or_unknown;
 
-/// Rates of a port since they were shown last.
+/// Rates of a port since the last display.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PortRates {
-    /// Frames received per second.
     pub receive_pps: f64,
-    /// Bits of frames received per second, without preamble, gap and check sequence.
+    /// Bits of frames received per second, without preamble, gap and FCS.
     pub receive_bps: f64,
-    /// Frames sent per second.
     pub transmit_pps: f64,
-    /// Bits of frames sent per second.
+    /// Bits of frames sent per second, without preamble, gap and FCS.
     pub transmit_bps: f64,
 }
 
@@ -22,12 +20,13 @@ fn cause(queue: &QueueFigures, name: &str) -> u64 {
     queue.drops.get(name).copied().unwrap_or(0)
 }
 
-/// Frames that came and were no use.
+/// Number of received frames that were unusable.
 fn receive_errors(queue: &QueueFigures) -> u64 {
     cause(queue, "bad") + cause(queue, "too-long")
 }
 
-/// What a port moved (`show port stats`); `beside` are lines of [`displayed`], which may be none.
+/// Renders the traffic of a port (`show port stats`). The last argument holds the lines of
+/// [`displayed`], or is empty.
 #[must_use]
 pub fn port_statistics(port: &ForwardPort, rates: Option<PortRates>, beside: &str) -> String {
     let mut out = String::new();
@@ -79,8 +78,8 @@ pub fn port_statistics(port: &ForwardPort, rates: Option<PortRates>, beside: &st
     out
 }
 
-/// Every counter of a port by its name: testpmd's names first, then why frames were dropped. `queues` are its
-/// queue pairs: received, sent.
+/// Returns all counters of a port by name: testpmd's names first, then drops by cause. `queues`
+/// holds the queue pairs (receive, transmit).
 #[must_use]
 pub fn extended_statistics(
     port: &ForwardPort,
@@ -125,8 +124,8 @@ pub fn extended_statistics(
     all
 }
 
-/// Some of these counters with how fast they grew (`--display-xstats`): names, now, and before, some seconds
-/// ago, where they were shown before.
+/// Renders selected counters with their growth (`--display-xstats`). `before` holds the counters of
+/// the last display and the seconds since then.
 #[must_use]
 pub fn displayed(
     names: &[String],
@@ -163,45 +162,46 @@ fn switch(on: bool) -> &'static str {
     if on { "enabled" } else { "disabled" }
 }
 
-/// Whether there is somebody at the other end, or a wire.
+/// State of the link: no carrier, or the peer is missing.
 fn link(port: &ForwardPort) -> &'static str {
     let is_gone = (port.absences.last()).is_some_and(|absence| absence.until_ns.is_none());
     match (port.carrier, port.joined) {
         (Some(false), _) => "down (no carrier)",
-        (_, Some(false)) => "down (the other end has not come yet)",
-        (_, Some(true)) if is_gone => "down (the other end has left)",
+        (_, Some(false)) => "down (the peer has not connected yet)",
+        (_, Some(true)) if is_gone => "down (the peer has disconnected)",
         _ => "up",
     }
 }
 
-/// The kind and the rest of a port's name.
+/// Splits a port URL into its kind and the rest.
 fn driver(port: &ForwardPort) -> (&str, &str) {
     port.name.split_once(':').unwrap_or((&port.name, ""))
 }
 
-/// What a port is (`show port info`).
+/// Renders the properties of a port (`show port info`).
 #[must_use]
 pub fn port_info(port: &ForwardPort) -> String {
     let mut out = String::new();
     let title = format!("Infos for port {:<2}", port.port);
     line(&mut out, ruled(&title, '*', 21).trim_start());
-    let address = port.address.as_deref().unwrap_or("none of its own");
+    let address = port.address.as_deref().unwrap_or("none");
     line(&mut out, &format!("MAC address: {address}"));
     line(&mut out, &format!("Device name: {}", port.name));
     line(&mut out, &format!("Driver name: {}", driver(port).0));
     line(&mut out, &format!("Link status: {}", link(port)));
     if let Some(bytes) = port.frame_bytes {
-        // Ethernet's header and one VLAN tag are no part of the MTU.
+        // The frame length includes the Ethernet header (14 B) and one VLAN tag (4 B), the MTU does
+        // not.
         line(&mut out, &format!("MTU: {}", bytes.saturating_sub(18)));
     }
     let promiscuous = port
         .promiscuous
-        .map_or("enabled (nothing filters here)", switch);
+        .map_or("enabled (no address filter)", switch);
     line(&mut out, &format!("Promiscuous mode: {promiscuous}"));
     if let Some(bytes) = port.frame_bytes {
         line(
             &mut out,
-            &format!("Maximum configurable length of RX packet: {bytes} (without check sequence)"),
+            &format!("Maximum configurable length of RX packet: {bytes} (without FCS)"),
         );
     }
     let ring = |descriptors: Option<u32>| or_unknown(descriptors, |count| count.to_string());
@@ -217,7 +217,7 @@ pub fn port_info(port: &ForwardPort) -> String {
     }
     line(&mut out, &format!("Copies of each frame: {}", port.copies));
     if let Some(xdp) = &port.xdp {
-        line(&mut out, &format!("Waking: {}", waking(xdp)));
+        line(&mut out, &format!("Wake-up: {}", waking(xdp)));
     }
     for note in &port.notes {
         line(&mut out, &format!("Note: {note}"));
@@ -226,25 +226,26 @@ pub fn port_info(port: &ForwardPort) -> String {
     out
 }
 
-/// `need-wakeup; busy polling 64 frames a call (NAPI 394)`: how an AF_XDP socket and the kernel wake each other.
+/// Describes the wake-up between an AF_XDP socket and the kernel: `need-wakeup; busy polling, 64
+/// frames per call (NAPI id 394)`.
 pub(crate) fn waking(xdp: &XdpFacts) -> String {
     let waking = match xdp.need_wakeup {
         true => "need-wakeup",
-        false => "the kernel is woken for every burst",
+        false => "kernel wake-up for every burst",
     };
     let polling = match xdp.busy_poll {
         None => "no busy polling".to_owned(),
         Some(BusyPollFacts { napi_id: 0, .. }) => {
-            "busy polling was granted and has no effect (NAPI id 0)".to_owned()
+            "busy polling enabled without effect (NAPI id 0)".to_owned()
         }
         Some(BusyPollFacts { budget, napi_id }) => {
-            format!("busy polling, {budget} frames a call (NAPI id {napi_id})")
+            format!("busy polling, {budget} frames per call (NAPI id {napi_id})")
         }
     };
     format!("{waking}; {polling}")
 }
 
-/// A line for each port (`show port summary`), with whether it is open.
+/// Renders one line per port (`show port summary`). The flag is true for a started port.
 #[must_use]
 pub fn port_summary(ports: &[(ForwardPort, bool)], available: usize) -> String {
     let width = ports.iter().map(|(port, _)| port.name.chars().count());
@@ -277,8 +278,8 @@ pub fn port_summary(ports: &[(ForwardPort, bool)], available: usize) -> String {
     out
 }
 
-/// A queue (`show rxq info`, `show txq info`): its port, `RX` or `TX`, its number, what it moved, and who
-/// polls it.
+/// Renders one queue (`show rxq info`, `show txq info`). The direction is `RX` or `TX`, `polled_by`
+/// the polling core.
 #[must_use]
 pub fn queue_info(
     port: &ForwardPort,
@@ -321,12 +322,12 @@ mod tests {
             (
                 false,
                 Some((64, 0)),
-                "the kernel is woken for every burst; busy polling was granted and has no effect (NAPI id 0)",
+                "kernel wake-up for every burst; busy polling enabled without effect (NAPI id 0)",
             ),
             (
                 true,
                 Some((64, 394)),
-                "need-wakeup; busy polling, 64 frames a call (NAPI id 394)",
+                "need-wakeup; busy polling, 64 frames per call (NAPI id 394)",
             ),
         ] {
             let busy_poll = busy_poll.map(|(budget, napi_id)| BusyPollFacts { budget, napi_id });

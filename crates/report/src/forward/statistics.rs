@@ -1,28 +1,28 @@
-//! What streams and ports moved, line for line as testpmd has it, so that who knows one reads the other.
+//! Traffic of streams and ports, line for line in the layout of testpmd.
 
 use linerate_metric::forward::{
     BitRates, ForwardFigures, ForwardPort, ForwardStream, QueueFigures, Residence,
 };
 use linerate_metric::units::{format_bit_rate, format_count, format_nanos, format_share};
 
-/// Adds a line.
 pub(super) fn line(out: &mut String, text: &str) {
     out.push_str(text.trim_end());
     out.push('\n');
 }
 
-/// A title between two runs of one character.
+/// Formats a title between two rules of a repeated character.
 pub(super) fn ruled(title: &str, rule: char, each: usize) -> String {
     let rule = rule.to_string().repeat(each);
     format!("  {rule} {title} {rule}")
 }
 
-/// A line of one character, as wide as the widest of [`ruled`].
+/// Formats a rule that is as wide as the widest [`ruled`] title.
 pub(super) fn rule(rule: char) -> String {
     format!("  {}", rule.to_string().repeat(76))
 }
 
-/// `RX-packets: 1  RX-dropped: 0  RX-total: 1`, and the same for TX.
+/// Formats the counters of both queues: `RX-packets: 1 RX-dropped: 0 RX-total: 1`, then the same
+/// for TX.
 fn counts(receive: &QueueFigures, transmit: &QueueFigures) -> String {
     let row = |way: &str, queue: &QueueFigures| {
         format!(
@@ -35,7 +35,7 @@ fn counts(receive: &QueueFigures, transmit: &QueueFigures) -> String {
     format!("{}\n{}", row("RX", receive), row("TX", transmit))
 }
 
-/// Why frames were dropped: `TX-dropped because: ring-full 12`.
+/// Formats the drops by cause: `TX-dropped because: ring-full 12`.
 fn causes(way: &str, queue: &QueueFigures) -> Option<String> {
     if queue.drops.is_empty() {
         return None;
@@ -47,7 +47,7 @@ fn causes(way: &str, queue: &QueueFigures) -> Option<String> {
     Some(format!("  {way}-dropped because: {}", causes.join(", ")))
 }
 
-/// What streams moved, one block each.
+/// Renders the traffic of streams, one block each.
 fn streams(streams: &[ForwardStream]) -> String {
     let mut out = String::new();
     for stream in streams {
@@ -66,7 +66,7 @@ fn streams(streams: &[ForwardStream]) -> String {
         if stream.taken > 0 {
             line(
                 &mut out,
-                &format!("  taken out by the mode: {}", stream.taken),
+                &format!("  consumed by the mode: {}", stream.taken),
             );
         }
         for (name, count) in stream.counts.iter().filter(|(_, count)| **count > 0) {
@@ -91,7 +91,8 @@ fn streams(streams: &[ForwardStream]) -> String {
     out
 }
 
-/// `Latency, poll to transmit queue: min 90 ns, avg 120 ns, max 4 us, jitter 6 ns (1,000 polls)`.
+/// Formats the time frames spend in the forwarder: `Latency, poll to transmit queue: min 90 ns, avg
+/// 120 ns, …`.
 fn residence(times: &Residence) -> String {
     let time = |ns: u64| format_nanos(ns as f64);
     format!(
@@ -104,7 +105,7 @@ fn residence(times: &Residence) -> String {
     )
 }
 
-/// The commonest sizes of bursts: `97% of 32 pkts + 3% of 8 pkts`.
+/// Formats the three most frequent burst sizes: `97% of 32 pkts + 3% of 8 pkts`.
 fn spread(bursts: &[u64], polls: u64) -> String {
     let mut sizes: Vec<(usize, u64)> = (1..).zip(bursts.iter().copied()).collect();
     sizes.sort_by_key(|&(size, count)| (std::cmp::Reverse(count), size));
@@ -137,7 +138,7 @@ fn bit_rates(way: &str, rates: &BitRates) -> String {
     )
 }
 
-/// What ports moved, one block each, and all of them together.
+/// Renders the traffic of ports, one block each, and the sum of all ports.
 fn ports(ports: &[ForwardPort]) -> String {
     let mut out = String::new();
     let (mut received, mut sent) = (QueueFigures::default(), QueueFigures::default());
@@ -169,8 +170,8 @@ fn ports(ports: &[ForwardPort]) -> String {
     out
 }
 
-/// What a run moved, as `stop` prints it: ports and their sum; streams before them where they say more than
-/// ports do.
+/// Renders the traffic of a run as `stop` prints it: ports and their sum, preceded by the streams
+/// if these hold additional information.
 #[must_use]
 pub fn forward_statistics(figures: &ForwardFigures) -> String {
     let recorded = |stream: &ForwardStream| {
@@ -185,7 +186,7 @@ pub fn forward_statistics(figures: &ForwardFigures) -> String {
     }
 }
 
-/// The same with every stream (`show fwd stats all`).
+/// Renders streams and ports (`show fwd stats all`).
 #[must_use]
 pub fn whole_statistics(figures: &ForwardFigures) -> String {
     match figures.streams.is_empty() {
