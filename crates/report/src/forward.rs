@@ -1,4 +1,4 @@
-//! Forwarding in words and tables, laid out as users of DPDK's testpmd know it.
+//! Text and tables about forwarding, laid out like the output of DPDK's testpmd.
 
 use std::fmt::Write;
 
@@ -23,7 +23,7 @@ pub use port::{
 use statistics::line;
 pub use statistics::{forward_statistics, whole_statistics};
 
-/// `io forwarding, 2 ports, 1 core, 32 packets in flight at the start`.
+/// Describes the run: `io forwarding between 2 ports, 1 core`.
 pub(crate) fn title(plan: &Plan) -> String {
     let Some(forward) = &plan.forward else {
         return "forwarding".to_owned();
@@ -36,7 +36,8 @@ pub(crate) fn title(plan: &Plan) -> String {
     )
 }
 
-/// The plan beyond its title, and how long it lasted: ports that are read to their end are over before the time.
+/// Describes the plan beyond its title. The duration is the actual one: a run ends early when a
+/// capture file is used up.
 pub(crate) fn details(forward: &ForwardPlan, lasted_ns: Option<u64>) -> Vec<String> {
     let mut words = vec![
         forward.ports.join(" "),
@@ -50,7 +51,7 @@ pub(crate) fn details(forward: &ForwardPlan, lasted_ns: Option<u64>) -> Vec<Stri
     words
 }
 
-/// What the main figure of a run means.
+/// Explains the headline figure of a run.
 pub(crate) fn meaning(run: &Record) -> String {
     let links = (run.forward.as_ref()).map_or(0, |figures| figures.lost_by_links());
     let dropped = run.summary.lost.unwrap_or(0).saturating_sub(links);
@@ -62,10 +63,11 @@ pub(crate) fn meaning(run: &Record) -> String {
     let (count, rounds, idle) = cores.fold((0, 0, 0), |(count, rounds, idle), core| {
         (count + 1, rounds + core.rounds, idle + core.idle_rounds)
     });
-    // Where threads mostly wait, time over frames is what came and not what a frame costs.
+    // Where threads are mostly idle, time per frame is the arrival interval, not the cost of a
+    // frame.
     let cost = match idle * 2 < rounds {
         true => format!(
-            ", {} a frame and core",
+            ", {} per frame and core",
             format_nanos(f64::from(count) * 1e9 / rate)
         ),
         false => String::new(),
@@ -76,21 +78,21 @@ pub(crate) fn meaning(run: &Record) -> String {
     );
     if links > 0 {
         words.push_str(&format!(
-            ", and {} lost by the emulated link, as it was told to",
+            ", and {} lost by the emulated link as configured",
             format_count(links)
         ));
     }
     words
 }
 
-/// The figures of a run.
+/// Returns the figures of a run.
 pub(crate) fn figures(plan: &Plan, summary: &Summary) -> Vec<Figure> {
     let mode = plan.forward.as_ref().map_or("", |plan| &plan.mode);
     let (lost, about) = match mode.split(':').next() {
-        // What a link loses is no drop of the forwarder.
+        // A loss by the emulated link is not a drop of the forwarder.
         Some("link") => (
             "lost",
-            "frames that ports dropped or the emulated link lost",
+            "frames dropped by ports or lost by the emulated link",
         ),
         _ => ("dropped", "frames dropped at receive and transmit rings"),
     };
@@ -107,14 +109,14 @@ pub(crate) fn figures(plan: &Plan, summary: &Summary) -> Vec<Figure> {
         ),
         figure(
             "sent",
-            "frames sent, all ports; those sent before the start included",
+            "frames sent, all ports; including those sent before the start",
             summary.packets_sent.map(format_count),
         ),
         figure(lost, about, summary.lost.map(format_count)),
     ]
 }
 
-/// Who carries what, as it is printed at the start.
+/// Renders the map of cores to streams that is printed at the start.
 #[must_use]
 pub fn stream_map(mode: &str, ports: usize, places: &[StreamPlace]) -> String {
     let cores = places.iter().map(|place| place.core + 1).max().unwrap_or(0);
@@ -152,7 +154,7 @@ pub fn stream_map(mode: &str, ports: usize, places: &[StreamPlace]) -> String {
     out
 }
 
-/// What threads did and cost, a line each.
+/// Renders load and context switches of each core, one line per fact.
 #[must_use]
 pub fn core_statistics(figures: &ForwardFigures) -> String {
     let mut out = String::new();
@@ -164,13 +166,13 @@ pub fn core_statistics(figures: &ForwardFigures) -> String {
         line(
             &mut out,
             &format!(
-                "core {}{place}: {} of a core, {}, {} idle\n  slept {}, pushed off {}",
+                "core {}{place}: {} of a core, {}, {} idle\n  context switches: {} voluntary, {} involuntary",
                 core.core,
                 format_share(core.cpu_share),
                 amount(core.rounds, "round"),
                 format_share(idle),
-                times(core.voluntary_switches),
-                times(core.involuntary_switches),
+                format_count(core.voluntary_switches),
+                format_count(core.involuntary_switches),
             ),
         );
         if let Some(words) = waiting(core, figures.duration_ns) {
@@ -181,28 +183,28 @@ pub fn core_statistics(figures: &ForwardFigures) -> String {
     out
 }
 
-/// How long a frame that finds the thread idle waits for it.
+/// Describes the delay of a frame that arrives while the thread is idle.
 pub(crate) fn waiting(core: &ForwardCore, duration_ns: u64) -> Option<String> {
     let time = |ns: u64| format_nanos(ns as f64);
     Some(match (core.idle_gap_ns, core.wake_ns) {
         (Some(mean), _) => format!(
-            "a frame that finds it idle waits up to {} on average, {} at most",
+            "a frame that arrives while it is idle waits up to {} on average, {} at most",
             time(mean),
             or_unknown(core.idle_gap_max_ns, time)
         ),
         (None, Some(wake)) => format!(
-            "a frame that finds it idle waits for a wake: {} (tried before the start)",
+            "a frame that arrives while it is idle waits for a wake-up: {} (measured before the start)",
             time(wake)
         ),
         (None, None) if core.idle_rounds > 0 => format!(
-            "a frame that finds it idle waits for a round: {} on average",
+            "a frame that arrives while it is idle waits for a poll round: {} on average",
             time(duration_ns / core.rounds.max(1))
         ),
         (None, None) => return None,
     })
 }
 
-/// The same for a table.
+/// Short form of [`waiting`] for a table cell.
 pub(crate) fn waiting_briefly(core: &ForwardCore, duration_ns: u64) -> Option<String> {
     let time = |ns: u64| format_nanos(ns as f64);
     Some(match (core.idle_gap_ns, core.wake_ns) {
@@ -215,11 +217,7 @@ pub(crate) fn waiting_briefly(core: &ForwardCore, duration_ns: u64) -> Option<St
     })
 }
 
-fn times(count: u64) -> String {
-    amount(count, "time")
-}
-
-/// What the memory of frames costs.
+/// Describes the memory of the frame buffers.
 pub(crate) fn memory(figures: &ForwardFigures) -> Option<String> {
     let memory = figures.memory.as_ref()?;
     let pages = if memory.huge_pages {
@@ -235,10 +233,10 @@ pub(crate) fn memory(figures: &ForwardFigures) -> Option<String> {
     ))
 }
 
-/// What an emulated link did to frames, a row each direction: what it was given, what it dropped and why, what
-/// else it did. None where no link was emulated.
+/// Returns the table of what an emulated link did to frames, one row per direction. `None` where no
+/// link was emulated.
 pub(crate) fn link_table(figures: &ForwardFigures) -> Option<Grid> {
-    /// By the names that the mode counts under.
+    /// Names of the counters of the link mode, in column order.
     const CAUSES: [&str; 5] = ["lost", "queue-full", "corrupted", "duplicated", "reordered"];
     let emulated = figures.streams.iter().filter(|stream| stream.is_link());
     let rows = emulated.map(|stream| {
@@ -260,14 +258,14 @@ pub(crate) fn link_table(figures: &ForwardFigures) -> Option<Grid> {
         "lost",
         "queue full",
         "corrupted",
-        "copied",
+        "duplicated",
         "reordered",
         "sent",
     ];
     Grid::new(&headings, rows.collect(), 1)
 }
 
-/// Rows of the table of a walk: bursts, packets in flight, rate, dropped.
+/// Returns the rows of a saturation sweep: bursts, packets in flight, rate, dropped.
 pub(crate) fn saturation_rows(found: &Saturation) -> Vec<Vec<String>> {
     let on_plateau = |in_flight| found.plateau_in_flight == Some(in_flight);
     let points = found.points.iter();
@@ -280,7 +278,7 @@ pub(crate) fn saturation_rows(found: &Saturation) -> Vec<Vec<String>> {
                 format_per_second(point.packets_per_second),
                 format_count(point.dropped),
                 match on_plateau(point.in_flight) {
-                    true => "the plateau begins",
+                    true => "start of the plateau",
                     false if point.disturbed => "disturbed",
                     false => "",
                 }
@@ -300,13 +298,13 @@ pub(crate) const SATURATION: [&str; 6] = [
     "note",
 ];
 
-/// `2 cores: 1.63 G/s from 512 packets in flight on (the rate rises no more)`.
+/// Describes the result: `2 cores: 1.63 G/s packets from 512 in flight on (no further increase)`.
 #[must_use]
 pub fn saturation_words(found: &Saturation) -> String {
     let why = match found.stopped_by.as_str() {
-        "plateau" => "it rises no more",
+        "plateau" => "no further increase",
         "full" => "the rings are full",
-        "limit" => "the walk ends here",
+        "limit" => "limit of the sweep",
         _ => "interrupted",
     };
     let mut out = amount(found.cores.into(), "core");
@@ -323,8 +321,8 @@ pub fn saturation_words(found: &Saturation) -> String {
             let disturbed = found.points.iter().filter(|point| point.disturbed).count();
             let _ = write!(
                 out,
-                ": no plateau is named, because something else ran on the processors in {disturbed} of {} steps, \
-                 and again when they were repeated (core-disturbed)",
+                ": no plateau is named: other work ran on the cores in {disturbed} of {} steps, \
+                 also when they were repeated (core-disturbed)",
                 found.points.len()
             );
         }
@@ -430,7 +428,7 @@ mod tests {
         assert_eq!(table.rows, [row.map(str::to_owned)]);
     }
 
-    /// What a link loses on purpose is told, and is no drop of the forwarder.
+    /// Configured loss of the link is reported, but not as a drop of the forwarder.
     #[test]
     fn a_link_loses_and_a_forwarder_drops() {
         let named = |mode: &str| {
@@ -459,7 +457,7 @@ mod tests {
         run.forward = Some(Box::new(figures));
         let told = meaning(&run);
         assert!(
-            told.contains("; 2 dropped, and 8 lost by the emulated link"),
+            told.contains("; 2 dropped, and 8 lost by the emulated link as configured"),
             "{told}"
         );
     }

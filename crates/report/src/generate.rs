@@ -1,4 +1,4 @@
-//! Words and figures of generating runs.
+//! Text and figures of packet generator runs.
 
 use linerate_metric::generate::Load;
 use linerate_metric::plan::Plan;
@@ -9,7 +9,7 @@ use linerate_metric::units::{
 
 use crate::figures::{Figure, figure};
 
-/// `64 B frames from packet:eth0 to packet:eth1 at 10k/s`.
+/// Describes the load: `64 B frames from packet:eth0 to packet:eth1 at 10k/s`.
 pub(crate) fn title(plan: &Plan) -> String {
     let Some(plan) = plan.generate.as_deref() else {
         return "frames".to_owned();
@@ -29,69 +29,66 @@ pub(crate) fn title(plan: &Plan) -> String {
     };
     let rate = match (plan.load, plan.recorded_times) {
         (_, true) => "at recorded times".to_owned(),
-        (Load::Max, _) => "as fast as it goes".to_owned(),
+        (Load::Max, _) => "at the highest possible rate".to_owned(),
         (Load::Frames(rate), _) => format!("at {}", format_per_second(rate)),
         (Load::L1(bps), _) => format!("at {} (L1)", format_bit_rate(bps as f64)),
         (Load::L2(bps), _) => format!("at {} (L2)", format_bit_rate(bps as f64)),
-        (Load::Line(share), _) => format!("at {} of the line", format_share(share)),
+        (Load::Line(share), _) => format!("at {} of the line rate", format_share(share)),
     };
     format!("{frames} from {}{to} {rate}", plan.send)
 }
 
-/// A sentence on what the figure of a run means.
+/// Explains the headline figure of a run.
 pub(crate) fn meaning(run: &Record) -> String {
     match (run.summary.loss_fraction, run.summary.packets_sent) {
         (Some(loss), _) => format!(
-            "frames that arrived; {} of those sent were lost",
+            "frames received; {} of the frames sent were lost",
             format_share(loss)
         ),
-        (None, Some(sent)) => format!(
-            "{} frames were sent; none was waited for",
-            format_count(sent)
-        ),
-        _ => "frames that arrived".to_owned(),
+        (None, Some(sent)) => format!("{} frames sent; no receive port", format_count(sent)),
+        _ => "frames received".to_owned(),
     }
 }
 
-/// The figures of a summary.
+/// Returns the figures of a summary.
 pub(crate) fn figures(summary: &Summary) -> Vec<Figure> {
     let count = |value: Option<u64>| value.map(format_count);
     vec![
         figure(
             "sent",
-            "frames that the port took",
+            "frames accepted by the port",
             count(summary.packets_sent),
         ),
         figure(
             "received",
-            "frames of this run that arrived",
+            "frames of this run that were received",
             count(summary.packets_received),
         ),
         figure(
             "rate",
-            "frames received over the time of sending",
+            "frames received over the sending time",
             summary.packets_per_second.map(format_per_second),
         ),
-        figure("lost", "frames that did not arrive", count(summary.lost)),
+        figure("lost", "frames that were not received", count(summary.lost)),
         figure(
             "loss",
-            "share of the frames sent that did not arrive",
+            "share of the frames sent that was not received",
             summary.loss_fraction.map(format_share),
         ),
         figure(
             "out of order",
-            "frames that came after one with a higher number",
+            "frames received after one with a higher number",
             count(summary.out_of_order),
         ),
         figure(
             "duplicates",
-            "frames that came again",
+            "frames received more than once",
             count(summary.duplicates),
         ),
     ]
 }
 
-/// Flows, time, threads.
+/// Describes the run: flows, duration, threads, frame sizes.
 pub(crate) fn details(plan: &Plan) -> Vec<String> {
     let Some(own) = plan.generate.as_deref() else {
         return Vec::new();
@@ -106,10 +103,10 @@ pub(crate) fn details(plan: &Plan) -> Vec<String> {
     words.push(many(own.threads.into(), "polling thread"));
     words.push(match own.size_fitted {
         true => format!(
-            "sizes with check sequence (none was asked for: {} B is the least for these headers, a number and a time)",
+            "frame sizes include the FCS (no size requested: {} B is the smallest for these headers, a sequence number and a timestamp)",
             own.frame_bytes
         ),
-        false => "sizes with check sequence".to_owned(),
+        false => "frame sizes include the FCS".to_owned(),
     });
     words
 }

@@ -1,8 +1,8 @@
-//! How runs are shown: live lines, text, JSON lines, an HTML page with plots; and where they are kept.
+//! Presents results (live lines, text, JSON lines, HTML with plots, CSV) and stores them.
 //!
-//! Everything here is made from what `linerate_metric` defines (records, sets, events, examinations),
-//! so a record from another machine reads like one's own. Nothing here measures anything or asks the
-//! machine about itself. Texts come without a newline at their end.
+//! Input is only what `linerate_metric` defines: records, sets, events, doctor reports. A record of
+//! another machine is therefore shown like a local one. This crate never measures and never reads
+//! the state of the machine. Texts have no newline at the end.
 #![forbid(unsafe_code)]
 
 mod error;
