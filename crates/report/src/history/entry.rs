@@ -1,4 +1,4 @@
-//! What the history knows of one document without opening it.
+//! Index entry: summary of one document.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,23 +14,23 @@ use serde::{Deserialize, Serialize};
 use crate::document::Document;
 use crate::experiment::setting_words;
 
-/// A figure that several runs came to.
+/// Headline figure of a sweep, comparison or tuning.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// By the name `--expect` knows.
+    /// Name as in `--expect`.
     pub figure: String,
-    /// In base units.
+    /// Value in base units.
     pub value: f64,
 }
 
-/// How an experiment came out.
+/// Result of an experiment's expectations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shapes {
-    /// Expectations that hold.
+    /// Number of expectations that hold.
     pub hold: usize,
-    /// Expectations that were tested.
+    /// Number of expectations that were tested.
     pub tested: usize,
-    /// Of these, how many rest on runs that something speaks against.
+    /// Number of tested expectations whose runs have caveats.
     pub in_doubt: usize,
 }
 
@@ -45,81 +45,80 @@ impl Shapes {
     }
 }
 
-/// A stored document in short.
+/// Summary of a stored document.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Its id.
     pub id: String,
-    /// `throughput`, `latency`, `forward`, `generate`; of a set what made it, behind `set:`.
+    /// `throughput`, `latency`, `forward`, `generate`; for a set `set:` and the command that made
+    /// it.
     pub kind: String,
-    /// When its first payload was sent.
+    /// Time of the first payload.
     pub started: Timestamp,
-    /// Whether it was ended before its time.
+    /// True if the run was interrupted.
     pub interrupted: bool,
-    /// Its label; of an experiment that of its table.
+    /// Label of the run; for an experiment, label of its table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// The name of the experiment that it is: `udp-hops`.
+    /// Name of the experiment: `udp-hops`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub experiment: Option<String>,
-    /// The end that kept it beside the one that asked for the run: a server's copy.
+    /// Role of the host that recorded a copy of a run started elsewhere: a server's copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_by: Option<Role>,
-    /// What was asked: the far end as the plan names it, or the ports.
+    /// Remote host as named in the plan, or the ports.
     pub target: String,
-    /// The dialect of another program at one end.
+    /// Protocol of another program at one end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dialect: Option<String>,
-    /// In the record of a server, the address of the client that it served.
+    /// Address of the served client, in the record of a server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<String>,
-    /// Directions in which payload flowed, as the client sees them.
+    /// Directions of the payload from the client's view.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub directions: Vec<Direction>,
-    /// Names of the hosts that took part, the client first.
+    /// Host names, the client's first.
     pub hosts: Vec<String>,
-    /// `TCP` or `UDP`; absent where frames are moved.
+    /// `TCP` or `UDP`; absent for frame-based runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
-    /// What the plan comes to: runs with equal plans can be compared. 64 bits of FNV-1a over the plan
-    /// without ports, in hexadecimal digits.
+    /// Fingerprint of the plan; runs with equal plans are comparable. 64-bit FNV-1a over the plan
+    /// without ports, in hexadecimal.
     pub plan: String,
-    /// How many runs it holds.
+    /// Number of runs.
     pub runs: u64,
-    /// Ids of the runs that a set holds.
+    /// Ids of the runs in a set.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<String>,
-    /// Of an experiment, the first run of each point that was measured, by `KNOB=VALUE…`: a table that grows
-    /// is stored anew with all of its points.
+    /// First run of each measured point of an experiment, by `KNOB=VALUE…`. A growing table is
+    /// stored again with all of its points.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub points: BTreeMap<String, String>,
-    /// How many expectations of an experiment hold, of how many that were tested.
+    /// Result of an experiment's expectations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shapes: Option<Shapes>,
-    /// How many things speak against its figures.
+    /// Number of caveats.
     pub doubts: u64,
-    /// Its figures by the names `--expect` knows; of repeats their medians.
+    /// Figures by the names of `--expect`; for repeats the medians.
     pub figures: BTreeMap<String, f64>,
-    /// What a search or a comparison came to. No figure of a run: it has no place in a trend of those.
+    /// Headline figure of a sweep, comparison or tuning. Not part of trends, which use figures of
+    /// runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
-    /// Tags, in alphabetical order.
+    /// Tags in alphabetical order.
     pub tags: BTreeSet<String>,
     /// Notes, the oldest first.
     pub notes: Vec<Note>,
 }
 
-/// A remark that somebody made.
+/// Note of a user on a document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
-    /// When.
     pub at: Timestamp,
-    /// What.
     pub text: String,
 }
 
 impl Entry {
-    /// What is to be known of a document; tags and notes are not in it.
+    /// Summarises a document; tags and notes are not part of it.
     #[must_use]
     pub fn of(document: &Document) -> Self {
         let first = document.runs().first();
@@ -172,7 +171,7 @@ impl Entry {
     }
 }
 
-/// What a search or a comparison came to: the best point of a sweep, side B of pairs, the proven settings.
+/// Returns the best point of a sweep, side B of a comparison, or the proven settings of a tuning.
 fn outcome(result: &SetResult) -> Option<Outcome> {
     let (figure, value) = if let Some(found) = result.sweep.as_deref() {
         let best = found.points.get(found.best?)?;
@@ -188,7 +187,7 @@ fn outcome(result: &SetResult) -> Option<Outcome> {
     })
 }
 
-/// Every figure of every point, by `KNOB=VALUE… FIGURE`.
+/// Returns all figures of all points, by `KNOB=VALUE… FIGURE`.
 fn of_points(experiment: &ExperimentResult) -> BTreeMap<String, f64> {
     let figures = experiment.points.iter().flat_map(|point| {
         let at = setting_words(experiment, &point.setting);
@@ -198,7 +197,7 @@ fn of_points(experiment: &ExperimentResult) -> BTreeMap<String, f64> {
     figures.filter(|(_, value)| value.is_finite()).collect()
 }
 
-/// The first run of every point that was measured.
+/// Returns the first run of every measured point.
 fn measured_points(experiment: &ExperimentResult) -> BTreeMap<String, String> {
     let points = experiment.points.iter().filter_map(|point| {
         let at = setting_words(experiment, &point.setting);
@@ -234,12 +233,12 @@ fn protocol(run: &Record) -> Option<String> {
     on_sockets.then(|| run.plan.protocol.to_string())
 }
 
-/// FNV-1a over the plan as JSON; ports are chosen anew for each run of a test and say nothing.
+/// FNV-1a over the plan as JSON. Ports are left out, because they can differ between equal runs.
 fn plan(run: &Record) -> String {
     let mut plan = run.plan.clone();
     plan.port = 0;
     plan.source_port = None;
-    let text = serde_json::to_string(&plan).expect("a plan holds only what JSON can say");
+    let text = serde_json::to_string(&plan).expect("a plan has a JSON form");
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });

@@ -1,4 +1,4 @@
-//! Records that leave for other machines, and records that come from them.
+//! Export and import of records.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::document::{Document, read_document, read_text};
 /// Schema id of an export.
 pub const EXPORT_SCHEMA: &str = "linerate/export/1";
 
-/// Documents with their tags and notes, as one file.
+/// Documents with their tags and notes, in one file.
 #[derive(Serialize, Deserialize)]
 struct Export {
     schema: String,
@@ -29,27 +29,27 @@ struct Exported {
     marks: Marks,
 }
 
-/// What became of one document that was to be imported.
+/// Result of importing one document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Arrived {
-    /// It is here now.
+    /// The document was imported.
     Taken,
-    /// It was here already, the same.
+    /// An identical document was already stored.
     Same,
-    /// Another document of that id is here; it stays.
+    /// Another document with this id is stored; it was kept.
     Differs,
 }
 
 impl History {
-    /// Whole documents with tags and notes, as one document that `import` takes.
+    /// Exports complete documents with tags and notes, in the format that `import` reads.
     ///
     /// # Errors
     /// [`ReportError::Read`], [`ReportError::Foreign`].
     pub fn export_json(&self, entries: &[Entry]) -> Result<String, ReportError> {
         let exported = entries.iter().map(|entry| {
             let path = self.file(&entry.id);
-            // As it stands in its file: fields that this version does not know leave too.
+            // The file's JSON is exported, so fields unknown to this version are preserved.
             Ok(Exported {
                 document: value(&path)?,
                 marks: Marks {
@@ -62,17 +62,19 @@ impl History {
             schema: EXPORT_SCHEMA.to_owned(),
             entries: exported.collect::<Result<_, ReportError>>()?,
         };
-        Ok(serde_json::to_string(&export).expect("an export holds only what JSON can say"))
+        Ok(serde_json::to_string(&export).expect("an export has a JSON form"))
     }
 
-    /// Takes what a file holds (a run, a set, an export), or each `.json` of a folder.
+    /// Imports the content of a file (a run, a set, an export), or of each `.json` file in a
+    /// directory.
     ///
-    /// A set brings its runs along. What is here already under the same id is left as it is, unless it
-    /// is to be replaced. Tags are added to those of the documents.
+    /// A set brings its runs. A document whose id is already stored is kept, unless `replace` is
+    /// set. `tags` are added to all imported documents.
     ///
     /// # Errors
-    /// [`ReportError::Read`], [`ReportError::Foreign`] before anything of that file is taken;
-    /// [`ReportError::Store`]. What was taken before is in `arrived` all the same.
+    /// [`ReportError::Read`] or [`ReportError::Foreign`] before any document of that file is
+    /// imported; [`ReportError::Store`]. The results include the documents imported before the
+    /// error.
     pub fn import(
         &self,
         path: &Path,
@@ -141,15 +143,15 @@ fn value(path: &Path) -> Result<Value, ReportError> {
     let text = read_text(path)?;
     serde_json::from_str(&text).map_err(|error| ReportError::Foreign {
         path: path.to_owned(),
-        // Of what is no JSON it says the same in the same words as everywhere.
+        // The same description as for other files that are not JSON.
         why: match Document::from_json(&text) {
             Err(why) => why.to_string(),
-            Ok(_) => format!("no JSON ({error})"),
+            Ok(_) => format!("not JSON ({error})"),
         },
     })
 }
 
-/// The documents of one file, all of them known to be documents.
+/// Reads and checks the documents of one file.
 fn read(path: &Path) -> Result<Vec<Exported>, ReportError> {
     let foreign = |why: String| ReportError::Foreign {
         path: path.to_owned(),
@@ -196,7 +198,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, ReportError> {
     if files.is_empty() {
         return Err(ReportError::Foreign {
             path: path.to_owned(),
-            why: "a folder without a file that ends in .json".to_owned(),
+            why: "a directory without .json files".to_owned(),
         });
     }
     files.sort();

@@ -1,39 +1,39 @@
-//! Which documents are meant.
+//! Filter of documents.
 
 use jiff::Timestamp;
 use linerate_metric::expect::Expectation;
 
 use super::entry::Entry;
 
-/// Conditions that all must hold; an empty one holds for every document.
+/// Conditions that must all hold; an empty condition always holds.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
-    /// One of these kinds; `set` stands for all sets.
+    /// Accepted kinds; `set` matches all sets.
     pub kinds: Vec<String>,
-    /// One of these names is the far end's, one of the hosts', or the address of a client that was served.
+    /// Accepted names: remote host, a host name, or the address of a served client.
     pub hosts: Vec<String>,
-    /// All of these tags.
+    /// Required tags.
     pub tags: Vec<String>,
-    /// This text is in the label, or in the name of the experiment, whatever the case of its letters.
+    /// Text contained in the label or the experiment's name, ignoring case.
     pub label: Option<String>,
-    /// Started at this time or later.
+    /// Earliest start time.
     pub since: Option<Timestamp>,
-    /// Started before this time.
+    /// End of the start times (exclusive).
     pub until: Option<Timestamp>,
-    /// The plan of this fingerprint.
+    /// Fingerprint of the plan.
     pub plan: Option<String>,
-    /// Thresholds; a document that lacks the figure is not meant.
+    /// Thresholds; a document without the figure does not match.
     pub thresholds: Vec<Expectation>,
-    /// Leaves out runs that belong to a set.
+    /// True to leave out runs that belong to a set.
     pub whole: bool,
-    /// Takes what a server kept of runs whose clients keep their own records, too.
+    /// True to include copies recorded by a server.
     pub copies: bool,
-    /// The newest so many.
+    /// Largest number of documents; the newest are kept.
     pub limit: Option<usize>,
 }
 
 impl Filter {
-    /// Whether a document is meant; `member` says that it belongs to a set.
+    /// Returns whether a document matches; the flag is true if it belongs to a set.
     pub(super) fn takes(&self, entry: &Entry, member: bool) -> bool {
         let kind = |kind: &String| {
             entry.kind == *kind || (kind == "set" && entry.kind.starts_with("set:"))

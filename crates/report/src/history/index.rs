@@ -1,7 +1,7 @@
-//! The index: what the files say, in a database that finds it faster.
+//! SQLite index of the stored files.
 //!
-//! Nothing is in it that is not in a file, so a damaged one is thrown away and made again. It is
-//! brought up to date before each use: measuring never waits for it.
+//! All data comes from files, so a damaged index is deleted and rebuilt. It is updated before each
+//! use, so measurements never wait for it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
@@ -17,8 +17,8 @@ use super::marks;
 use crate::document::Document;
 use crate::store::locked_within;
 
-/// Layout of the tables. Each step takes a database from its number to the next; `user_version` says
-/// which have been taken.
+/// Schema migrations. Each step takes a database to the next version; `user_version` holds the
+/// number of applied steps.
 const MIGRATIONS: &[&str] = &[
     "
 CREATE TABLE file (
@@ -53,66 +53,66 @@ CREATE TABLE mark (
     notes TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 ",
-    // Entries know who kept them, and sets their labels: all files are read again.
+    // Entries gained the recording role and labels of sets: all files are read again.
     "
 DELETE FROM document;
 DELETE FROM file;
 ",
-    // Entries of experiments know their names and the figures of their points: the same.
+    // Entries of experiments gained names and figures of points: all files are read again.
     "
 DELETE FROM document;
 DELETE FROM file;
 ",
-    // Entries know dialects, directions and the clients of servers: the same.
+    // Entries gained peer protocols, directions and clients of servers: all files are read again.
     "
 DELETE FROM document;
 DELETE FROM file;
 ",
-    // Entries of sweeps, comparisons and searches know what they came to: the same.
+    // Entries of sweeps, comparisons and searches gained results: all files are read again.
     "
 DELETE FROM document;
 DELETE FROM file;
 ",
-    // Entries of experiments know the runs of their points, and how many expectations hold: the same.
+    // Entries of experiments gained runs of points and expectations: all files are read again.
     "
 DELETE FROM document;
 DELETE FROM file;
 ",
 ];
 
-/// How long one process waits for another that is bringing the index up to date.
+/// Time to wait for another process that updates the index.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// An open index.
 pub(super) struct Index {
     connection: Connection,
-    /// Held while the database is used, so that nobody throws it away meanwhile.
+    /// Held while the database is in use, so that no other process deletes it.
     _lock: Option<File>,
-    /// Why it is not on the disk, if it is not.
+    /// Reason for an index in memory; `None` if it is on disk.
     pub(super) remark: Option<String>,
 }
 
-/// Files that are no records, with what they are instead.
+/// Files that are not records, with a description of their content.
 pub(super) type Strange = Vec<(String, String)>;
 
-/// What went wrong with the database.
+/// Failure of the database.
 enum Trouble {
-    /// It can be thrown away and made again.
+    /// Damaged; it can be deleted and rebuilt.
     Damaged(rusqlite::Error),
-    /// It cannot be kept on this disk now.
+    /// Not usable on this disk now.
     Unusable(String),
 }
 
-/// What a failure of the database means, where its own words say little: `disk I/O error`.
+/// Describes a database error where SQLite's message is unclear, such as `disk I/O error`.
 pub(super) fn words(error: &rusqlite::Error) -> String {
     let meaning = match error.sqlite_error_code() {
-        Some(ErrorCode::DiskFull) => "there is no room on its disk",
-        // With a log that is mapped into memory a full disk is told so, too.
-        Some(ErrorCode::SystemIoFailure) => "its disk is full, or fails",
-        Some(ErrorCode::ReadOnly) => "it may not be written",
-        Some(ErrorCode::CannotOpen) => "it cannot be made or opened there",
+        Some(ErrorCode::DiskFull) => "no space left on the disk",
+        // With a memory-mapped log, SQLite reports a full disk as an I/O error.
+        Some(ErrorCode::SystemIoFailure) => "disk full or I/O error",
+        Some(ErrorCode::ReadOnly) => "it is read-only",
+        Some(ErrorCode::CannotOpen) => "it cannot be created or opened",
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-            "another process has held it for half a minute"
+            "another process has locked it for 30 s"
         }
         _ => return error.to_string(),
     };
@@ -135,9 +135,9 @@ impl From<io::Error> for Trouble {
 }
 
 impl Index {
-    /// Opens the index at `path` and brings it up to date with the files of both folders. A damaged
-    /// one is made again; where none can be kept (full disk, folder that cannot be written, index of a
-    /// newer version) it is made in memory, with a remark.
+    /// Opens the index at `path` and updates it from the files of both directories. A damaged index
+    /// is rebuilt. If no index can be written (full disk, read-only directory, index of a newer
+    /// version), one is built in memory, with a remark.
     pub(super) fn open(path: &Path, runs: &Path, marks: &Path) -> Result<Self, rusqlite::Error> {
         let why = match Self::on_disk(path, runs, marks) {
             Ok(index) => return Ok(index),
@@ -146,7 +146,7 @@ impl Index {
                 Err(Trouble::Unusable(why)) => why,
                 Err(Trouble::Damaged(_)) => error.to_string(),
             },
-            // Before the first run is stored there is no folder, and nothing to keep in it.
+            // Before the first run is stored, the directory does not exist and needs no index.
             Err(Trouble::Unusable(_)) if path.parent().is_some_and(|base| !base.exists()) => {
                 String::new()
             }
@@ -160,7 +160,7 @@ impl Index {
             _lock: None,
             remark: (!why.is_empty()).then(|| {
                 format!(
-                    "the index {} cannot be kept ({why}); records were read one by one",
+                    "the index {} cannot be used ({why}); the records were indexed in memory",
                     path.display()
                 )
             }),
@@ -173,15 +173,15 @@ impl Index {
         Self::with_lock(lock, path, runs, marks)
     }
 
-    /// Throws a damaged index away, when nobody uses it, and makes it again.
+    /// Deletes and rebuilds a damaged index when no other process uses it.
     fn anew(path: &Path, runs: &Path, marks: &Path) -> Result<Self, Trouble> {
         let lock = lock_of(path)?;
         if !locked_within(&lock, PATIENCE)? {
             return Err(Trouble::Unusable(
-                "it is damaged, and another process uses it".to_owned(),
+                "it is damaged and in use by another process".to_owned(),
             ));
         }
-        // Somebody may have made it again while this process waited.
+        // Another process may have rebuilt it in the meantime.
         let sound = open_file(path).and_then(|connection| is_sound(&connection));
         if !matches!(sound, Ok(true)) {
             for suffix in ["", "-wal", "-shm"] {
@@ -206,13 +206,13 @@ impl Index {
         let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
         if version > MIGRATIONS.len() as i64 {
             return Err(Trouble::Unusable(format!(
-                "a newer linerate made it: its layout is {version}, this one knows {}",
+                "made by a newer linerate: layout {version}, this version supports {}",
                 MIGRATIONS.len()
             )));
         }
         prepare(&mut connection)?;
         refresh(&mut connection, runs, marks)?;
-        // What was read is used at once, and may be read by others meanwhile.
+        // Downgrades the lock: from here on the index is only read, and others may read it too.
         lock.lock_shared()?;
         Ok(Self {
             connection,
@@ -221,7 +221,7 @@ impl Index {
         })
     }
 
-    /// Every document, the oldest first, with whether it belongs to a set.
+    /// Returns all documents, the oldest first; the flag is true if the document belongs to a set.
     pub(super) fn entries(&self) -> Result<Vec<(Entry, bool)>, rusqlite::Error> {
         let mut statement = self.connection.prepare(
             "SELECT entry, mark.tags, mark.notes,
@@ -240,7 +240,7 @@ impl Index {
         let mut entries = Vec::new();
         for row in rows {
             let (entry, tags, notes, member) = row?;
-            // What this very version wrote it can read: a row that it cannot is damage.
+            // This version wrote the row, so a row that it cannot parse is damaged.
             let Ok(mut entry) = serde_json::from_str::<Entry>(&entry) else {
                 continue;
             };
@@ -253,7 +253,7 @@ impl Index {
         Ok(entries)
     }
 
-    /// Files in the folder of records that are none.
+    /// Returns the files in the record directory that are not records.
     pub(super) fn strange(&self) -> Result<Strange, rusqlite::Error> {
         let mut statement = self
             .connection
@@ -276,8 +276,8 @@ fn open_file(path: &Path) -> Result<Connection, rusqlite::Error> {
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(PATIENCE)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
-    // With WAL this cannot damage the database: a power cut may lose the latest rows, which are read
-    // from their files again.
+    // Safe with WAL: a power failure may lose the latest rows, but does not damage the database.
+    // Lost rows are read from their files again.
     connection.pragma_update(None, "synchronous", "NORMAL")?;
     Ok(connection)
 }
@@ -287,7 +287,7 @@ fn is_sound(connection: &Connection) -> Result<bool, rusqlite::Error> {
     Ok(verdict == "ok")
 }
 
-/// Brings the tables to the newest layout, under the lock of the one writer.
+/// Migrates the tables to the newest layout, under the writer's lock.
 fn prepare(connection: &mut Connection) -> Result<(), rusqlite::Error> {
     connection.pragma_update(None, "foreign_keys", true)?;
     let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -300,13 +300,14 @@ fn prepare(connection: &mut Connection) -> Result<(), rusqlite::Error> {
     change.commit()
 }
 
-/// What tells a file that was replaced: each record is a new file, renamed into its place.
+/// Fingerprint of a file version. Each record is written to a new file that is renamed, so the
+/// inode changes.
 fn stamp(facts: &fs::Metadata) -> String {
     let (time, nanoseconds) = (facts.mtime(), facts.mtime_nsec());
     format!("{} {} {time}.{nanoseconds:09}", facts.ino(), facts.len())
 }
 
-/// The JSON files of a folder with their stamps; none where there is no folder.
+/// Returns the JSON files of a directory with their fingerprints; empty if there is no directory.
 fn files(folder: &Path) -> BTreeMap<String, String> {
     let mut files = BTreeMap::new();
     for found in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -325,10 +326,10 @@ fn files(folder: &Path) -> BTreeMap<String, String> {
     files
 }
 
-/// Makes the tables say what the files say, in one transaction.
+/// Updates the tables from the files, in one transaction.
 fn refresh(connection: &mut Connection, runs: &Path, marks: &Path) -> Result<(), rusqlite::Error> {
     let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    // Listed under the lock: what another process indexed meanwhile is not done twice.
+    // Listed under the lock, so that files indexed by another process are not indexed twice.
     let now = files(runs);
     let known = stamps(&change, "SELECT name, stamp FROM file")?;
     for name in known.keys().filter(|name| !now.contains_key(*name)) {
@@ -376,7 +377,7 @@ fn forget(change: &Transaction, name: &str) -> Result<(), rusqlite::Error> {
     Ok(())
 }
 
-/// Reads one file into the tables.
+/// Indexes one file.
 fn take(change: &Transaction, runs: &Path, name: &str, stamp: &str) -> Result<(), rusqlite::Error> {
     forget(change, name)?;
     let read = fs::read_to_string(runs.join(name)).map_err(|error| error.to_string());
@@ -386,7 +387,7 @@ fn take(change: &Transaction, runs: &Path, name: &str, stamp: &str) -> Result<()
     let document = document.and_then(|document| match document.id() == id {
         true => Ok(document),
         false => Err(format!(
-            "named otherwise than the record in it, {}",
+            "the file name does not match the id of its record, {}",
             document.id()
         )),
     });
@@ -399,7 +400,7 @@ fn take(change: &Transaction, runs: &Path, name: &str, stamp: &str) -> Result<()
         return Ok(());
     };
     let entry = Entry::of(&document);
-    let text = serde_json::to_string(&entry).expect("an entry holds only what JSON can say");
+    let text = serde_json::to_string(&entry).expect("an entry has a JSON form");
     change.execute(
         "INSERT INTO document (id, started, kind, target, plan, entry)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
@@ -427,7 +428,7 @@ fn take(change: &Transaction, runs: &Path, name: &str, stamp: &str) -> Result<()
     Ok(())
 }
 
-/// A time that sorts as text: all digits of the nanoseconds.
+/// Formats a time so that it sorts as text, with all digits of the nanoseconds.
 fn order(entry: &Entry) -> String {
     format!("{:.9}", entry.started)
 }

@@ -1,6 +1,6 @@
-//! Tags and notes: a file for each document that has any, beside the folder of records.
+//! Tags and notes: one file per document, in a directory next to the records.
 //!
-//! They are files, as records are, so that the index can be made anew without losing a word.
+//! They are files, so that the index can be rebuilt without loss.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -18,21 +18,20 @@ use crate::store::{is_plain, replace};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Marks {
-    /// Tags.
     pub tags: BTreeSet<String>,
     /// Notes, the oldest first.
     pub notes: Vec<Note>,
 }
 
 impl Marks {
-    /// Whether there is nothing to keep.
+    /// Returns whether there are no tags and no notes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tags.is_empty() && self.notes.is_empty()
     }
 }
 
-/// The folder of marks.
+/// Directory of tags and notes.
 #[derive(Clone, Debug)]
 pub(super) struct Folder {
     path: PathBuf,
@@ -54,8 +53,7 @@ impl Folder {
         Ok(self.path.join(format!("{id}.json")))
     }
 
-    /// Changes the marks of a document. Two processes that do so at a time wait for each other, so
-    /// neither loses what the other wrote.
+    /// Changes the marks of a document under a lock, so that concurrent processes lose no change.
     pub(super) fn change(
         &self,
         id: &str,
@@ -74,7 +72,7 @@ impl Folder {
         changed.map_err(|source| ReportError::Keep { path, source })
     }
 
-    /// Removes the marks of a document that is gone.
+    /// Removes the marks of a removed document.
     pub(super) fn remove(&self, id: &str) -> Result<(), ReportError> {
         let path = self.file(id)?;
         absent_is_fine(fs::remove_file(&path)).map_err(|source| ReportError::Keep { path, source })
@@ -91,7 +89,7 @@ impl Folder {
     }
 }
 
-/// Opens a file that is only there to be locked.
+/// Opens a lock file.
 pub(super) fn open_lock(path: &Path) -> io::Result<File> {
     OpenOptions::new()
         .write(true)
@@ -101,7 +99,7 @@ pub(super) fn open_lock(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// The marks of a file; a file that is not there, or that cannot be understood, has none.
+/// Reads the marks of a file; empty if the file is missing or invalid.
 pub(super) fn read(path: &Path) -> io::Result<Marks> {
     match fs::read(path) {
         Ok(bytes) => Ok(serde_json::from_slice(&bytes).unwrap_or_default()),

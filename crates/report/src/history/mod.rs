@@ -1,7 +1,8 @@
-//! The history: every record that is stored here, found by what it says, tagged, noted, moved.
+//! History of stored records: search, tags, notes, import and export.
 //!
-//! Files are the truth: `runs/ID.json` for records, `marks/ID.json` for tags and notes. `index.sqlite`
-//! beside them only finds them; it is made from the files whenever it is missing, damaged or old.
+//! The files hold all data: `runs/ID.json` records, `marks/ID.json` tags and notes. `index.sqlite`
+//! next to them is only an index; it is rebuilt from the files when it is missing, damaged or
+//! outdated.
 
 mod entry;
 mod exchange;
@@ -32,7 +33,7 @@ use crate::document::{Document, read_document};
 use crate::store::Store;
 use index::Index;
 
-/// The records of this user on this machine.
+/// Records of this user on this machine.
 pub struct History {
     store: Store,
     base: PathBuf,
@@ -41,7 +42,7 @@ pub struct History {
 }
 
 impl History {
-    /// Opens the history of the store that records go to.
+    /// Opens the history of the default store.
     ///
     /// # Errors
     /// [`ReportError::NoDataFolder`], [`ReportError::Index`].
@@ -51,11 +52,11 @@ impl History {
         Self::open(base)
     }
 
-    /// Opens the history below a folder: its records are in `runs`.
+    /// Opens the history in a directory, whose subdirectory `runs` holds the records.
     ///
     /// # Errors
-    /// [`ReportError::Index`] when not even an index in memory can be made, [`ReportError::Read`] when the
-    /// records may not be looked at.
+    /// [`ReportError::Index`] when not even an in-memory index can be created,
+    /// [`ReportError::Read`] when the records are not readable.
     pub fn open(base: impl Into<PathBuf>) -> Result<Self, ReportError> {
         let base = base.into();
         let store = Store::at(base.join("runs"));
@@ -84,23 +85,24 @@ impl History {
         })
     }
 
-    /// Reads the files again, after something was changed.
+    /// Reads the files again after a change.
     ///
     /// # Errors
-    /// As [`History::open`].
+    /// See [`History::open`].
     pub fn reopen(self) -> Result<Self, ReportError> {
         let base = self.base.clone();
         drop(self);
         Self::open(base)
     }
 
-    /// Why the index is not kept on the disk, if it is not.
+    /// Reason for an index in memory; `None` if the index is on disk.
     #[must_use]
     pub fn remark(&self) -> Option<&str> {
         self.index.remark.as_deref()
     }
 
-    /// Files in the folder of records that are none, with what they are instead.
+    /// Returns the files in the record directory that are not records, with a description of their
+    /// content.
     ///
     /// # Errors
     /// [`ReportError::Index`].
@@ -108,7 +110,7 @@ impl History {
         self.index.strange().map_err(|error| self.trouble(&error))
     }
 
-    /// The documents that a filter means, the oldest first.
+    /// Returns the documents that match a filter, the oldest first.
     ///
     /// # Errors
     /// [`ReportError::Index`].
@@ -125,7 +127,7 @@ impl History {
         Ok(taken)
     }
 
-    /// Whether there is no document at all.
+    /// Returns whether the store is empty.
     ///
     /// # Errors
     /// [`ReportError::Index`].
@@ -134,12 +136,12 @@ impl History {
         Ok(all.is_empty())
     }
 
-    /// The document that somebody means by an id, the beginning or the end of one, or `last` (`last~1`
-    /// for the one before, and so on; runs that belong to a set, and a server's copies, are left out
-    /// there).
+    /// Finds a document by its id, by the beginning or end of its id, or by `last` (`last~1` is the
+    /// one before, and so on). `last` skips runs that belong to a set, and copies recorded by a
+    /// server.
     ///
     /// # Errors
-    /// [`ReportError::Unknown`] when there is none, or more than one.
+    /// [`ReportError::Unknown`] when no document matches, or several do.
     pub fn find(&self, asked: &str) -> Result<Entry, ReportError> {
         let unknown = |found| ReportError::Unknown {
             asked: asked.to_owned(),
@@ -171,7 +173,7 @@ impl History {
         }
     }
 
-    /// The file of a document.
+    /// Path of a document's file.
     #[must_use]
     pub fn file(&self, id: &str) -> PathBuf {
         self.store.file(id)
@@ -200,7 +202,7 @@ impl History {
         self.marks.remove(id)
     }
 
-    /// Gives a document tags, and takes others away.
+    /// Adds tags to a document and removes others.
     ///
     /// # Errors
     /// [`ReportError::Keep`].
@@ -224,7 +226,7 @@ impl History {
         })
     }
 
-    /// Takes all notes of a document away.
+    /// Removes all notes of a document.
     ///
     /// # Errors
     /// [`ReportError::Keep`].
@@ -240,7 +242,7 @@ impl History {
     }
 }
 
-/// `last` is 0, `last~2` is 2.
+/// Parses `last` as 0 and `last~2` as 2.
 fn back_from_last(text: &str) -> Option<usize> {
     match text.strip_prefix("last")? {
         "" => Some(0),

@@ -1,4 +1,4 @@
-//! Entries as a table for other programs: a row a document, a column a figure, base units.
+//! Entries as a table for other programs: one row per document, one column per figure, base units.
 
 use std::fmt::Write as _;
 
@@ -10,19 +10,19 @@ use super::entry::Entry;
 use crate::ReportError;
 use crate::csv::{column, field};
 
-/// Forms of an export.
+/// Export format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Whole documents with tags and notes; what `import` takes.
+    /// Complete documents with tags and notes, for `import`.
     Json,
-    /// A row a document.
+    /// Table with a row per document.
     Csv,
-    /// The same as CSV, with types.
+    /// Columns of CSV with types.
     #[cfg(feature = "parquet")]
     Parquet,
 }
 
-/// Columns that are texts, with how they are read.
+/// Text column: name and reader.
 type Text = (&'static str, fn(&Entry) -> String);
 
 const TEXTS: &[Text] = &[
@@ -41,12 +41,12 @@ const TEXTS: &[Text] = &[
         let notes: Vec<_> = e.notes.iter().map(|note| note.text.clone()).collect();
         notes.join(" | ")
     }),
-    ("kept_by", |e| match e.kept_by {
+    ("recorded_by", |e| match e.kept_by {
         None => String::new(),
         Some(Role::Client) => "client".to_owned(),
         Some(Role::Server) => "server".to_owned(),
     }),
-    ("dialect", |e| e.dialect.clone().unwrap_or_default()),
+    ("peer_protocol", |e| e.dialect.clone().unwrap_or_default()),
     ("client", |e| e.client.clone().unwrap_or_default()),
     ("experiment", |e| e.experiment.clone().unwrap_or_default()),
 ];
@@ -59,7 +59,7 @@ const COUNTS: &[Count] = &[
     ("doubts", |e| i64::try_from(e.doubts).unwrap_or(i64::MAX)),
 ];
 
-/// Entries as CSV (RFC 4180), the head first. What is not known is an empty field.
+/// Renders entries as CSV (RFC 4180) with a header. Unknown values are empty fields.
 #[must_use]
 pub fn csv(entries: &[Entry]) -> String {
     let texts = TEXTS.iter().map(|(name, _)| (*name).to_owned());
@@ -83,10 +83,11 @@ pub fn csv(entries: &[Entry]) -> String {
     out
 }
 
-/// Entries as a Parquet file with one row group, compressed by Snappy. What is not known is null.
+/// Renders entries as a Parquet file with one row group, compressed with Snappy. Unknown values are
+/// null.
 ///
 /// # Errors
-/// [`ReportError::Export`] with what the writer said.
+/// [`ReportError::Export`] with the writer's message.
 #[cfg(feature = "parquet")]
 pub fn parquet(entries: &[Entry]) -> Result<Vec<u8>, ReportError> {
     write_parquet(entries).map_err(|error| ReportError::Export {

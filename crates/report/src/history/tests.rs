@@ -1,4 +1,4 @@
-//! The history over a folder of its own.
+//! Tests of the history in a temporary directory.
 
 use super::*;
 use linerate_metric::expect::Unit;
@@ -58,7 +58,7 @@ fn what_a_server_kept_is_out_of_the_way() {
     assert_eq!(ids(&history, &own).len(), 8);
     assert_eq!(history.find("last").unwrap().id, "r09");
     assert_eq!(history.find("last~4").unwrap().id, "r04");
-    // By its id it is found all the same.
+    // A copy is found by its id.
     assert_eq!(history.find("r10").unwrap().kept_by, Some(Role::Server));
     let copies = Filter {
         copies: true,
@@ -99,7 +99,7 @@ fn a_server_lists_whom_it_served_and_which_way() {
         ["  far.example  ", "goodput 9.00 Gb/s"],
         ["  from 10.77.0.1 (iperf3)  ", "goodput 9.00 Gb/s"],
         ["  to 10.77.0.1 (iperf3)  ", "offered 5.00 Gb/s"],
-        ["  both ways, 10.77.0.1 (iperf3)  ", "goodput 9.00 Gb/s"],
+        ["  bidirectional, 10.77.0.1 (iperf3)  ", "goodput 9.00 Gb/s"],
     ]) {
         assert!(want.iter().all(|part| row.contains(part)), "{text}");
     }
@@ -115,7 +115,7 @@ fn a_server_lists_whom_it_served_and_which_way() {
 fn an_index_of_the_first_layout_is_read_again() {
     let folder = folder(&ten());
     drop(History::open(folder.path()).unwrap());
-    // As a version without the mark had left it.
+    // State left by a version without the recording role.
     let index = rusqlite::Connection::open(folder.path().join("index.sqlite")).unwrap();
     index.pragma_update(None, "user_version", 1).unwrap();
     index
@@ -221,7 +221,7 @@ fn files_are_the_truth() {
     let history = History::open(folder.path()).unwrap();
     history.tag("r01", &["kept".into()], &[]).unwrap();
     history.note("r01", Timestamp::UNIX_EPOCH, "why").unwrap();
-    // Files that come, change and go behind its back.
+    // Files that appear, change and disappear while the index is closed.
     std::fs::remove_file(history.file("r02")).unwrap();
     let store = Store::at(folder.path().join("runs"));
     store.store(&run("r11", 11, 1e9)).unwrap();
@@ -239,7 +239,7 @@ fn files_are_the_truth() {
     assert_eq!(history.strange().unwrap().len(), 3);
     let first = history.find("r01").unwrap();
     assert!(first.tags.contains("kept") && first.notes[0].text == "why");
-    // Without the index nothing is lost.
+    // All data survives without the index.
     drop(history);
     for name in ["index.sqlite", "index.sqlite-wal", "index.sqlite-shm"] {
         let _ = std::fs::remove_file(folder.path().join(name));
@@ -273,7 +273,7 @@ fn a_damaged_index_is_made_again() {
             "damaged at {damage}"
         );
     }
-    // A file that is cut off, one that is something else, one that is empty.
+    // A truncated file, another kind of file, an empty file.
     for text in ["SQLite format 3\0", "hello, this is no database at all", ""] {
         std::fs::write(&path, text).unwrap();
         let history = History::open(folder.path()).unwrap();
@@ -366,7 +366,7 @@ fn what_is_exported_can_be_imported() {
 
     let other = tempfile::tempdir().unwrap();
     let there = History::open(other.path()).unwrap();
-    // The set brings its runs along, which then are here already.
+    // The set brings its runs, which are then already stored.
     let mut arrived = Vec::new();
     (there.import(&file, false, &["lab".into()], &mut arrived)).unwrap();
     let taken = |state: Arrived| arrived.iter().filter(|(_, s)| *s == state).count();
@@ -377,7 +377,7 @@ fn what_is_exported_can_be_imported() {
     assert!(back.iter().all(|entry| entry.tags.contains("lab")));
     assert!(there.find("r04").unwrap().tags.contains("=cmd"));
 
-    // Another document of the same id stays out, unless it is to replace what is here.
+    // Another document with the same id is rejected, unless it is to replace the stored one.
     let other_run = other.path().join("other.json");
     std::fs::write(&other_run, run("r01", 1, 1.0).to_json()).unwrap();
     for (replace, state) in [(false, Arrived::Differs), (true, Arrived::Taken)] {
@@ -413,7 +413,7 @@ fn a_row_of_an_experiment_says_which() {
     assert_eq!(named, Some(("experiment", "udp-hops")), "{text}");
 }
 
-/// A disk may be full, or a file no record, when others have arrived already.
+/// An import can fail on a full disk or an invalid file after earlier documents were imported.
 #[test]
 fn what_was_taken_before_an_import_failed_is_known() {
     let from = tempfile::tempdir().unwrap();
@@ -482,7 +482,7 @@ fn parquet_is_read_back() {
     assert!(line.contains("p50_ns: null"), "{line}");
 }
 
-/// Fills a small file system. Needs a mount namespace, so the test runs itself again in one.
+/// Fills a small file system. The test runs itself again inside a mount namespace.
 #[test]
 fn on_a_full_disk_records_are_found_all_the_same() {
     const INSIDE: &str = "LINERATE_TEST_FULL_HISTORY";
@@ -492,7 +492,7 @@ fn on_a_full_disk_records_are_found_all_the_same() {
         for run in ten() {
             store.store(&run).unwrap();
         }
-        // Whatever is left of the disk.
+        // Fills the rest of the disk.
         let mut filler = std::fs::File::create(disk.join("filler")).unwrap();
         while std::io::Write::write_all(&mut filler, &[1; 4096]).is_ok() {}
         let history = History::open(&disk).unwrap();
@@ -529,7 +529,8 @@ fn on_a_full_disk_records_are_found_all_the_same() {
     }
 }
 
-/// A folder that may not be read is no empty one; root may read all, so a file stands for it here.
+/// An unreadable directory is not an empty one. Root can read any directory, so a file takes its
+/// place.
 #[test]
 fn a_store_that_cannot_be_looked_at_is_an_error() {
     let folder = tempfile::tempdir().unwrap();

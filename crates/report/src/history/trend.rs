@@ -1,4 +1,4 @@
-//! A figure over time, and where its level changed.
+//! Figure over time, with its change points.
 
 use jiff::Timestamp;
 use linerate_metric::changes::{Level, levels};
@@ -7,36 +7,36 @@ use serde::Serialize;
 
 use super::entry::Entry;
 
-/// A figure of many runs, the oldest first.
+/// Figure of many runs, the oldest first.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Trend {
     /// `linerate/trend/1`.
     pub schema: &'static str,
-    /// Its name, as `--expect` knows it; of an experiment's point `KNOB=VALUE… FIGURE`.
+    /// Name as in `--expect`; for an experiment's point `KNOB=VALUE… FIGURE`.
     pub figure: String,
-    /// In what its values are.
+    /// Unit of the values.
     pub unit: Unit,
-    /// Its values.
+    /// Values in time order.
     pub points: Vec<Point>,
-    /// Stretches of runs that are alike; one where nothing changed.
+    /// Ranges of runs with the same level; a single one if nothing changed.
     pub levels: Vec<Level>,
-    /// How many different plans the runs had: with more than one a change may be the plan's.
+    /// Number of different plans; with more than one, a change may come from the plan.
     pub plans: usize,
 }
 
-/// One run's figure.
+/// Figure of one run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Point {
-    /// Id of its record.
+    /// Id of the record.
     pub id: String,
-    /// When it started.
+    /// Start time.
     pub started: Timestamp,
-    /// The figure, in base units.
+    /// Value in base units.
     pub value: f64,
 }
 
-/// The trend of a figure over the entries that have it. A point of an experiment counts where it was stored
-/// first: a table that grows holds it again each time.
+/// Returns the trend of a figure over the entries that have it. A point of an experiment counts
+/// once per run, because a growing table is stored again with all of its points.
 #[must_use]
 pub fn trend(figure: &str, unit: Unit, entries: &[Entry]) -> Trend {
     let point = figure.rsplit_once(' ').map_or("", |(point, _)| point);
@@ -77,7 +77,7 @@ pub fn trend(figure: &str, unit: Unit, entries: &[Entry]) -> Trend {
 mod tests {
     use super::*;
 
-    /// `--label` stores a whole table again with each point that is added to it.
+    /// `--label` stores the complete table again with each added point.
     #[test]
     fn a_point_of_a_table_that_grows_counts_once() {
         let table = |id: &str, points: &[(&str, &str, f64)]| Entry {
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(
             found("hops=0 size=64 trip"),
             ["first", "third"],
-            "measured anew, though alike"
+            "measured again with an equal value"
         );
         assert_eq!(found("hops=1 size=64 trip"), ["second"]);
     }
