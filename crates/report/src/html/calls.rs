@@ -1,4 +1,4 @@
-//! The table of system calls on the page.
+//! Table of system calls as HTML.
 
 use linerate_metric::record::Record;
 
@@ -6,22 +6,22 @@ use super::pretty;
 use crate::calls;
 use crate::svg::escape;
 
-/// What each call took; nothing for a run that did not record them.
+/// Renders the section on system calls; empty for a run that did not record them.
 pub(super) fn section(run: &Record) -> String {
     match table(run) {
         table if table.is_empty() => table,
-        table => format!("<h3>What system calls took</h3>\n{table}"),
+        table => format!("<h3>System call times</h3>\n{table}"),
     }
 }
 
-/// The same without a heading.
+/// Renders the table without a heading.
 pub(super) fn table(run: &Record) -> String {
     let rows = calls::rows(run);
     if rows.is_empty() {
         return String::new();
     }
     let mut out = String::from(
-        "<div class=\"scroll\"><table><thead><tr><th>call</th><th class=\"text\">end</th><th class=\"text\">found</th>",
+        "<div class=\"scroll\"><table><thead><tr><th>call</th><th class=\"text\">host</th><th class=\"text\">result</th>",
     );
     for (name, meaning) in calls::COLUMNS {
         out.push_str(&format!("<th title=\"{meaning}\">{name}</th>"));

@@ -1,4 +1,4 @@
-//! What a device can carry, on the page.
+//! Capacity measurement (RFC 2544) as HTML.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use super::pretty;
 use crate::svg::{Axis, Bar, BarChart, COLORS, Chart, Mark, Series, Unit, escape};
 use crate::text::capacity as text;
 
-/// Rates by size and goal, delay, loss, bursts, and all trials.
+/// Renders rates by frame size and loss goal, delay, loss, bursts, and all trials.
 pub(super) fn section(capacity: &Capacity) -> String {
     let mut out = format!(
-        "<section>\n<h2>What the device carries</h2>\n<p class=\"muted\">{}</p>\n",
+        "<section>\n<h2>Capacity of the device</h2>\n<p class=\"muted\">{}</p>\n",
         escape(&pretty(&text::title(capacity)))
     );
     let grid = |title: &str, grid: Option<crate::text::Grid>| match grid {
@@ -42,7 +42,7 @@ pub(super) fn section(capacity: &Capacity) -> String {
     out
 }
 
-/// `64 B`, `imix`.
+/// Names a frame size: `64 B`, `imix`.
 fn name(size: &SizeCapacity) -> String {
     match size.size.bytes().all(|digit| digit.is_ascii_digit()) {
         true => format!("{} B", size.size),
@@ -75,17 +75,17 @@ fn throughput(capacity: &Capacity) -> String {
         return String::new();
     }
     figure::bars(&BarChart {
-        title: "Frames per second that pass, by size".to_owned(),
+        title: "Throughput in frames per second, by frame size".to_owned(),
         axis: Axis::of_bars("frames", lowest, highest, Unit::of_frequency(highest)),
         bars,
     })
 }
 
-/// A line for each size: its name and its points, ascending.
+/// Curves by frame size: name and ascending points.
 type Lines = Vec<(String, Vec<(f64, f64)>)>;
 
-/// Draws lines of values over an axis; `write` prints x and y for the table behind it. More lines than
-/// colours are a tangle: the first and the last sizes stand for those between.
+/// Renders lines over two axes; the closures format x and y for the data table. When there are more
+/// lines than colours, sizes from the middle are left out.
 fn lines_chart(
     title: &str,
     axes: (Axis, Axis),
@@ -106,7 +106,7 @@ fn lines_chart(
     let mut rows: BTreeMap<u64, Row> = BTreeMap::new();
     for (column, (_, points)) in lines.iter().enumerate() {
         for &(x, y) in points {
-            // Positive numbers sort as their bits do.
+            // The bits of positive floats have the same order as their values.
             let row = rows.entry(x.to_bits()).or_insert_with(|| Row {
                 x,
                 text: pretty(&write.0(x)),
@@ -126,7 +126,7 @@ fn lines_chart(
             .into_iter()
             .map(|(name, points)| Series {
                 name,
-                // Each trial has its mark: lines of what loses nothing lie on each other.
+                // Each trial is marked, because lines without loss coincide.
                 mark: Mark::Measured(points.into_iter().map(|(x, y)| (x, y, (y, y))).collect()),
             })
             .collect(),
@@ -145,7 +145,8 @@ fn highest(lines: &Lines, which: impl Fn(&(f64, f64)) -> f64) -> f64 {
     points.map(which).fold(0.0, f64::max)
 }
 
-/// What arrived against what was offered: where the line leaves the diagonal, the device begins to lose.
+/// Renders received against offered load; the device starts to lose frames where the line leaves
+/// the diagonal.
 fn forwarding(capacity: &Capacity) -> String {
     let lines: Lines = (capacity.sizes.iter())
         .map(|size| {
@@ -157,10 +158,10 @@ fn forwarding(capacity: &Capacity) -> String {
         .collect();
     let (most, arrived) = (highest(&lines, |p| p.0), highest(&lines, |p| p.1));
     lines_chart(
-        "What arrived against what was offered",
+        "Received by offered load",
         (
             Axis::between("offered", 0.0, most, Unit::of_frequency(most)),
-            Axis::from_zero("arrived", arrived, Unit::of_frequency(arrived)),
+            Axis::from_zero("received", arrived, Unit::of_frequency(arrived)),
         ),
         lines,
         "offered",
@@ -168,8 +169,8 @@ fn forwarding(capacity: &Capacity) -> String {
     )
 }
 
-/// Delay against the share of the throughput: for one size its percentiles, for several the medians and
-/// the 99th percentiles.
+/// Renders delay by share of the throughput: percentiles for one size, medians and 99th percentiles
+/// for several.
 fn delays(capacity: &Capacity) -> String {
     let of = |size: &SizeCapacity, read: fn(&DelayAt) -> Option<u64>| {
         let points = size.latency.iter();
@@ -190,7 +191,7 @@ fn delays(capacity: &Capacity) -> String {
             title,
             (
                 Axis::from_zero(
-                    "offered, % of the throughput",
+                    "offered, % of throughput",
                     highest(&lines, |p| p.0),
                     Unit::COUNT,
                 ),

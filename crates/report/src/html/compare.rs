@@ -1,4 +1,4 @@
-//! Several runs side by side.
+//! Comparison of several runs.
 
 use linerate_metric::histogram::Histogram;
 use linerate_metric::plan::{Ends, Kind, Wait};
@@ -10,17 +10,16 @@ use super::pretty;
 use crate::svg::{Axis, Bar, BarChart, Chart, Mark, Series, Unit, escape};
 use crate::words;
 
-/// Lines of a chart of distributions at most: more of them are a tangle, and the chart of the series
-/// shows what differs.
+/// Largest number of lines in a chart of distributions; with more, only the series chart is shown.
 const DISTRIBUTIONS: usize = 6;
 
-/// Nothing for a single run. `lengths` tells how many of them each document has, `series` is the chart of
-/// what differs between those of one.
+/// Renders the comparison; empty for a single run. `lengths` holds the number of runs per document,
+/// `series` the chart of the knob that varies within a document.
 pub(super) fn section(runs: &[Record], lengths: &[usize], series: &str) -> String {
     if runs.len() < 2 {
         return String::new();
     }
-    let mut out = String::from("<section>\n<h2>Side by side</h2>\n");
+    let mut out = String::from("<section>\n<h2>Comparison</h2>\n");
     out.push_str(&table(runs, lengths));
     out.push_str(&goodput(runs).map_or(String::new(), |bars| figure::bars(&bars)));
     if series.is_empty() {
@@ -124,19 +123,19 @@ fn round_trips(runs: &[Record]) -> Option<BarChart> {
     })
 }
 
-/// Percentiles that the data table of a distribution lists.
+/// Percentiles in the data table of a distribution.
 const PERCENTILES: &[f64] = &[
     0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.999_5, 0.999_9,
     0.999_99, 0.999_999, 1.0,
 ];
 
-/// The round-trip times of some runs by percentile, the tail stretched.
+/// Renders round-trip times by percentile on an axis that stretches the tail.
 pub(super) fn distribution(title: &str, runs: &[&Record]) -> String {
     distribution_of(title, ("rtt_ns", "round trips", "round-trip time"), runs)
 }
 
-/// Times of some runs by percentile, the tail stretched: the histogram's name, what was timed, and what
-/// a time of it is called.
+/// Renders times by percentile on an axis that stretches the tail. The tuple holds the name of the
+/// histogram, the noun of what was timed, and the name of the time.
 pub(super) fn distribution_of(
     title: &str,
     (histogram, many, time): (&str, &str, &str),
@@ -158,14 +157,14 @@ pub(super) fn distribution_of(
     let series = found
         .iter()
         .map(|(name, histogram)| {
-            // From the shortest one on: the first bucket alone would leave its start open.
+            // Starts at the minimum, since the first bucket would leave the start of the line open.
             let mut points = vec![(0.0, histogram.min().unwrap_or(lowest) as f64)];
             let mut before = 0.0;
             for (value, share) in histogram.cumulative() {
                 points.push((f64::midpoint(before, share), value as f64));
                 before = share;
             }
-            // A histogram never ends below its own last sample's share.
+            // The line ends at the share of the last sample.
             points.push((
                 1.0 - 0.5 / histogram.count() as f64,
                 histogram.max().unwrap_or(highest) as f64,
@@ -180,7 +179,7 @@ pub(super) fn distribution_of(
     let chart = Chart {
         title: title.to_owned(),
         low: false,
-        x: Axis::tail(&format!("share of {many} that took no longer"), most),
+        x: Axis::tail(&format!("percentile of {many}"), most),
         y: Axis::log_time(time, lowest as f64, highest as f64),
         series,
         shades: Vec::new(),
@@ -190,7 +189,7 @@ pub(super) fn distribution_of(
     headings.extend(found.iter().map(|(name, _)| name.clone()));
     let rows = PERCENTILES
         .iter()
-        // A percentile finer than the samples is the maximum under another name.
+        // Percentiles above 1 - 1/n equal the maximum.
         .filter(|&&share| share == 1.0 || (1.0 - share) * most as f64 >= 1.0)
         .map(|&share| Row {
             x: share,

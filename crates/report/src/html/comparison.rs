@@ -1,4 +1,4 @@
-//! The pairs of a comparison, as a chart.
+//! Pairs of a comparison as a chart.
 
 use linerate_metric::comparison::Comparison;
 use linerate_metric::figure;
@@ -10,19 +10,19 @@ use crate::svg::{Axis, Chart, Mark, Reference, Series, Unit, escape};
 use crate::text;
 use crate::words::short;
 
-/// The comparison that a set is, or that proves what it found.
+/// Returns the comparison of a set: its result, or the proof of a search.
 pub(super) fn of(result: &SetResult) -> Option<&Comparison> {
     let proof = result.tuning.as_deref().map(|found| &found.proof);
     let proof = proof.and_then(Option::as_deref);
     result.comparison.as_deref().or(proof)
 }
 
-/// Both sides, what follows from them, and B over A of each pair in their order.
+/// Renders both sides, the verdict, and the ratio B over A of each pair.
 pub(super) fn section(set: &RunSet) -> String {
     let Some(found) = of(&set.result) else {
         return String::new();
     };
-    // Of a search the proof is in what it tells.
+    // For a search, the section on tuning already shows the proof.
     let said = match set.result.comparison.is_some() {
         true => sides(found),
         false => String::new(),
@@ -42,12 +42,12 @@ pub(super) fn section(set: &RunSet) -> String {
         .iter()
         .map(|(number, _, change)| (*number as f64, *change, (*change, *change)));
     let chart = Chart {
-        title: format!("B against A, pair by pair: {}", found.figure),
+        title: format!("Difference of B to A in each pair: {}", found.figure),
         low: false,
         x: Axis::between("pair", 1.0, found.pairs.len().max(2) as f64, Unit::COUNT),
         y: Axis::around("difference", low, high, Unit::PERCENT),
         series: vec![Series {
-            name: "B over A, less one".to_owned(),
+            name: "B / A - 1".to_owned(),
             mark: Mark::Measured(points.collect()),
         }],
         shades: Vec::new(),
@@ -81,13 +81,13 @@ pub(super) fn section(set: &RunSet) -> String {
     )
 }
 
-/// What was compared, as a table, and what it is worth in sentences.
+/// Renders the table of both sides and the notes.
 fn sides(found: &Comparison) -> String {
     let notes: String = (text::comparison_notes(found).iter())
         .map(|note| format!("<p>{}</p>\n", escape(&pretty(note))))
         .collect();
     format!(
-        "<section>\n<h2>What follows</h2>\n<p class=\"muted\">{}</p>\n{}{notes}</section>\n",
+        "<section>\n<h2>Conclusions</h2>\n<p class=\"muted\">{}</p>\n{}{notes}</section>\n",
         escape(&pretty(&text::comparison_title(found))),
         frame::grid(&text::comparison_sides(found))
     )

@@ -1,4 +1,4 @@
-//! What a run cost, and its flows one by one: tables and a chart.
+//! Cost of a run and its streams: tables and a chart.
 
 use linerate_metric::cost::StreamInterval;
 use linerate_metric::plan::Direction;
@@ -12,10 +12,10 @@ use crate::svg::{Axis, Chart, Mark, Series, Unit, escape};
 use crate::words::{self, or_unknown};
 use crate::{costs, figures};
 
-/// Flows up to which each has a line of its own.
+/// Largest number of streams with a line each.
 const LINES: usize = 8;
 
-/// What each flow, or the slowest, the median and the fastest of them, got over time.
+/// Renders the goodput of each stream over time, or of the slowest, median and fastest stream.
 pub(super) fn streams_over_time(run: &Record) -> String {
     directions(run)
         .into_iter()
@@ -91,7 +91,7 @@ fn rate(interval: &Interval, stream: &StreamInterval) -> f64 {
     stream.bytes as f64 * 8e9 / (interval.end_ns - interval.start_ns) as f64
 }
 
-/// The measuring threads one by one, and what TCP told.
+/// Renders the tables of measuring threads and of TCP figures.
 pub(super) fn tables(run: &Record) -> String {
     threads(run) + &tcp(run)
 }
@@ -104,7 +104,7 @@ fn threads(run: &Record) -> String {
         return String::new();
     }
     let mut out = String::from(
-        "<details><summary>Threads</summary><div class=\"scroll\"><table><thead><tr><th>thread</th><th class=\"text\">way</th><th>streams</th><th>of a core</th><th>slept</th><th>waking up</th><th>waited for a core</th><th>went to sleep</th><th>pushed off</th><th class=\"text\">seen on cores</th><th>instructions a cycle</th></tr></thead><tbody>",
+        "<details><summary>Threads</summary><div class=\"scroll\"><table><thead><tr><th>thread</th><th class=\"text\">direction</th><th>streams</th><th>of a core</th><th>blocked</th><th>wake-up latency</th><th>waiting for a core</th><th>voluntary switches</th><th>involuntary switches</th><th class=\"text\">cores</th><th>instructions per cycle</th></tr></thead><tbody>",
     );
     for (role, thread) in all {
         let share = |ns: Option<u64>| {
@@ -141,7 +141,7 @@ fn threads(run: &Record) -> String {
     for cost in &run.summary.cpu {
         if let Some(why) = &cost.uncounted_because {
             out.push_str(&format!(
-                "<p class=\"muted\">{}: cycles are not known: {}.</p>",
+                "<p class=\"muted\">{}: cycles unknown: {}.</p>",
                 figures::role(cost.role),
                 escape(why)
             ));
@@ -149,7 +149,7 @@ fn threads(run: &Record) -> String {
     }
     if let Some(memory) = costs::memory_words(run) {
         out.push_str(&format!(
-            "<p class=\"muted\">Memory by stream: {}.</p>",
+            "<p class=\"muted\">Memory per stream: {}.</p>",
             escape(&pretty(&memory))
         ));
     }
@@ -163,7 +163,7 @@ fn tcp(run: &Record) -> String {
         return String::new();
     }
     let mut out = String::from(
-        "<details><summary>What TCP told</summary><div class=\"scroll\"><table><tbody>",
+        "<details><summary>TCP statistics</summary><div class=\"scroll\"><table><tbody>",
     );
     for (name, value, meaning) in rows {
         out.push_str(&format!(

@@ -1,4 +1,4 @@
-//! The page of an experiment: verdict first, then its drawings and tables, then how to repeat each point.
+//! Page of an experiment: verdict, curves, tables, command of each point.
 
 use std::fmt::Write as _;
 
@@ -18,10 +18,10 @@ use crate::svg::{self, Axis, Bar, BarChart, Chart, Mark, Series, escape};
 use crate::text;
 use crate::words::{self, capitalised};
 
-/// What is told of an experiment that was to take less than a minute.
+/// Text for an experiment with reduced duration.
 const QUICK: &str = "quick: fewer points, each shorter";
 
-/// Everything between the ends of the page.
+/// Renders the body of the page.
 pub(super) fn body(result: &ExperimentResult, set: &RunSet) -> String {
     let mut out = format!(
         "<header>\n<p class=\"brand\">linerate</p>\n<h1>{}</h1>\n<p class=\"lead\">{}</p>\n<p class=\"lead\">{}</p>\n",
@@ -79,7 +79,7 @@ pub(super) fn body(result: &ExperimentResult, set: &RunSet) -> String {
 }
 
 fn shapes(result: &ExperimentResult) -> String {
-    let mut out = String::from("<section>\n<h2>The expected shape</h2>\n<ul>\n");
+    let mut out = String::from("<section>\n<h2>Expectations</h2>\n<ul>\n");
     for shape in &result.shapes {
         let _ = writeln!(
             out,
@@ -100,13 +100,13 @@ fn shapes(result: &ExperimentResult) -> String {
         })
         .collect();
     if !told.is_empty() {
-        let _ = writeln!(out, "<h3>Published directions</h3>\n<ul>\n{told}</ul>");
+        let _ = writeln!(out, "<h3>Published changes</h3>\n<ul>\n{told}</ul>");
     }
     out.push_str("</section>\n");
     for figure in &result.unread {
         let _ = writeln!(
             out,
-            "<p class=\"callout\"><b>Note.</b> No record has this figure: {}</p>",
+            "<p class=\"callout\"><b>Note.</b> Figure missing from all records: {}</p>",
             escape(figure)
         );
     }
@@ -140,8 +140,8 @@ fn tabled(grid: &Grid) -> String {
     out
 }
 
-/// A figure with its interval below it, and below that which way it moved: a table of seven columns has then a
-/// third of the width of one whose cells are lines.
+/// Renders a figure with its interval and its change on separate lines, so that the columns of a
+/// table stay narrow.
 fn figure_cell(cell: &str) -> String {
     let with_interval = cell.split_once(" (").and_then(|(value, rest)| {
         let (interval, after) = rest.split_once(')')?;
@@ -160,10 +160,10 @@ fn figure_cell(cell: &str) -> String {
     out
 }
 
-/// Slow answers of a page at most; the records have more of them.
+/// Number of slow responses shown on a page.
 const SLOW: usize = 200;
 
-/// The slowest answers above the limit with their numbers, folded away; nothing where there was none.
+/// Renders the slowest responses above the limit, folded; empty if there are none.
 fn slow(set: &RunSet) -> String {
     let mut answers: Vec<_> = (set.runs.iter())
         .flat_map(|run| run.slow.iter().map(move |slow| (run, slow)))
@@ -180,15 +180,15 @@ fn slow(set: &RunSet) -> String {
             ]
         })
         .collect();
-    let Some(grid) = text::Grid::new(&["run", "answer", "took", "cause"], rows, 1) else {
+    let Some(grid) = text::Grid::new(&["run", "response", "time", "cause"], rows, 1) else {
         return String::new();
     };
-    // A record lists no more than its own limit of them, and counts all.
+    // A record lists a limited number of slow responses, but counts all of them.
     let all: u64 = set.runs.iter().filter_map(|run| run.summary.slow).sum();
     let all = all.max(listed as u64);
     let summary = match all {
-        all if all > SLOW as u64 => format!("The {SLOW} slowest with their numbers"),
-        _ => "All of them with their numbers".to_owned(),
+        all if all > SLOW as u64 => format!("The {SLOW} slowest"),
+        _ => "All slow responses".to_owned(),
     };
     let rest = match all {
         all if all > SLOW as u64 => {
@@ -197,7 +197,7 @@ fn slow(set: &RunSet) -> String {
         _ => String::new(),
     };
     format!(
-        "<section>\n<h2>Slow answers</h2>\n<p>{} answers took longer than the limit{rest}.</p>\n<details><summary>{summary}</summary>\n{}</details>\n</section>\n",
+        "<section>\n<h2>Slow responses</h2>\n<p>{} responses took longer than the limit{rest}.</p>\n<details><summary>{summary}</summary>\n{}</details>\n</section>\n",
         format_count(all),
         super::figure::grid(&grid)
     )
@@ -205,7 +205,7 @@ fn slow(set: &RunSet) -> String {
 
 fn meanings(result: &ExperimentResult) -> String {
     let mut out = String::from(
-        "<section>\n<h2>What the figures are</h2>\n<details><summary>Each figure, and what needs root</summary>\n<ul>\n",
+        "<section>\n<h2>Figures</h2>\n<details><summary>Meaning of each figure, and limits without root</summary>\n<ul>\n",
     );
     for figure in &result.figures {
         let _ = writeln!(
@@ -223,7 +223,7 @@ fn meanings(result: &ExperimentResult) -> String {
     out
 }
 
-/// What was not tested, and the command of each point.
+/// Renders the skipped points, and the commands of each point.
 fn commands(result: &ExperimentResult) -> String {
     let mut out = String::from("<section>\n<h2>Points</h2>\n");
     for (because, points) in skipped(result) {
@@ -235,7 +235,7 @@ fn commands(result: &ExperimentResult) -> String {
         );
     }
     out.push_str(
-        "<details><summary>The command of each point, and its records</summary>\n<div class=\"scroll\"><table><thead><tr>",
+        "<details><summary>Commands and records of each point</summary>\n<div class=\"scroll\"><table><thead><tr>",
     );
     for knob in &result.knobs {
         let name = escape(&knob.name);
@@ -261,7 +261,7 @@ fn commands(result: &ExperimentResult) -> String {
     out
 }
 
-/// What is typed to repeat a point, a line each: what it takes around it, then what measures.
+/// Renders the commands that repeat a point, one per line: setup, then measurement.
 fn coded(point: &Point) -> String {
     let lines = point.around.iter().chain(&point.commands);
     let lines: Vec<String> = lines
@@ -270,15 +270,15 @@ fn coded(point: &Point) -> String {
     lines.join("<br>")
 }
 
-/// An interval that reaches beyond so many times the highest value presses all values down.
+/// Ratio of the highest interval bound to the highest value above which the axis is logarithmic.
 const PRESSED: f64 = 3.0;
 
-/// `tcp_send_rate` as people write it.
+/// Formats the name of a figure: `tcp send rate` for `tcp_send_rate`.
 fn figure_words(name: &str) -> String {
     name.replace('_', " ")
 }
 
-/// A figure at each word of a knob, a group of bars for each combination of the others.
+/// Renders a figure by a non-numeric knob: one group of bars per combination of the other knobs.
 fn barred(result: &ExperimentResult, plot: &PlotOf, unit: Unit) -> String {
     let mut groups: Vec<(Setting, Vec<(String, Estimate)>)> = Vec::new();
     for point in &result.points {
@@ -297,7 +297,7 @@ fn barred(result: &ExperimentResult, plot: &PlotOf, unit: Unit) -> String {
     let mut out = String::new();
     for (position, (setting, bars)) in groups.into_iter().enumerate() {
         let named: Vec<&str> = setting.values().map(String::as_str).collect();
-        // The axis holds the intervals, and shows the shortest bar beside the longest.
+        // The axis includes the intervals, and shows the shortest bar next to the longest.
         let values = || bars.iter().map(|bar| bar.1);
         let most = values().map(|value| value.median.max(value.high));
         let most = most.fold(0.0, f64::max);
@@ -332,7 +332,8 @@ fn barred(result: &ExperimentResult, plot: &PlotOf, unit: Unit) -> String {
     out
 }
 
-/// A figure along a knob, a line for each combination of the others; `None` with fewer than two values.
+/// Renders a figure by a numeric knob, one line per combination of the others; `None` with fewer
+/// than two values.
 fn plotted(result: &ExperimentResult, plot: &PlotOf) -> Option<String> {
     let figure = result.figure(&plot.figure)?;
     let knob = result.knobs.iter().find(|knob| knob.name == plot.x)?;
@@ -367,8 +368,8 @@ fn plotted(result: &ExperimentResult, plot: &PlotOf) -> Option<String> {
     let reach = all.iter().map(|value| value.high).fold(highest, f64::max);
     let least = all.iter().map(|value| value.low.min(value.median));
     let least = least.fold(highest, f64::min);
-    // Lines of which one lies on the ground beside another, and intervals that press everything else down,
-    // are seen on a logarithmic axis.
+    // The axis is logarithmic if a line would lie on the zero line, or if a wide interval would
+    // compress the rest.
     let lowest_line = names.iter().filter_map(|name| {
         let values = xs.iter().filter_map(|(_, x)| value(name, x));
         values.map(|value| value.median).reduce(f64::max)
@@ -445,7 +446,7 @@ mod tests {
     use super::*;
     use linerate_metric::experiment::{FigureOf, Knob};
 
-    /// A point for each value of a knob, with its figure and the interval of it.
+    /// Renders one point per value of a knob, with its figure and interval.
     fn drawn(knob: &str, points: &[(&str, f64, (f64, f64))]) -> String {
         let named = |value: &str| Setting::from([(knob.to_owned(), value.to_owned())]);
         let result = ExperimentResult {
@@ -486,7 +487,7 @@ mod tests {
         plotted(&result, &plot).expect("a drawing")
     }
 
-    /// Both caps of every whisker, in the drawing for wide pages and in the one for phones.
+    /// Counts the caps of all whiskers in both drawings (wide and narrow).
     fn caps(drawing: &str, step: char) -> usize {
         let whiskers = drawing.split("class=\"whisker\" d=\"").skip(1);
         let ends = |whisker: &str| {
@@ -534,7 +535,7 @@ mod tests {
                 &[("0", 20e3, (18e3, 22e3)), ("1", 40e3, (30e3, far))],
             );
             assert_eq!(caps(&line, 'h'), 8, "{far}");
-            // One that reaches far does not press the others down.
+            // A wide interval selects the logarithmic axis.
             assert_eq!(line.contains("logarithmic"), far > 100e3);
         }
     }

@@ -1,4 +1,4 @@
-//! A chart with its legend and its data as a table, which serves readers and the crosshair alike.
+//! A chart with its legend and its data as a table; the table is also the data of the crosshair.
 
 use std::fmt::Write;
 
@@ -6,28 +6,28 @@ use super::pretty;
 use crate::svg::{BarChart, COLORS, Chart, Heat, NARROW, WIDE, escape};
 use crate::text::Grid;
 
-/// Rows of a data table at most: beyond, evenly chosen ones stand for the rest.
+/// Largest number of rows in a data table; of more rows, every n-th is shown.
 const ROWS: usize = 240;
 
-/// The data behind a chart.
+/// Data of a chart.
 pub(super) struct Data {
-    /// Headings: of x, then of each series.
+    /// Headings of the x column and of each series.
     pub(super) headings: Vec<String>,
     pub(super) rows: Vec<Row>,
 }
 
-/// One x with the value of each series there.
+/// Row of the data table: an x with the value of each series.
 pub(super) struct Row {
     pub(super) x: f64,
     pub(super) text: String,
-    /// The value as it is drawn and as it is written; `None` where it is not known.
+    /// Value for the drawing and as text; `None` if unknown.
     pub(super) cells: Vec<Option<(f64, String)>>,
 }
 
-/// Characters of a text that stays on one line.
+/// Length of a text that is kept on one line.
 const SHORT: usize = 16;
 
-/// A table that is laid out for terminals as well.
+/// Renders a text table as HTML.
 pub(super) fn grid(grid: &Grid) -> String {
     let longest = |column: usize| {
         let cells = grid.rows.iter().filter_map(|row| row.get(column));
@@ -66,7 +66,7 @@ pub(super) fn grid(grid: &Grid) -> String {
     out
 }
 
-/// A text whose long names may break behind their dots and dashes, escaped.
+/// Escapes a text and allows line breaks after dots and underscores of long names.
 fn breakable(text: &str) -> String {
     let word = |word: &str| match word.chars().count() > SHORT {
         true => escape(word).replace('.', ".<wbr>").replace('_', "_<wbr>"),
@@ -76,7 +76,7 @@ fn breakable(text: &str) -> String {
     words.join(" ")
 }
 
-/// A figure with its interval below it, which makes a table half as wide; escaped.
+/// Escapes a figure and puts its interval on a line below, which halves the width of the table.
 fn above_interval(text: &str) -> String {
     let parts = text.split_once(" (").and_then(|(value, rest)| {
         let interval = rest.strip_suffix(')')?;
@@ -92,8 +92,8 @@ fn above_interval(text: &str) -> String {
     }
 }
 
-/// What stands below a figure, escaped. In a narrow column it breaks between the ends of an interval, and a number
-/// keeps its unit.
+/// Escapes the line below a figure. It may break between the bounds of an interval, but not between
+/// a number and its unit.
 pub(super) fn below(text: &str) -> String {
     const KEPT: &str = "\u{a0}";
     let ends: Vec<String> = (text.split(" to "))
@@ -105,14 +105,14 @@ pub(super) fn below(text: &str) -> String {
     }
 }
 
-/// Commands, or a file of settings: to be copied, and whole on a phone.
+/// Renders commands or a settings file for copying; they are not wrapped.
 pub(super) fn commands(text: &str) -> String {
-    // What is escaped keeps no ends of lines.
+    // Lines are escaped one by one, because escaping removes line ends.
     let lines: Vec<String> = text.lines().map(escape).collect();
     format!("<pre class=\"command\">{}</pre>\n", lines.join("\n"))
 }
 
-/// Text whose layout is part of it, line by line: what controls a terminal is no part of a page.
+/// Renders preformatted text; control characters are removed.
 pub(super) fn lines(text: &str) -> String {
     let lines: Vec<String> = text.lines().map(|line| escape(&pretty(line))).collect();
     format!(
@@ -121,7 +121,7 @@ pub(super) fn lines(text: &str) -> String {
     )
 }
 
-/// A chart with axes.
+/// Renders a chart with axes.
 pub(super) fn chart(chart: &Chart, data: &Data) -> String {
     let legend = if chart.series.len() > 1 {
         let items: String = chart
@@ -148,7 +148,7 @@ pub(super) fn chart(chart: &Chart, data: &Data) -> String {
     )
 }
 
-/// Lying bars.
+/// Renders horizontal bars.
 pub(super) fn bars(bars: &BarChart) -> String {
     let mut rows = String::new();
     for bar in &bars.bars {
@@ -172,7 +172,7 @@ pub(super) fn bars(bars: &BarChart) -> String {
     )
 }
 
-/// A heat map; its cells are its data.
+/// Renders a heat map, whose cells show its data.
 pub(super) fn heat(heat: &Heat) -> String {
     framed(&heat.title, "", &(heat.draw(WIDE) + &heat.draw(NARROW)), "")
 }
@@ -190,7 +190,7 @@ fn table(chart: &Chart, data: &Data) -> String {
     if every > 1 {
         write!(
             out,
-            "<p class=\"muted\">Every {every}th of {} rows; the record has all of them.</p>",
+            "<p class=\"muted\">Every {every}th of {} rows; the record has all rows.</p>",
             data.rows.len()
         )
         .expect("a string takes all that is written");
@@ -201,7 +201,7 @@ fn table(chart: &Chart, data: &Data) -> String {
     }
     out.push_str("</tr></thead><tbody>");
     for row in data.rows.iter().step_by(every) {
-        // Where it lies on the axes is given as a share of the plot: both drawings can use that.
+        // Positions are shares of the plot, valid for both drawings.
         out.push_str(&format!(
             "<tr data-x=\"{:.4}\"><th scope=\"row\">{}</th>",
             chart.x.position(row.x),

@@ -1,4 +1,4 @@
-//! Why a run was no faster: the verdict of the page.
+//! Findings of a run as HTML.
 
 use linerate_metric::finding::{Finding, FindingKind};
 use linerate_metric::record::Record;
@@ -8,23 +8,23 @@ use super::{pretty, ticked};
 use crate::svg::escape;
 use crate::words;
 
-/// The findings of a run; nothing where there are none.
+/// Renders the findings of a run; empty without findings.
 pub(super) fn section(run: &Record) -> String {
     if run.findings.is_empty() {
         return String::new();
     }
     let items: String = run.findings.iter().map(item).collect();
-    format!("<h3>Why it was no faster</h3>\n{items}")
+    format!("<h3>Findings</h3>\n{items}")
 }
 
-/// The costliest finding in one sentence, for the head of the page; nothing where nothing was found.
+/// Renders the costliest finding for the head of the page; empty without findings.
 pub(super) fn verdict(run: &Record) -> String {
     let known = |found: &&Finding| found.kind != FindingKind::Unknown;
     let Some(found) = run.findings.iter().find(known) else {
         return String::new();
     };
     format!(
-        "<p class=\"lead\">Why no faster: {}.</p>\n",
+        "<p class=\"lead\">Bottleneck: {}.</p>\n",
         ticked(&pretty(&found.what))
     )
 }
@@ -58,7 +58,7 @@ fn item(found: &Finding) -> String {
         .map(|reading| format!("<li>{}</li>", escape(&pretty(&words::evidence(reading)))))
         .collect();
     out.push_str(&format!("<ul class=\"muted\">{readings}</ul>\n"));
-    out.push_str(&format!("<p>Try: {}", ticked(&pretty(&found.remedy))));
+    out.push_str(&format!("<p>Remedy: {}", ticked(&pretty(&found.remedy))));
     if let Some(command) = &found.command {
         out.push_str(&format!(
             " <code class=\"typed\">{}</code>",
@@ -80,7 +80,7 @@ fn item(found: &Finding) -> String {
 mod tests {
     use super::*;
 
-    /// Beside the words it would run into what they have between ticks.
+    /// Next to the sentence the command would run into its code parts.
     #[test]
     fn what_is_typed_has_a_line_of_its_own() {
         let found: Finding = serde_json::from_value(serde_json::json!({

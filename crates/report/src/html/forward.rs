@@ -1,4 +1,4 @@
-//! A forwarding run, and the walk of `--saturate`, on the page.
+//! Forwarding runs, and the sweep of `--saturate`, as HTML.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::svg::{Axis, Chart, Mark, Series, Unit, escape};
 use crate::text::Grid;
 use crate::words::{amount, or_unknown};
 
-/// What ports moved and threads cost; as text as well, in the layout that readers know.
+/// Renders ports, emulated links and threads; also the statistics as text in testpmd's layout.
 pub(super) fn section(run: &Record) -> String {
     let Some(figures) = &run.forward else {
         return String::new();
@@ -73,13 +73,13 @@ pub(super) fn section(run: &Record) -> String {
     });
     let headings = [
         "thread",
-        "processor",
+        "CPU",
         "streams",
         "of a core",
         "rounds",
         "idle",
-        "slept",
-        "pushed off",
+        "voluntary switches",
+        "involuntary switches",
         "delay when idle",
     ];
     if let Some(grid) = Grid::new(&headings, cores.collect(), 1) {
@@ -97,8 +97,8 @@ pub(super) fn section(run: &Record) -> String {
     out
 }
 
-/// Packets per second against packets in flight, a line for each number of cores; nothing where nobody
-/// walked.
+/// Renders packets per second by packets in flight, one line per number of cores; empty without a
+/// sweep.
 pub(super) fn saturation(walks: &[Saturation]) -> String {
     if walks.is_empty() {
         return String::new();
@@ -120,7 +120,7 @@ pub(super) fn saturation(walks: &[Saturation]) -> String {
 fn saturation_chart(walks: &[Saturation]) -> String {
     let mut lines: BTreeMap<u32, Vec<(f64, f64)>> = BTreeMap::new();
     for walk in walks {
-        // Steps beyond full rings have as many in flight as the one before: one point for all of them.
+        // Steps beyond full rings have the same number in flight, so they become one point.
         let mut rates: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
         for point in walk.points.iter().filter(|point| point.in_flight > 0) {
             let same = rates.entry(point.in_flight).or_default();
@@ -140,7 +140,7 @@ fn saturation_chart(walks: &[Saturation]) -> String {
     let highest = all().map(|point| point.1).fold(0.0, f64::max);
     let name = |cores: &u32| amount((*cores).into(), "core");
     let chart = Chart {
-        title: "Packets per second against packets in flight".to_owned(),
+        title: "Packets per second by packets in flight".to_owned(),
         low: false,
         x: Axis::log_count("packets in flight", low, high),
         y: Axis::from_zero("packets", highest, Unit::of_frequency(highest)),

@@ -1,4 +1,4 @@
-//! A generating run on the page.
+//! Packet generator runs as HTML.
 
 use linerate_metric::record::{Interval, Record};
 use linerate_metric::units::{format_count, format_nanos, format_per_second};
@@ -9,10 +9,10 @@ use super::{compare, pretty};
 use crate::svg::{Axis, Chart, Mark, Series, Unit, escape};
 use crate::text::generate as text;
 
-/// Flows of the table before it is cut.
+/// Number of flows shown in the table.
 const FLOWS: usize = 256;
 
-/// Rates, losses, delays and flows.
+/// Renders rates, losses, delays and flows.
 pub(super) fn section(run: &Record) -> String {
     let Some(figures) = run.generate.as_deref() else {
         return String::new();
@@ -55,7 +55,7 @@ fn per_second(interval: &Interval, frames: Option<u64>) -> Option<f64> {
     Some(frames? as f64 * 1e9 / (interval.end_ns - interval.start_ns) as f64)
 }
 
-/// Frames per second that were sent and that arrived, interval by interval.
+/// Renders frames sent and received per second, by interval.
 pub(super) fn rates_over_time(run: &Record) -> String {
     let intervals: Vec<&Interval> = super::run::directions(run)
         .into_iter()
@@ -78,7 +78,7 @@ pub(super) fn rates_over_time(run: &Record) -> String {
             mark: Mark::Step(spans),
         });
     };
-    // One line over another hides it: where they are the same there is one.
+    // Equal lines would hide each other, so they are drawn as one.
     let same = |interval: &&Interval| match (interval.packets_sent, interval.packets) {
         (Some(sent), Some(received)) => sent.abs_diff(received) * 100 <= sent.max(received),
         _ => false,
@@ -119,7 +119,7 @@ fn lost_over_time(run: &Record) -> String {
         return String::new();
     }
     let chart = Chart {
-        title: "Frames found missing over time".to_owned(),
+        title: "Lost frames over time".to_owned(),
         low: true,
         x,
         y: Axis::from_zero("per interval", highest, Unit::COUNT),
@@ -133,7 +133,7 @@ fn lost_over_time(run: &Record) -> String {
     figure::chart(&chart, &columns.data())
 }
 
-/// Delay of each flow: a flow that takes another way, or another queue, stands out.
+/// Renders the delay of each flow, which shows flows on another path or queue.
 fn flow_delays(run: &Record) -> String {
     let Some(figures) = run.generate.as_deref() else {
         return String::new();
@@ -151,7 +151,7 @@ fn flow_delays(run: &Record) -> String {
     let high = known.iter().map(|(_, times)| times.max).max().unwrap_or(1) as f64;
     let line = |name: &str, read: fn(&linerate_metric::histogram::Quantiles) -> u64| Series {
         name: name.to_owned(),
-        // Flows are no points of a scale: nothing lies between two of them.
+        // Flow numbers are no scale, so points are not joined.
         mark: Mark::Step(
             known
                 .iter()

@@ -1,4 +1,4 @@
-//! The tables of hosts, folded away behind a line each.
+//! Tables of hosts, folded behind one line each.
 
 use linerate_metric::facts::Host;
 use linerate_metric::plan::Kind;
@@ -8,10 +8,10 @@ use crate::facts::{self, Fact, Row};
 use crate::svg::escape;
 use crate::words::{self, amount};
 
-/// Hosts side by side; more would not fit beside each other.
+/// Number of hosts per table, limited by the width.
 const BESIDE: usize = 2;
 
-/// The hosts of the runs, folded away: those of the first run whole, of others what differs from those.
+/// Renders the hosts of the first run, and for other runs the facts that differ.
 pub(super) fn section(runs: &[Record]) -> String {
     if runs.is_empty() {
         return String::new();
@@ -23,7 +23,7 @@ pub(super) fn section(runs: &[Record]) -> String {
         .unwrap_or_default();
     let mut out = String::from("<section>\n<h2>Hosts</h2>\n");
     if first.is_empty() {
-        out.push_str("<p class=\"muted\">Nothing is known of the hosts.</p>\n");
+        out.push_str("<p class=\"muted\">No host facts recorded.</p>\n");
     }
     let has_far_end = |run: &Record| matches!(run.kind, Kind::Throughput | Kind::Latency);
     if runs
@@ -31,7 +31,7 @@ pub(super) fn section(runs: &[Record]) -> String {
         .any(|run| run.hosts.len() == 1 && has_far_end(run))
     {
         out.push_str(
-            "<p class=\"muted\">Nothing is known of the far end of at least one run.</p>\n",
+            "<p class=\"muted\">The facts of the server are missing in at least one run.</p>\n",
         );
     }
     let shared = |run: &Record| match &run.hosts[..] {
@@ -40,7 +40,7 @@ pub(super) fn section(runs: &[Record]) -> String {
     };
     if runs.iter().any(shared) {
         out.push_str(
-            "<p class=\"muted\">Both ends run on the same kernel and share its cores.</p>\n",
+            "<p class=\"muted\">Client and server run on the same kernel and share its cores.</p>\n",
         );
     }
     for hosts in first.chunks(BESIDE) {
@@ -52,7 +52,7 @@ pub(super) fn section(runs: &[Record]) -> String {
         if run.hosts.is_empty() || run.hosts.len() > BESIDE {
             continue;
         }
-        // Those of other numbers do not stand in the same places.
+        // With another number of hosts, positions do not correspond.
         let rows = match run.hosts.len() == first.len() {
             true => unlike(first, &run.hosts),
             false => facts::rows(&run.hosts),
@@ -61,7 +61,7 @@ pub(super) fn section(runs: &[Record]) -> String {
             continue;
         }
         let texts: Vec<String> = rows.iter().map(|row| line(row, &run.hosts)).collect();
-        // Runs that differ in the same way are told once.
+        // Equal differences of several runs are shown once.
         if told.contains(&texts) || told.len() == OTHERS {
             continue;
         }
@@ -80,10 +80,10 @@ pub(super) fn section(runs: &[Record]) -> String {
     out
 }
 
-/// Tables of what differs, at most.
+/// Largest number of tables of differences.
 const OTHERS: usize = 8;
 
-/// The rows in which hosts differ from others that stand in the same places.
+/// Returns the rows in which hosts differ from the hosts of the first run at the same positions.
 fn unlike(first: &[Host], other: &[Host]) -> Vec<Row> {
     let known = facts::rows(first);
     let mut rows = facts::rows(other);
@@ -94,7 +94,7 @@ fn unlike(first: &[Host], other: &[Host]) -> Vec<Row> {
     rows
 }
 
-/// `client (alpha): Linux 6.18, 2 processors, eth0`.
+/// Describes a host in one line: `client (alpha): Linux 6.18, 2 processors, eth0`.
 fn in_a_line(host: &Host) -> String {
     let mut words: Vec<String> = Vec::new();
     words.extend(host.kernel.as_ref().map(|kernel| format!("Linux {kernel}")));
@@ -135,7 +135,7 @@ fn line(row: &Row, hosts: &[Host]) -> String {
     let mut out = format!("<tr><th scope=\"row\">{}</th>", escape(row.name));
     let same = row.values.len() > 1 && row.values.iter().all(|value| *value == row.values[0]);
     if same {
-        // What both hosts share is said once, so that what differs stands out.
+        // A value shared by both hosts has one cell, so that differences are visible.
         out.push_str(&format!(
             "<td colspan=\"{}\">{}</td>",
             hosts.len(),

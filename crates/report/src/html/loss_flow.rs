@@ -1,4 +1,4 @@
-//! What became of the datagrams that were sent: a flow from which each place takes what was lost there.
+//! Flow diagram of lost datagrams by place.
 
 use linerate_metric::record::Record;
 use linerate_metric::units::{format_count, format_share};
@@ -7,7 +7,7 @@ use super::pretty;
 use crate::svg::{Flow, NARROW, WIDE, escape};
 use crate::words;
 
-/// Places in the order in which a datagram passes them.
+/// Places of loss in path order.
 const ORDER: &[&str] = &[
     "sender-socket",
     "qdisc",
@@ -19,7 +19,8 @@ const ORDER: &[&str] = &[
     "udp-receive-queue",
 ];
 
-/// Nothing for a run that lost nothing, or of which it is not known how much was sent.
+/// Renders one diagram per direction; empty for a run without losses or with an unknown number of
+/// packets received.
 pub(super) fn flows(run: &Record) -> String {
     let mut out = String::new();
     for way in &run.directions {
@@ -47,7 +48,7 @@ pub(super) fn flows(run: &Record) -> String {
         };
         let flow = Flow {
             title: format!(
-                "What became of the datagrams, {}",
+                "Datagrams sent, lost and received, {}",
                 words::way_of(run, way.direction)
             ),
             sent: (format!("{} sent", format_count(sent)), sent),
@@ -55,7 +56,7 @@ pub(super) fn flows(run: &Record) -> String {
                 .iter()
                 .map(|loss| (loss.place.clone(), loss.packets, share(loss.packets)))
                 .collect(),
-            arrived: (share(arrived), "arrived".to_owned()),
+            arrived: (share(arrived), "received".to_owned()),
         };
         out.push_str(&format!(
             "<figure class=\"flow\">\n<figcaption><h4>{}</h4></figcaption>\n<div class=\"canvas\">{}{}</div>\n</figure>\n",

@@ -1,4 +1,5 @@
-//! One self-contained page: no network, no other file, light and dark, on a phone, on paper, without script.
+//! Self-contained HTML page: no network access, no other files, light and dark theme, usable on
+//! phones, in print and without script.
 
 mod calls;
 mod capacity;
@@ -32,7 +33,7 @@ use crate::side::SideBySide;
 use crate::svg::{self, escape};
 use crate::{differences, markdown, text, words};
 
-/// The page's rules; nothing is loaded from anywhere, and the policy forbids that anything could be.
+/// Head of the page. The content security policy forbids loading external resources.
 const HEAD: &str = "<meta charset=\"utf-8\">\n\
 <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\">\n\
 <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
@@ -40,18 +41,17 @@ const HEAD: &str = "<meta charset=\"utf-8\">\n\
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = concat!(include_str!("script.js"), include_str!("timeline.js"));
 
-/// A page about some runs: their main figures in words, the hosts, the runs side by side, each run.
+/// Renders a page about some runs: headline, hosts, comparison, each run.
 ///
-/// `notes` are sentences that belong to all of it: what could not be measured, and why.
+/// `notes` are sentences about the set as a whole, such as measurements that failed and the reason.
 #[must_use]
 pub fn report(title: &str, runs: &[Record], notes: &[String]) -> String {
     let shown = Shown::of(runs, runs.len());
     page(title, &shown, notes, &words::headline(runs), "", Each::Run)
 }
 
-/// A page about documents side by side: their figures with intervals, what was told to each and where it
-/// ran, as far as that differs, then each of their runs; of experiments, whose runs are many, what speaks
-/// against them.
+/// Renders a comparison of documents: figures with intervals, differences in options and hosts,
+/// then each run. Experiments have many runs, so only their caveats are shown.
 #[must_use]
 pub fn side_by_side(title: &str, sides: &SideBySide, documents: &[Document]) -> String {
     let mut own = String::from("<section>\n<h2>Figures</h2>\n");
@@ -79,7 +79,7 @@ pub fn side_by_side(title: &str, sides: &SideBySide, documents: &[Document]) -> 
         "<p class=\"muted\">{}</p>\n</section>\n",
         escape(&markdown::INTERVALS.replace("In brackets", "Below a figure"))
     ));
-    own.push_str("<section>\n<h2>What differs</h2>\n");
+    own.push_str("<section>\n<h2>Differences</h2>\n");
     match sides.differences.is_empty() {
         true => own.push_str(&format!("<p>{}</p>\n", differences::NONE)),
         false => {
@@ -102,19 +102,19 @@ pub fn side_by_side(title: &str, sides: &SideBySide, documents: &[Document]) -> 
     page(title, &shown, &notes, &sides.verdict, &own, Each::Run)
 }
 
-/// The runs that a page shows one by one.
+/// Runs that a page shows one by one.
 struct Shown {
     runs: Vec<Record>,
-    /// How many of them each document has: what is said of a run rests on no run of another one.
+    /// Number of runs per document; ratios are only made within a document.
     lengths: Vec<usize>,
-    /// How many were made.
+    /// Number of runs made, including those not shown.
     made: usize,
-    /// What the runs of a document show as a series.
+    /// HTML of the series of each document.
     series: String,
 }
 
 impl Shown {
-    /// Runs of one document, of which so many were made.
+    /// Runs of one document, with the number of runs made.
     fn of(runs: &[Record], made: usize) -> Self {
         Self {
             runs: runs.to_vec(),
@@ -124,7 +124,8 @@ impl Shown {
         }
     }
 
-    /// Runs of several documents, by the names that these have above; those of experiments are too many.
+    /// Runs of several documents, labelled with the documents' names. Runs of experiments are left
+    /// out.
     fn beside(sides: &SideBySide, documents: &[Document]) -> Self {
         let mut shown = Self {
             runs: Vec::new(),
@@ -154,10 +155,10 @@ impl Shown {
     }
 }
 
-/// What a page begins with where somebody ended what it is about.
-const INTERRUPTED: &str = "Interrupted: what is here was measured until then.";
+/// Note on the page of an interrupted set.
+const INTERRUPTED: &str = "Interrupted: these are the results up to the interruption.";
 
-/// A page about runs that belong together, with what follows from them.
+/// Renders a page about a set of runs, with its conclusions.
 #[must_use]
 pub fn of_set(title: &str, set: &RunSet) -> String {
     if let Some(result) = &set.result.experiment {
@@ -165,7 +166,7 @@ pub fn of_set(title: &str, set: &RunSet) -> String {
         return framed(title, &body);
     }
     let follows = text::conclusions_of(&set.result);
-    // Of many runs that are alike, one of each name is shown, and of a sweep those that somebody would choose.
+    // Of many similar runs, one per name is shown; of a sweep, the points on the front.
     let mut runs = set.runs.clone();
     if let Some(found) = &set.result.sweep {
         runs = sweep::shown(found, &set.runs);
@@ -177,7 +178,7 @@ pub fn of_set(title: &str, set: &RunSet) -> String {
     let mut sentences = words::set_headline(&set.result, &runs);
     let mut shown = Shown::of(&runs, set.runs.len());
     if set.result.waiting_costs.is_some() {
-        // Of rounds one of each way is shown; the sentences and the chart are of all.
+        // One round per wait mode is shown; sentences and chart cover all rounds.
         shown.runs = typical(&set.runs, None);
         shown.lengths = vec![shown.runs.len()];
         sentences = words::set_headline(&set.result, &set.runs);
@@ -189,7 +190,7 @@ pub fn of_set(title: &str, set: &RunSet) -> String {
         .map_or_else(String::new, capacity::section);
     if let Some(search) = &set.result.search {
         own.push_str(&format!(
-            "<section>\n<h2>The search, trial by trial</h2>\n{}</section>\n",
+            "<section>\n<h2>Trials of the search</h2>\n{}</section>\n",
             figure::grid(&text::trials(search))
         ));
     }
@@ -203,7 +204,7 @@ pub fn of_set(title: &str, set: &RunSet) -> String {
             }
         });
         own = format!(
-            "<section>\n<h2>What follows</h2>\n{}</section>\n",
+            "<section>\n<h2>Conclusions</h2>\n{}</section>\n",
             follows.collect::<String>()
         );
     }
@@ -227,18 +228,18 @@ pub fn of_set(title: &str, set: &RunSet) -> String {
     page(title, &shown, &notes, &sentences, &own, each)
 }
 
-/// What the runs of a page are.
+/// Kind of the runs on a page.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Each {
-    /// Measurements, each worth a look.
+    /// Separate measurements, shown in full.
     Run,
-    /// Points of a curve: what they are side by side is drawn, one by one they are folded away.
+    /// Points of a curve: compared in a chart, folded individually.
     Point,
-    /// Steps of a walk or a search, which say little one by one: what they came to stands above.
+    /// Steps of a sweep or search: folded, because their result is shown above.
     Step,
 }
 
-/// A run of each name, the one nearest to the middle of them: what its page says is what the set says.
+/// Returns one run per name: the one closest to the median of its name.
 fn typical(runs: &[Record], compared: Option<&Comparison>) -> Vec<Record> {
     let mut names: Vec<&Option<String>> = Vec::new();
     for run in runs {
@@ -247,7 +248,7 @@ fn typical(runs: &[Record], compared: Option<&Comparison>) -> Vec<Record> {
         }
     }
     if compared.is_some() {
-        // Which side began was drawn by lot.
+        // The order of the sides was random.
         names.sort();
     }
     let value = |run: &Record| {
@@ -257,7 +258,7 @@ fn typical(runs: &[Record], compared: Option<&Comparison>) -> Vec<Record> {
         );
         figure.and_then(|figure| figure.of(run)).unwrap_or(0.0)
     };
-    // What a comparison calls the middle of a side leaves out pairs that do not count.
+    // The median of a comparison leaves out excluded pairs.
     let side = |name: &Option<String>| match (compared, name.as_deref()) {
         (Some(found), Some("A")) => found.a.value,
         (Some(found), Some("B")) => found.b.value,
@@ -275,7 +276,7 @@ fn typical(runs: &[Record], compared: Option<&Comparison>) -> Vec<Record> {
     names.into_iter().filter_map(of).collect()
 }
 
-/// Runs on the page of a set of many that are alike.
+/// Largest number of runs shown of a set of similar runs.
 const SHOWN_ALIKE: usize = 8;
 
 fn page(
@@ -298,7 +299,7 @@ fn page(
     body.push_str(&hosts::section(runs));
     let mut each = String::new();
     for (number, (run, way)) in runs.iter().zip(&ways).enumerate() {
-        // What is drawn above is not drawn again.
+        // The path diagram shown above is not repeated.
         let own = if Some(way) == first { "" } else { way };
         each.push_str(&run::section(run, &anchor(runs, number), own));
     }
@@ -309,7 +310,7 @@ fn page(
         body.push_str(&each);
     } else {
         body.push_str(&format!(
-            "<section>\n<details class=\"steps\"><summary>The {} runs one by one</summary>\n{each}</details>\n</section>\n",
+            "<section>\n<details class=\"steps\"><summary>All {} runs</summary>\n{each}</details>\n</section>\n",
             runs.len()
         ));
     }
@@ -317,7 +318,7 @@ fn page(
     framed(title, &body)
 }
 
-/// The page around what it is about.
+/// Wraps the body in the page frame.
 fn framed(title: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n{HEAD}<title>{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n{body}</main>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n",
@@ -345,13 +346,13 @@ fn header(
         out.push_str(&findings::verdict(run));
     }
     if sentences.is_empty() {
-        out.push_str("<p class=\"lead\">No run gave a figure.</p>\n");
+        out.push_str("<p class=\"lead\">No run has a result.</p>\n");
     }
     if let Some(first) = runs.first() {
         let count = words::amount(made as u64, "run");
         let shown = match runs.len() {
             n if n == made => String::new(),
-            n => format!(" ({n} of them shown)"),
+            n => format!(" ({n} shown)"),
         };
         out.push_str(&format!(
             "<p class=\"muted\">{count}{shown}, started {}</p>\n",
@@ -372,7 +373,7 @@ fn footer(runs: &[Record]) -> String {
         .collect();
     tools.dedup();
     format!(
-        "<footer>Made by {}. A dash stands for what could not be known. Rates are payload unless a layer is named, in SI units (1 Gb/s = 10<sup>9</sup> bit/s), sizes in IEC units (1 KiB = 1024 B).</footer>\n",
+        "<footer>Made by {}. A dash marks an unknown value. Rates are payload unless a layer is named, in SI units (1 Gb/s = 10<sup>9</sup> bit/s), sizes in IEC units (1 KiB = 1024 B).</footer>\n",
         escape(&if tools.is_empty() {
             "linerate".to_owned()
         } else {
@@ -381,13 +382,13 @@ fn footer(runs: &[Record]) -> String {
     )
 }
 
-/// Texts of the terminal keep to ASCII; the page need not.
+/// Replaces the ASCII unit `us` by `µs`.
 fn pretty(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut parts = text.split(" us");
     out.push_str(parts.next().unwrap_or_default());
     for part in parts {
-        // "5 us" is a time; what goes on is a word, and "let us" is none either.
+        // "5 us" is a time; "5 users" and "let us" are not.
         let is_unit = out.ends_with(|last: char| last.is_ascii_digit())
             && !part.starts_with(char::is_alphanumeric);
         out.push_str(if is_unit { " µs" } else { " us" });
@@ -396,10 +397,10 @@ fn pretty(text: &str) -> String {
     out
 }
 
-/// What stands between two backticks is code. The text gets escaped.
+/// Escapes the text and marks parts between backticks as code.
 fn ticked(text: &str) -> String {
     let parts: Vec<String> = text.split('`').map(escape).collect();
-    // Without its other half a backtick is none.
+    // An unpaired backtick is literal.
     if parts.len().is_multiple_of(2) {
         return escape(text);
     }
@@ -410,7 +411,7 @@ fn ticked(text: &str) -> String {
     parts.iter().enumerate().map(part).collect()
 }
 
-/// Puts figures with their units in bold: a reader's eye goes there first. The text gets escaped.
+/// Escapes the text and sets figures with their units in bold.
 fn stressed(text: &str) -> String {
     const UNITS: &[&str] = &[
         "b/s", "kb/s", "Mb/s", "Gb/s", "Tb/s", "/s", "k/s", "M/s", "G/s", "ns", "µs", "ms", "s",
@@ -450,7 +451,7 @@ fn stressed(text: &str) -> String {
     out.join(" ")
 }
 
-/// The unit of an axis of figures.
+/// Returns the axis unit of a figure.
 fn unit(of: Unit, highest: f64) -> svg::Unit {
     match of {
         Unit::BitRate => svg::Unit::of_rate(highest),
@@ -460,7 +461,7 @@ fn unit(of: Unit, highest: f64) -> svg::Unit {
     }
 }
 
-/// The place of a run in the page, for links; a record may stand there twice.
+/// Returns the HTML id of a run; the record may be on the page twice.
 fn anchor(runs: &[Record], number: usize) -> String {
     let id = &runs[number].id;
     let before = runs[..number].iter().filter(|run| run.id == *id).count();

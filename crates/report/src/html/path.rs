@@ -1,4 +1,4 @@
-//! The drawing of hosts, switches, ports, queues and threads, with the way that packets take.
+//! Path diagram of a run: hosts, switches, ports, queues, threads.
 
 use linerate_metric::facts::{Host, Role};
 use linerate_metric::forward::ForwardFigures;
@@ -12,24 +12,24 @@ use super::pretty;
 use crate::svg::{Column, Crossing, NARROW, Place, WIDE, Way, escape};
 use crate::{facts, words};
 
-/// Boxes of one row at most: more threads are told by their number.
+/// Largest number of boxes in a row; more threads are shown as a number.
 const BESIDE: usize = 3;
 
-/// Ports and threads of a crossing at most, above which a drawing is a tangle.
+/// Largest number of ports and of threads in a forwarding diagram.
 const DRAWN: usize = 16;
 
-/// The drawing of a run; nothing where there is nothing to draw.
+/// Renders the diagram of a run; empty if there is none for its kind.
 pub(super) fn section(run: &Record) -> String {
     through(run, &facts::switches(run))
 }
 
-/// The same where it is known otherwise what lies between the hosts.
+/// Renders the diagram with given devices between the hosts.
 pub(super) fn through(run: &Record, between: &[String]) -> String {
     let (title, drawings) = match run.kind {
         Kind::Throughput | Kind::Latency => {
             let way = between_hosts(run, between);
             (
-                "The way of the packets",
+                "Packet path",
                 [WIDE, NARROW].map(|size| way.draw(size)).concat(),
             )
         }
@@ -44,7 +44,7 @@ pub(super) fn through(run: &Record, between: &[String]) -> String {
             Some(plan) => {
                 let way = through_a_device(plan);
                 (
-                    "The way of the frames",
+                    "Frame path",
                     [WIDE, NARROW].map(|size| way.draw(size)).concat(),
                 )
             }
@@ -63,7 +63,7 @@ fn between_hosts(run: &Record, between: &[String]) -> Way {
     let host = |role| run.hosts.iter().find(|host| host.role == Some(role));
     let latency = run.kind == Kind::Latency;
     Way {
-        title: format!("The way of the packets: {}", words::run_title(run)),
+        title: format!("Packet path: {}", words::run_title(run)),
         near: end(run, host(Role::Client), Role::Client),
         far: end(run, host(Role::Server), Role::Server),
         between: between.to_vec(),
@@ -72,7 +72,7 @@ fn between_hosts(run: &Record, between: &[String]) -> Way {
     }
 }
 
-/// An end from its program down to its port.
+/// Builds the column of one host, from the program to the port.
 fn end(run: &Record, host: Option<&Host>, role: Role) -> Column {
     let plan = &run.plan;
     let near = role == Role::Client;
@@ -139,14 +139,14 @@ fn end(run: &Record, host: Option<&Host>, role: Role) -> Column {
                     .collect::<Vec<_>>()
                     .join(", "),
                 ),
-                None => Place::new("a port", "nothing is known of it"),
+                None => Place::new("port", "unknown"),
             }]);
         }
     }
     Column { title, rows }
 }
 
-/// The measuring threads of an end.
+/// Builds the boxes of a host's measuring threads.
 fn threads(run: &Record, role: Role) -> Vec<Place> {
     let plan = &run.plan;
     let near = role == Role::Client;
@@ -198,7 +198,8 @@ fn threads(run: &Record, role: Role) -> Vec<Place> {
     }
 }
 
-/// Where a thread may run is what was asked for; where one was seen that may run anywhere is said beside it.
+/// Describes a thread: wait mode, configured CPUs, scheduling. If any CPU is allowed, the observed
+/// CPUs are added.
 fn about_thread(wait: Option<Wait>, cpus: &Cpus, seen: Option<&Cpus>, sched: Sched) -> String {
     let mut about: Vec<String> = wait.map(words::waiting).into_iter().collect();
     let mut where_to = words::cores(cpus);
@@ -241,7 +242,7 @@ fn stack_of(plan: &Plan, host: Option<&Host>, stack: &str, near: bool) -> Place 
     )
 }
 
-/// From the port that sends through a device to the one that receives.
+/// Builds the path of a generator run: sending port, device, receiving port.
 fn through_a_device(plan: &GeneratePlan) -> Way {
     let cpus = Cpus(plan.cpus.clone());
     let count = plan.threads.max(1);
@@ -257,11 +258,11 @@ fn through_a_device(plan: &GeneratePlan) -> Way {
             vec![Place::new("receiver", "counts, times")],
             vec![Place::new(port.clone(), "receive queue")],
         ],
-        None => vec![vec![Place::new("nobody counts", "what arrives")]],
+        None => vec![vec![Place::new("no receiver", "not counted")]],
     };
     let same = plan.receive.as_ref() == Some(&plan.send);
     Way {
-        title: "The way of the frames".to_owned(),
+        title: "Frame path".to_owned(),
         near: Column {
             title: "sent".to_owned(),
             rows: vec![
@@ -285,7 +286,7 @@ fn through_a_device(plan: &GeneratePlan) -> Way {
     }
 }
 
-/// The streams of a forwarder.
+/// Builds the diagram of a forwarder; `None` if it has too many ports or threads.
 fn crossing(figures: &ForwardFigures) -> Option<Crossing> {
     let mut from: Vec<(u32, u32)> = Vec::new();
     let mut to: Vec<(u32, u32)> = Vec::new();

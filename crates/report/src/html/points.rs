@@ -1,5 +1,5 @@
-//! What the records of an experiment's points show beyond its tables: ways, distributions, stages, calls
-//! and losses, folded away and each under the name of its point.
+//! Details of an experiment's points from their records: path diagrams, distributions, stages,
+//! calls, losses; folded, each under the name of its point.
 
 use std::collections::BTreeMap;
 
@@ -13,19 +13,19 @@ use super::{calls, compare, loss_flow, path, stages, timeline};
 use crate::experiment::setting_words as words;
 use crate::svg::escape;
 
-/// Lines of a chart of distributions at most, as many as there are colours.
+/// Largest number of lines in a chart of distributions: the number of colours.
 const LINES: usize = 6;
 
-/// Drawings of other ways at most: each stands for all points that are drawn alike.
+/// Largest number of further path diagrams; each stands for all points with the same diagram.
 const WAYS: usize = 8;
 
-/// Points whose losses are drawn at most, those that lost most.
+/// Number of points whose losses are drawn: those with the largest losses.
 const LOSSES: usize = 6;
 
-/// The knob of a lab that says how many switches there are.
+/// Name of the lab knob for the number of switches.
 const HOPS: &str = "hops";
 
-/// The points that were measured with their records, in their order.
+/// Returns the measured points in order, with their records.
 fn measured<'a>(
     result: &'a ExperimentResult,
     set: &'a RunSet,
@@ -48,7 +48,8 @@ fn folded(summary: &str, body: &str) -> String {
     )
 }
 
-/// The switches at a point: `between` is the longest way, of which a chain of fewer hops is the beginning.
+/// Returns the switches at a point. `between` is the longest path; a shorter chain is its
+/// beginning.
 fn switches<'a>(result: &'a ExperimentResult, setting: &Setting) -> &'a [String] {
     let all = &result.between[..];
     let hops = setting.get(HOPS).and_then(|value| number(value));
@@ -56,7 +57,7 @@ fn switches<'a>(result: &'a ExperimentResult, setting: &Setting) -> &'a [String]
     &all[..count]
 }
 
-/// The way of the packets at one point, which is named, and folded away every other way.
+/// Renders the path diagram of one point, and further diagrams folded.
 pub(super) fn ways(result: &ExperimentResult, set: &RunSet) -> String {
     let mut drawn: Vec<(String, Vec<String>, usize)> = Vec::new();
     let mut known: Vec<String> = Vec::new();
@@ -76,7 +77,7 @@ pub(super) fn ways(result: &ExperimentResult, set: &RunSet) -> String {
             }
         }
     }
-    // The longest way shows most of what was built.
+    // The longest path shows the most components.
     let longest = drawn.iter().map(|(_, _, between)| *between).max();
     let Some(first) = drawn.iter().position(|way| Some(way.2) == longest) else {
         return String::new();
@@ -90,13 +91,13 @@ pub(super) fn ways(result: &ExperimentResult, set: &RunSet) -> String {
             .collect();
         if count > WAYS {
             body.push_str(&format!(
-                "<p class=\"muted\">{} more are not drawn; the commands of all points stand below.</p>\n",
+                "<p class=\"muted\">{} more are not drawn; the commands of all points are listed below.</p>\n",
                 count - WAYS
             ));
         }
         let summary = match count {
-            1 => "The other way".to_owned(),
-            n => format!("The {n} other ways"),
+            1 => "1 other path".to_owned(),
+            n => format!("{n} other paths"),
         };
         out.push_str(&folded(&summary, &body));
     }
@@ -104,7 +105,8 @@ pub(super) fn ways(result: &ExperimentResult, set: &RunSet) -> String {
     out
 }
 
-/// A drawing without what its shared memory is called: each point of an experiment has names of its own for it.
+/// Removes the names of shared memory from a diagram, since they differ between the points of an
+/// experiment.
 fn without_names(way: &str) -> String {
     const KIND: &str = "shm:";
     let mut parts = way.split(KIND);
@@ -120,16 +122,16 @@ fn without_names(way: &str) -> String {
 fn drawn_at(names: &[String]) -> String {
     let also = match names.len() {
         1 => String::new(),
-        2 => "; 1 other point is drawn alike".to_owned(),
-        n => format!("; {} other points are drawn alike", n - 1),
+        2 => "; 1 other point has the same diagram".to_owned(),
+        n => format!("; {} other points have the same diagram", n - 1),
     };
     format!(
-        "<p class=\"muted\">Drawn at the point {}{also}.</p>\n",
+        "<p class=\"muted\">Diagram of the point {}{also}.</p>\n",
         escape(&names[0])
     )
 }
 
-/// What the records of the points tell beyond the tables; nothing where they tell no more.
+/// Renders details from the records of the points; empty if there are none.
 pub(super) fn section(result: &ExperimentResult, set: &RunSet) -> String {
     let points = measured(result, set);
     let mut body = distributions(result, &points);
@@ -146,9 +148,9 @@ pub(super) fn section(result: &ExperimentResult, set: &RunSet) -> String {
             body.push_str(&folded(summary, &shown));
         }
     };
-    each("Where the time of a round trip went", &stages::split);
-    each("System calls, of one run of each point", &calls::table);
-    each("What happened when, in one run of each point", &|run| {
+    each("Stages of a round trip", &stages::split);
+    each("System calls of one run per point", &calls::table);
+    each("Timeline of one run per point", &|run| {
         run.timeline
             .as_ref()
             .map(timeline::picture)
@@ -158,11 +160,11 @@ pub(super) fn section(result: &ExperimentResult, set: &RunSet) -> String {
     if body.is_empty() {
         return body;
     }
-    format!("<section>\n<h2>Behind the figures</h2>\n{body}</section>\n")
+    format!("<section>\n<h2>Details of the points</h2>\n{body}</section>\n")
 }
 
-/// Round-trip times by percentile: a chart for each combination of the knobs that make a line of the first
-/// plot, all repeats of a point together.
+/// Renders round-trip times by percentile, with all repeats of a point merged: one chart per
+/// combination of the knobs that form a line of the first plot.
 fn distributions(result: &ExperimentResult, points: &[(&Point, Vec<&Record>)]) -> String {
     let series: &[String] = result.plots.first().map_or(&[], |plot| &plot.series);
     let mut groups: Vec<(Setting, Vec<Record>)> = Vec::new();
@@ -197,7 +199,7 @@ fn distributions(result: &ExperimentResult, points: &[(&Point, Vec<&Record>)]) -
     }
 }
 
-/// The round trips of all repeats as one record; `None` where none was timed.
+/// Merges the round trips of all repeats into one record; `None` without timed round trips.
 fn together(runs: &[&Record]) -> Option<Record> {
     let mut all = Histogram::new();
     for run in runs.iter().filter(|run| run.kind == Kind::Latency) {
@@ -212,7 +214,7 @@ fn together(runs: &[&Record]) -> Option<Record> {
     Some(run)
 }
 
-/// Where packets were lost, of the points that lost most.
+/// Renders the places of loss for the points with the largest losses.
 fn losses(result: &ExperimentResult, points: &[(&Point, Vec<&Record>)]) -> String {
     let lost = |run: &Record| run.losses.iter().map(|loss| loss.packets).sum::<u64>();
     let mut worst: Vec<(u64, String, &Record)> = points
@@ -235,9 +237,9 @@ fn losses(result: &ExperimentResult, points: &[(&Point, Vec<&Record>)]) -> Strin
     }
     let summary = match worst.len() {
         n if n > LOSSES => {
-            format!("Where packets were lost, of the {LOSSES} of {n} points that lost most")
+            format!("Places of packet loss, for the {LOSSES} of {n} points with the largest loss")
         }
-        _ => "Where packets were lost, in the run of each point that lost most".to_owned(),
+        _ => "Places of packet loss, for the run with the largest loss of each point".to_owned(),
     };
     folded(&summary, &shown)
 }

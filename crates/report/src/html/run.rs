@@ -1,4 +1,4 @@
-//! One run: its key figures, its charts, all of its figures, what was lost, what it was asked to do.
+//! One run: key figures, charts, all figures, losses, plan.
 
 use linerate_metric::plan::{Direction, Kind, Protocol};
 use linerate_metric::record::{CountedAt, Interval, Record, Summary};
@@ -11,11 +11,11 @@ use crate::round_trips;
 use crate::svg::{Axis, Chart, Mark, Reference, Series, Shade, Unit, escape};
 use crate::words::{self, or_unknown};
 
-/// Flows of a table before it is cut.
+/// Number of streams shown in the table.
 const STREAMS: usize = 64;
 
-/// Everything about one run, at the place `anchor`; `way` is the drawing of its packets' way, where that
-/// is its own.
+/// Renders one run with the HTML id `anchor`. The last argument is its path diagram, or empty if
+/// the page already has it.
 pub(super) fn section(run: &Record, anchor: &str, way: &str) -> String {
     let mut out = format!(
         "<section class=\"run\" id=\"{anchor}\">\n<h2>{}</h2>\n",
@@ -131,7 +131,7 @@ fn cards(run: &Record) -> String {
                 }
             }
         }
-        // What a stack did as a host is told in words.
+        // A stack host is described in words.
         Kind::Stack => {}
         Kind::Generate => {
             for figure in figures::figures(&run.plan, &run.summary) {
@@ -163,7 +163,7 @@ fn cards(run: &Record) -> String {
             "of one core, for the threads that moved payload",
         );
     }
-    // Rows of equal length where the number allows it.
+    // Cards per row: rows of equal length where the number allows it.
     let beside = match cards.len() {
         n @ 1..=6 => n.max(3),
         7 | 8 => 4,
@@ -172,12 +172,12 @@ fn cards(run: &Record) -> String {
     format!("<div class=\"cards by{beside}\">{}</div>\n", cards.concat())
 }
 
-/// Whether two programs take part, each with a processor time of its own.
+/// Returns whether a kind of run has a client and a server with CPU costs of their own.
 fn has_ends(kind: Kind) -> bool {
     matches!(kind, Kind::Throughput | Kind::Latency)
 }
 
-/// The intervals of one direction.
+/// Returns the intervals of one direction.
 pub(super) fn of(run: &Record, direction: Direction) -> Vec<&Interval> {
     run.intervals
         .iter()
@@ -218,7 +218,7 @@ fn rate(interval: &Interval) -> f64 {
     interval.bytes as f64 * 8e9 / (interval.end_ns - interval.start_ns) as f64
 }
 
-/// A series of values over intervals with its data, one column a series.
+/// Table behind a chart: one column per series, one row per interval.
 pub(super) struct Columns {
     unit: Unit,
     headings: Vec<String>,
@@ -234,7 +234,7 @@ impl Columns {
         }
     }
 
-    /// Adds a series; its intervals are joined with those of the series before by their times.
+    /// Adds a series; its intervals are matched with existing rows by time.
     pub(super) fn add(
         &mut self,
         name: &str,
@@ -251,7 +251,7 @@ impl Columns {
             let x = f64::midpoint(from, to);
             let value = read(interval);
             spans.extend(value.map(|value| (from, to, value)));
-            // Both lists ascend, so the search goes on from where it was.
+            // Both lists ascend, so the search continues at the last position.
             while self.rows.get(at).is_some_and(|row| row.x < x) {
                 at += 1;
             }
@@ -307,11 +307,11 @@ fn goodput_over_time(run: &Record) -> String {
             mark: Mark::Step(spans),
         });
     }
-    // A single interval has no course.
+    // A single interval gives no curve.
     if highest == 0.0 || columns.rows.len() < 2 {
         return String::new();
     }
-    // With two directions the lines of the means would cross the other's marks.
+    // With two directions, a line for the mean of one would cross the curve of the other.
     let references = match (&run.directions[..], run.summary.goodput_bps) {
         ([_], Some(mean)) => vec![Reference {
             value: mean,
@@ -325,7 +325,7 @@ fn goodput_over_time(run: &Record) -> String {
         .any(|interval| interval.counted_at == CountedAt::Sender);
     let chart = Chart {
         title: if sent {
-            "Sent over time (what arrived is not known)".to_owned()
+            "Sent over time (received amount unknown)".to_owned()
         } else {
             "Goodput over time".to_owned()
         },
@@ -339,7 +339,7 @@ fn goodput_over_time(run: &Record) -> String {
     figure::chart(&chart, &columns.data())
 }
 
-/// What went wrong in each interval, for runs in which something did.
+/// Renders losses or retransmits per interval; empty if there are none.
 fn lost_over_time(run: &Record) -> String {
     let (read, title): (fn(&Interval) -> Option<u64>, _) = match run.plan.protocol {
         Protocol::Tcp => (|i| i.retransmits, "Retransmits over time"),
@@ -441,9 +441,9 @@ fn more_times(run: &Record) -> String {
     };
     let has = |name| run.histograms.contains_key(name);
     let title = match (has("whole_ns"), has("device_ns")) {
-        (true, _) => "What each step took",
-        (false, true) => "Inside the device, and around it",
-        (false, false) => "From when questions were due, and from when they left",
+        (true, _) => "Time of each step",
+        (false, true) => "Time inside and outside the device",
+        (false, false) => "Times from the scheduled and from the actual send time",
     };
     let mut out = format!("<h3>{title}</h3>\n<div class=\"scroll\"><table><thead><tr>");
     let last = headings.len() - 1;
@@ -472,7 +472,7 @@ fn more_times(run: &Record) -> String {
     out
 }
 
-/// Rows of the table of slow answers before it is cut.
+/// Number of slow responses shown in the table.
 const SLOW: usize = 200;
 
 fn slow(run: &Record) -> String {
@@ -481,7 +481,7 @@ fn slow(run: &Record) -> String {
         return String::new();
     }
     let mut out = format!(
-        "<h3>Slow answers</h3>\n<p>{} above {}; of the {} listed: {}.</p>\n<div class=\"scroll\"><table><thead><tr>",
+        "<h3>Slow responses</h3>\n<p>{} above {}; of the {} listed: {}.</p>\n<div class=\"scroll\"><table><thead><tr>",
         or_unknown(run.summary.slow, format_count),
         escape(&pretty(&or_unknown(
             run.plan.round_trip.limit_ns,
@@ -520,7 +520,7 @@ fn losses(run: &Record) -> String {
     let mut out = String::from("<h3>Where packets were lost</h3>\n");
     out.push_str(&super::loss_flow::flows(run));
     out.push_str(
-        "<div class=\"scroll\"><table><thead><tr><th>place</th><th class=\"text\">way</th><th>packets</th><th class=\"text\">what it is</th></tr></thead><tbody>",
+        "<div class=\"scroll\"><table><thead><tr><th>place</th><th class=\"text\">direction</th><th>packets</th><th class=\"text\">meaning</th></tr></thead><tbody>",
     );
     for loss in &run.losses {
         out.push_str(&format!(
@@ -556,7 +556,7 @@ fn all_figures(run: &Record) -> String {
     for (name, _) in &columns {
         out.push_str(&format!("<th>{name}</th>"));
     }
-    out.push_str("<th class=\"text\">what it means</th></tr></thead><tbody>");
+    out.push_str("<th class=\"text\">meaning</th></tr></thead><tbody>");
     for position in 0..columns[0].1.len() {
         out.push_str(&format!(
             "<tr><th scope=\"row\">{}</th>",
@@ -604,7 +604,7 @@ fn streams(run: &Record) -> String {
         return String::new();
     }
     let mut out = format!(
-        "<details><summary>{} streams</summary><div class=\"scroll\"><table><thead><tr><th>stream</th><th class=\"text\">way</th><th class=\"text\">from</th><th class=\"text\">to</th>",
+        "<details><summary>{} streams</summary><div class=\"scroll\"><table><thead><tr><th>stream</th><th class=\"text\">direction</th><th class=\"text\">from</th><th class=\"text\">to</th>",
         flows.len()
     );
     for figure in figures::stream_figures(&run.plan, &Summary::default()) {
@@ -632,7 +632,7 @@ fn streams(run: &Record) -> String {
     out.push_str("</tbody></table></div>");
     if flows.len() > STREAMS {
         out.push_str(&format!(
-            "<p class=\"muted\">… and {} more; the record has all of them.</p>",
+            "<p class=\"muted\">… and {} more in the record.</p>",
             flows.len() - STREAMS
         ));
     }
@@ -640,7 +640,7 @@ fn streams(run: &Record) -> String {
     out
 }
 
-/// Every effective option, as the record spells it.
+/// Renders every effective option under its key in the record.
 fn plan(run: &Record) -> String {
     let value = serde_json::to_value(&run.plan).expect("a plan is JSON");
     let mut out =

@@ -1,6 +1,6 @@
 'use strict';
-// The crosshair. It reads the table behind each chart, so the page holds every value once; without
-// script the table is still there. Nothing is ever inserted as markup.
+// Crosshair of the charts. Reads the data table of each chart, which is also there without script.
+// Text is never inserted as markup.
 for (const figure of document.querySelectorAll('figure.chart')) {
   const rows = [...figure.querySelectorAll('tr[data-x]')];
   const tip = figure.querySelector('.tip');
@@ -20,7 +20,7 @@ for (const figure of document.querySelectorAll('figure.chart')) {
     return !box || box.checked;
   };
   for (const svg of figure.querySelectorAll('svg')) {
-    svg.querySelector('title').remove(); // aria-label says the same, and no second tooltip appears
+    svg.querySelector('title').remove(); // aria-label has the same text; this avoids a second tooltip
     const [left, top, width, height] = svg.dataset.plot.split(' ').map(Number);
     const marks = make('g', svg, '');
     marks.style.display = 'none';

@@ -1,4 +1,4 @@
-//! What a series of round-trip runs shows: percentiles by message size, by load, by round.
+//! Charts of round-trip series: percentiles by message size, by load, by round.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ use super::pretty;
 use crate::svg::{Axis, Chart, Mark, Series, Unit};
 use crate::words;
 
-/// One line of a chart: its name and its values by where they lie along x.
+/// Line of a chart: name, and values by x.
 struct Line {
     name: String,
     points: BTreeMap<u64, f64>,
 }
 
 impl Line {
-    /// A figure of each run that has a place along x.
+    /// Collects a figure of each run that has an x value.
     fn of(
         name: &str,
         runs: &[&Record],
@@ -36,9 +36,9 @@ impl Line {
     }
 }
 
-/// The chart of what differs between the runs of a document; empty where they are no series. `name` is what
-/// the document is called, nothing where it is the only one. `runs` are as they were named, before those of
-/// one name were told apart.
+/// Renders the chart of what varies between the runs of a document; empty if nothing varies. `name`
+/// is the name of the document, empty if there is only one. `runs` must have their original names,
+/// so that repeats have equal names.
 pub(super) fn section(name: &str, runs: &[Record]) -> String {
     let of = |title: &str| match name {
         "" => title.to_owned(),
@@ -58,20 +58,20 @@ pub(super) fn section(name: &str, runs: &[Record]) -> String {
         places.dedup();
         places.len()
     };
-    // Two points are a pair of figures, and no line.
+    // Two points do not make a curve.
     if count(&rate) > 2 {
         let due = |of: fn(&Quantiles) -> u64| {
             move |run: &Record| run.summary.rtt_intended_ns.as_ref().map(of)
         };
         let lines = [
-            Line::of("p50 from when due", &trips, rate, due(|q| q.p50)),
-            Line::of("p90 from when due", &trips, rate, due(|q| q.p90)),
-            Line::of("p99 from when due", &trips, rate, due(|q| q.p99)),
-            Line::of("p99 from when sent", &trips, rate, sent(|q| q.p99)),
+            Line::of("p50 from scheduled", &trips, rate, due(|q| q.p50)),
+            Line::of("p90 from scheduled", &trips, rate, due(|q| q.p90)),
+            Line::of("p99 from scheduled", &trips, rate, due(|q| q.p99)),
+            Line::of("p99 from sent", &trips, rate, sent(|q| q.p99)),
         ];
         return chart(
             &of("Round-trip times by load"),
-            "questions/s",
+            "requests/s",
             &lines,
             |count| format!("{}/s", format_count(count)),
         );
@@ -96,7 +96,7 @@ fn sent(of: fn(&Quantiles) -> u64) -> impl Fn(&Record) -> Option<u64> {
     move |run| run.summary.rtt_ns.as_ref().map(of)
 }
 
-/// The medians of runs that were made again and again in turn, a line for each name.
+/// Renders the medians of alternating runs by round, one line per name.
 fn rounds(title: &str, trips: &[&Record]) -> String {
     let mut lines: Vec<Line> = Vec::new();
     for run in trips {

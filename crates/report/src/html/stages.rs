@@ -1,4 +1,4 @@
-//! Where the time of a round trip went: a stacked bar, its table, and the timeline of the latest trips.
+//! Stages of a round trip: stacked bar, table, timeline of the last round trips.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use super::{pretty, timeline};
 use crate::svg::{NARROW, Size, WIDE, escape};
 use crate::text::pass_words;
 
-/// Stages, and the picture where there is one; empty when nobody asked.
+/// Renders stages and timeline; empty if neither was recorded.
 pub(super) fn section(run: &Record) -> String {
     let picture = run
         .timeline
@@ -19,7 +19,7 @@ pub(super) fn section(run: &Record) -> String {
     let Some(pass) = &run.stage_pass else {
         return picture;
     };
-    let mut out = String::from("<h3>Where the time of a round trip went</h3>\n");
+    let mut out = String::from("<h3>Stages of a round trip</h3>\n");
     if !run.stages.is_empty() {
         out.push_str(&split(run));
     }
@@ -34,7 +34,7 @@ pub(super) fn section(run: &Record) -> String {
     out
 }
 
-/// The stacked bar and its table; nothing for a run without stages.
+/// Renders the stacked bar and its table; empty for a run without stages.
 pub(super) fn split(run: &Record) -> String {
     if run.stages.is_empty() {
         return String::new();
@@ -47,7 +47,7 @@ pub(super) fn split(run: &Record) -> String {
     )
 }
 
-/// The colour of a stage: its end, or the path.
+/// Colour of a stage: client, server or path.
 fn color(stage: &str) -> usize {
     if stage.starts_with("client-") {
         0
@@ -58,7 +58,7 @@ fn color(stage: &str) -> usize {
     }
 }
 
-/// One bar with a part for each stage, in the order in which a trip passes them.
+/// Renders one bar with a part per stage, in path order.
 fn stacked(stages: &[Stage], size: Size) -> String {
     const TOP: f64 = 20.0;
     const BAR: f64 = 34.0;
@@ -80,11 +80,11 @@ fn stacked(stages: &[Stage], size: Size) -> String {
             escape(&stage.stage),
             escape(&pretty(&format_nanos(stage.p50_ns as f64))),
             (width - 1.0).max(0.5),
-            // Neighbours of one end are told apart by their strength.
+            // Adjacent stages of one host differ in opacity.
             if position % 2 == 0 { "1" } else { "0.72" },
         )
         .expect("a string takes all that is written");
-        // A name is written where its part has room for it.
+        // The name is drawn only if it fits.
         let name = stage.stage.split_once('-').map_or("", |(_, name)| name);
         if width > name.len() as f64 * 6.7 + 6.0 {
             write!(
@@ -104,7 +104,7 @@ fn stacked(stages: &[Stage], size: Size) -> String {
 fn table(stages: &[Stage]) -> String {
     let whole: u64 = stages.iter().map(|stage| stage.p50_ns).sum();
     let mut out = String::from(
-        "<div class=\"scroll\"><table><thead><tr><th>stage</th><th>share</th><th>p50</th><th>p90</th><th>p99</th><th class=\"text\">stamps</th></tr></thead><tbody>",
+        "<div class=\"scroll\"><table><thead><tr><th>stage</th><th>share</th><th>p50</th><th>p90</th><th>p99</th><th class=\"text\">timestamps</th></tr></thead><tbody>",
     );
     let with_parts = stages.iter().flat_map(|stage| {
         let parts = stage.parts.iter().map(|part| (part, true));

@@ -1,4 +1,4 @@
-//! The points of a sweep: a heat map, what they cost, and a table.
+//! Points of a sweep: heat map, cost chart, table.
 
 use linerate_metric::figure as figures;
 use linerate_metric::record::Record;
@@ -11,7 +11,7 @@ use super::{pretty, unit};
 use crate::svg::{Axis, Chart, Heat, Mark, Series, Unit, escape};
 use crate::text::{front_words, sweep_cells, sweep_grid, sweep_rank};
 
-/// All points: against each other, against what they cost, and as a table.
+/// Renders all points: heat map, figure by cost, table.
 pub(super) fn section(set: &RunSet) -> String {
     let Some(found) = &set.result.sweep else {
         return String::new();
@@ -20,7 +20,7 @@ pub(super) fn section(set: &RunSet) -> String {
     out.push_str(&front(found));
     if let Some(grid) = sweep_grid(found) {
         out.push_str(&format!(
-            "<h3>Every point</h3>\n{}<p class=\"muted\">{}</p>\n",
+            "<h3>All points</h3>\n{}<p class=\"muted\">{}</p>\n",
             figure::grid(&grid),
             escape(&front_words(found))
         ));
@@ -29,14 +29,14 @@ pub(super) fn section(set: &RunSet) -> String {
     out
 }
 
-/// A run of each point that is worth a look: those on the front, the best first.
+/// Returns one run per point on the front, the best point first.
 pub(super) fn shown(found: &Sweep, runs: &[Record]) -> Vec<Record> {
     let mut points: Vec<_> = (found.points.iter().enumerate())
         .filter(|(number, point)| point.pareto || Some(*number) == found.best)
         .filter_map(|(_, point)| Some((sweep_rank(found, point.value?.median), point)))
         .collect();
     points.sort_by(|a, b| b.0.total_cmp(&a.0));
-    // The one nearest to the figure of its point: what is said of it is said of the point.
+    // The run closest to the median represents its point.
     let figure = figures::named(&found.figure);
     let run = |point: &SweepPoint| {
         let middle = point.value?.median;
@@ -51,7 +51,7 @@ pub(super) fn shown(found: &Sweep, runs: &[Record]) -> Vec<Record> {
     points.iter().filter_map(|(_, point)| run(point)).collect()
 }
 
-/// The figure against what it costs.
+/// Renders the figure by memory or CPU time.
 fn front(found: &Sweep) -> String {
     let has_memory = (found.points.iter()).any(|point| point.memory_bytes.is_some());
     let cost = |point: &SweepPoint| match has_memory {
@@ -69,20 +69,17 @@ fn front(found: &Sweep) -> String {
         return String::new();
     };
     if first.0 == last.0 {
-        // Everything costs the same: there is nothing to weigh.
+        // All points have the same cost, so there is no trade-off.
         return String::new();
     }
     let (x, cost_name) = match has_memory {
-        // Within a doubling a logarithmic axis would leave most of itself empty.
+        // Within a factor of two a logarithmic axis would be mostly empty.
         true if last.0 < first.0 * 2.0 => (
             Axis::between("memory (KiB)", first.0, last.0, Unit::COUNT),
             "memory",
         ),
         true => (Axis::log_count("memory (KiB)", first.0, last.0), "memory"),
-        false => (
-            Axis::log_time("processor time", first.0, last.0),
-            "processor time",
-        ),
+        false => (Axis::log_time("CPU time", first.0, last.0), "CPU time"),
     };
     let highest = points
         .iter()
@@ -132,7 +129,7 @@ fn front(found: &Sweep) -> String {
     });
     let rows = rows.collect();
     let chart = Chart {
-        title: format!("{} against {cost_name}", found.figure),
+        title: format!("{} by {cost_name}", found.figure),
         low: false,
         x,
         y: Axis::from_zero(&found.figure, highest, unit),
@@ -143,7 +140,7 @@ fn front(found: &Sweep) -> String {
     figure::chart(&chart, &Data { headings, rows })
 }
 
-/// The first two axes against each other; empty for one axis.
+/// Renders the first two axes as a heat map; empty for one axis.
 fn heat(found: &Sweep) -> String {
     let Some(cells) = sweep_cells(found) else {
         return String::new();
@@ -151,7 +148,7 @@ fn heat(found: &Sweep) -> String {
     let (rows, columns) = (&found.axes[0], &found.axes[1]);
     let others = match found.axes.len() {
         2 => "",
-        _ => ", best over all else that was varied",
+        _ => ", best over all other axes",
     };
     let heat = Heat {
         title: format!(

@@ -1,4 +1,4 @@
-// The timeline: any part of it, as near as somebody wants. It reads the table behind the drawing.
+// Zoom and pan of the timeline. Reads the data table of the drawing.
 for (const figure of document.querySelectorAll('figure.timeline')) {
   const slices = [...figure.querySelectorAll('tr[data-at]')].map(row => {
     const [start, took, lane, color, pale] = row.dataset.at.split(' ').map(Number);
@@ -92,16 +92,16 @@ for (const figure of document.querySelectorAll('figure.timeline')) {
       const lane = Math.floor(height / 44);
       const here = slices.filter(slice => slice.lane === lane
         && slice.start <= at(event) + slack && slice.end >= at(event) - slack);
-      // Of several the shortest: what lies on a wait is what somebody points at.
+      // The shortest of several: work lies on top of a longer wait.
       here.sort((one, other) => (one.end - one.start) - (other.end - other.start));
       tip.hidden = !here.length;
       if (!here.length) return;
-      const [what, whose, start, took, trip] = here[0].cells;
+      const [label, track, start, duration, roundTrip] = here[0].cells;
       tip.replaceChildren();
       const line = text => tip.appendChild(document.createElement('div')).append(text);
-      tip.appendChild(document.createElement('b')).append(what + ', ' + took);
-      line(whose + ', from ' + start);
-      if (trip !== '-') line('round trip ' + trip);
+      tip.appendChild(document.createElement('b')).append(label + ', ' + duration);
+      line(track + ', from ' + start);
+      if (roundTrip !== '-') line('round trip ' + roundTrip);
       const room = canvas.clientWidth - tip.offsetWidth;
       tip.style.left = Math.max(0, Math.min(room, event.clientX - box.left + 12)) + 'px';
       tip.style.top = (lane * 44 + 42) / svg.viewBox.baseVal.height * box.height + 'px';
@@ -118,7 +118,7 @@ for (const figure of document.querySelectorAll('figure.timeline')) {
       svg.addEventListener(gone, () => { drop(); tip.hidden = true; });
     }
     svg.addEventListener('dblclick', steps.reset);
-    // Without Ctrl the wheel moves the page, as everywhere.
+    // Without Ctrl the wheel scrolls the page.
     svg.addEventListener('wheel', event => {
       if (!event.ctrlKey) return;
       event.preventDefault();

@@ -1,7 +1,7 @@
-//! What happened when: a lane for each thread, kernel and driver, drawn from the table behind it.
+//! Timeline with a lane for each thread, kernel and driver, drawn from a table of slices.
 //!
-//! The drawing shows the latest trips or calls, also without script; the script (`timeline.js`) reads the
-//! table and shows any other part of it, as near as somebody wants.
+//! The static drawing shows the last round trips or calls. The script (`timeline.js`) reads the
+//! table and shows any part of it at any scale.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -14,26 +14,26 @@ use super::pretty;
 use crate::figures;
 use crate::svg::{NARROW, Size, WIDE, escape};
 
-/// Round trips that the drawing begins with.
+/// Number of round trips in the initial view.
 const TRIPS: u64 = 3;
 
-/// Slices that the page keeps: the latest. A table of more is slow to open on a phone.
+/// Number of slices on the page, the latest; larger tables are slow to open on a phone.
 const KEPT: usize = 600;
 
-/// Height of a lane, and where its bar is in it.
+/// Height of a lane, and of the bar in it.
 const LANE: f64 = 44.0;
 const BAR: f64 = 18.0;
 const BAR_TOP: f64 = 20.0;
-/// Height of the axis below.
+/// Height of the time axis.
 const AXIS: f64 = 20.0;
-/// Width of a character of a name in a bar.
+/// Width of a character in a bar.
 const CHARACTER: f64 = 6.7;
 
-/// A lane: whose, which, and on which processor or in which thread.
+/// Key of a lane: kind, host, CPU or thread.
 type LaneKey = (Lane, Role, Option<u32>);
 
-/// Lanes in the order in which a question passes them: its thread, its kernel, the other kernel, the
-/// other thread; then the drivers.
+/// Returns the position of a lane: client thread, client kernel, server kernel, server thread (the
+/// path of a request), then drivers.
 fn order(key: &LaneKey) -> (u8, u32) {
     let (lane, role, number) = key;
     let place = match (lane, role) {
@@ -71,12 +71,12 @@ fn color(key: &LaneKey) -> usize {
     }
 }
 
-/// Waiting is drawn paler than work.
+/// Returns whether a slice is waiting time, which is drawn paler.
 fn is_waiting(name: &str) -> bool {
     matches!(name, "receive" | "wake-up") || name.ends_with(" waited") || name.ends_with(" full")
 }
 
-/// The lanes of a timeline and the slices in them, times from the first slice on.
+/// Lanes of a timeline with their slices; times count from the first slice.
 struct Lanes<'a> {
     keys: Vec<LaneKey>,
     slices: Vec<(usize, &'a Slice)>,
@@ -105,7 +105,7 @@ impl<'a> Lanes<'a> {
     }
 }
 
-/// The latest trips on one time axis.
+/// Renders the last round trips or calls on one time axis.
 pub(super) fn picture(timeline: &Timeline) -> String {
     let mut latest = timeline.clone();
     latest.keep_last(TRIPS);
@@ -115,12 +115,12 @@ pub(super) fn picture(timeline: &Timeline) -> String {
             Some((from.min(slice.start_ns), to.max(slice.end_ns)))
         })
     };
-    // What belongs to no trip runs on when the last one is over.
+    // Slices without a round trip can continue after the last one.
     let of_trips = span(&mut latest.slices.iter().filter(|slice| slice.trip.is_some()));
     let Some((from, to)) = of_trips.or_else(|| span(&mut latest.slices.iter())) else {
         return String::new();
     };
-    // Those that end with the view: what a driver does long after it is not what anybody looks for.
+    // Later slices, such as driver work after the last round trip, are left out.
     let until = timeline
         .slices
         .partition_point(|slice| slice.start_ns <= to);
@@ -131,17 +131,17 @@ pub(super) fn picture(timeline: &Timeline) -> String {
     let Some((first, last)) = span(&mut kept.iter().copied()) else {
         return String::new();
     };
-    // Long before the kept ones began, an early slice of the view may be gone.
+    // Early slices of the view may be missing if there are more slices than the page keeps.
     let view = (from.max(first) - first, to.max(first) - first);
     let what = if latest.slices.iter().any(|slice| slice.trip.is_some()) {
-        format!("The last {TRIPS} stamped round trips")
+        format!("The last {TRIPS} timestamped round trips")
     } else {
         "The last calls".to_owned()
     };
     let mut out = format!(
         "<figure class=\"timeline\" data-view=\"{} {}\" data-all=\"{}\">\n<figcaption><h4>{what}</h4>\
-         <div class=\"zoom\" hidden><button type=\"button\" data-do=\"in\" aria-label=\"nearer\">+</button>\
-         <button type=\"button\" data-do=\"out\" aria-label=\"farther\">−</button>\
+         <div class=\"zoom\" hidden><button type=\"button\" data-do=\"in\" aria-label=\"zoom in\">+</button>\
+         <button type=\"button\" data-do=\"out\" aria-label=\"zoom out\">−</button>\
          <button type=\"button\" data-do=\"left\" aria-label=\"earlier\">◂</button>\
          <button type=\"button\" data-do=\"right\" aria-label=\"later\">▸</button>\
          <button type=\"button\" data-do=\"all\">all</button>\
@@ -155,7 +155,7 @@ pub(super) fn picture(timeline: &Timeline) -> String {
     }
     out.push_str("<div class=\"tip\" hidden></div></div>\n");
     out.push_str(
-        "<p class=\"muted zoom\" hidden>Drag over a part to see it nearer, or turn the wheel with Ctrl; a double click goes back.</p>\n",
+        "<p class=\"muted zoom\" hidden>Drag over a part to zoom in, or turn the wheel with Ctrl; double-click to reset.</p>\n",
     );
     out.push_str(&table(&lanes));
     out.push_str("</figure>\n");
@@ -228,10 +228,10 @@ fn drawn(lanes: &Lanes<'_>, (from, to): (u64, u64), size: Size) -> String {
     out
 }
 
-/// Every slice that the page keeps, for readers and the script alike.
+/// Renders the slices on the page as a table, which is also the data of the script.
 fn table(lanes: &Lanes<'_>) -> String {
     let mut out = format!(
-        "<details><summary>Data: the last {} of what was recorded</summary><div class=\"scroll\"><table><thead><tr><th>what</th><th class=\"text\">lane</th><th>from</th><th>took</th><th>round trip</th></tr></thead><tbody>",
+        "<details><summary>Data: the last {} recorded slices</summary><div class=\"scroll\"><table><thead><tr><th>slice</th><th class=\"text\">lane</th><th>start</th><th>duration</th><th>round trip</th></tr></thead><tbody>",
         lanes.slices.len()
     );
     for (lane, slice) in &lanes.slices {

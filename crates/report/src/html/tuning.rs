@@ -1,5 +1,5 @@
-//! What a search over knobs found: before and after, the changes and how they are made, what was tried in
-//! vain.
+//! Result of a search over knobs as HTML: before and after, changes and commands, rejected
+//! settings.
 
 use linerate_metric::expect::Unit::Nanos;
 use linerate_metric::experiment::Setting;
@@ -15,7 +15,7 @@ use crate::svg::{Axis, Chart, Mark, Reference, Series, Unit, escape};
 use crate::text::{Grid, tuning as text};
 use crate::words;
 
-/// What was searched, before and after, and the changes that matter with what makes them.
+/// Renders the search, the goal before and after, and the changes with their commands.
 pub(super) fn section(set: &RunSet) -> String {
     let Some(found) = set.result.tuning.as_deref() else {
         return String::new();
@@ -28,11 +28,11 @@ pub(super) fn section(set: &RunSet) -> String {
     );
     match text::before_and_after(found) {
         Some(mut grid) => {
-            // What they are, in a page that has the room.
+            // The page has space for longer labels.
             for row in &mut grid.rows {
                 match row[0].as_str() {
-                    "buffers" => "memory of the buffers, both ends".clone_into(&mut row[0]),
-                    "cpu" => row[0] = format!("processor time of both ends, {}", for_what(set)),
+                    "buffers" => "memory of the socket buffers, both ends".clone_into(&mut row[0]),
+                    "cpu" => row[0] = format!("CPU time of both ends, {}", for_what(set)),
                     _ => {}
                 }
             }
@@ -42,7 +42,7 @@ pub(super) fn section(set: &RunSet) -> String {
     }
     if let Some(limit) = found.memory_limit_bytes {
         out.push_str(&paragraph(&format!(
-            "No setting might take more than {} of memory.",
+            "Memory limit of a setting: {}.",
             format_bytes(limit)
         )));
     }
@@ -52,11 +52,11 @@ pub(super) fn section(set: &RunSet) -> String {
     out
 }
 
-/// What the processor time of a run is told for.
+/// Returns the unit of CPU time of a run.
 fn for_what(set: &RunSet) -> &'static str {
     match set.runs.first().map(|run| run.kind) {
-        Some(Kind::Latency) => "a round trip",
-        _ => "a byte",
+        Some(Kind::Latency) => "per round trip",
+        _ => "per byte",
     }
 }
 
@@ -64,7 +64,7 @@ fn paragraph(said: &str) -> String {
     format!("<p>{}</p>\n", escape(&pretty(said)))
 }
 
-/// What the first measurement pointed at, and what was tried first because of it.
+/// Renders the findings of the first measurement and the knobs that were therefore tried first.
 fn pointed(found: &Tuning) -> String {
     let rows = found.findings.iter().map(|finding| {
         vec![
@@ -74,24 +74,24 @@ fn pointed(found: &Tuning) -> String {
             text::pointed_words(finding),
         ]
     });
-    let headings = ["cause", "what happened", "costs", "tried first"];
+    let headings = ["cause", "finding", "cost", "tried first"];
     let grid = Grid::new(&headings, rows.collect(), 2);
     grid.map_or_else(String::new, |grid| {
         format!(
-            "<h3>What the first measurement found</h3>\n{}",
+            "<h3>Findings of the first measurement</h3>\n{}",
             figure::grid(&grid)
         )
     })
 }
 
-/// The changes that matter, the commands that make them, and files of other tools that do.
+/// Renders the changes, their commands, and snippets for other tools.
 fn changes(found: &Tuning) -> String {
     let Some(grid) = text::changes(found) else {
         return String::new();
     };
     let mut out = format!(
-        "<section>\n<h2>The changes that matter</h2>\n{}<p class=\"muted\">The last column: {} without this \
-         change, beside all of them.</p>\n",
+        "<section>\n<h2>Changes</h2>\n{}<p class=\"muted\">Last column: {} with all changes but \
+         this one.</p>\n",
         figure::grid(&grid),
         escape(&found.goal)
     );
@@ -100,7 +100,7 @@ fn changes(found: &Tuning) -> String {
     }
     match found.proof.is_some() {
         true => {
-            out.push_str("<h3>To measure with them</h3>\n");
+            out.push_str("<h3>Command with the changes</h3>\n");
             out.push_str(&figure::commands(&format!(
                 "linerate {}",
                 found.tuned_command
@@ -112,7 +112,7 @@ fn changes(found: &Tuning) -> String {
         .flat_map(|change| change.commands.iter().map(String::as_str))
         .collect();
     if !commands.is_empty() {
-        out.push_str("<h3>To make them by hand</h3>\n");
+        out.push_str("<h3>Commands for the settings</h3>\n");
         out.push_str(&figure::commands(&commands.join("\n")));
     }
     for snippet in &found.snippets {
@@ -127,7 +127,7 @@ fn changes(found: &Tuning) -> String {
     out
 }
 
-/// What was tried without a gain that can be proved, and all trials of the search in their order.
+/// Renders the rejected settings and the trials of the search.
 pub(super) fn in_vain(set: &RunSet) -> String {
     let Some(found) = set.result.tuning.as_deref() else {
         return String::new();
@@ -136,7 +136,7 @@ pub(super) fn in_vain(set: &RunSet) -> String {
         .map(|vain| vec![vain.knob.clone(), vain.value.clone(), vain.why.clone()]);
     let vain = Grid::new(&["knob", "value", "why"], rows.collect(), 3);
     let vain = vain.map_or_else(String::new, |grid| {
-        format!("<h2>Tried in vain</h2>\n{}", figure::grid(&grid))
+        format!("<h2>Rejected settings</h2>\n{}", figure::grid(&grid))
     });
     let trials = trials(found);
     match vain.is_empty() && trials.is_empty() {
@@ -145,7 +145,7 @@ pub(super) fn in_vain(set: &RunSet) -> String {
     }
 }
 
-/// `rcvbuf=64K wait=spin`; the start has nothing of its own.
+/// Describes a setting: `rcvbuf=64K wait=spin`; `start` for the empty setting.
 fn setting_words(setting: &Setting) -> String {
     let set: Vec<String> = (setting.iter())
         .map(|(knob, value)| format!("{knob}={value}"))
@@ -156,7 +156,7 @@ fn setting_words(setting: &Setting) -> String {
     }
 }
 
-/// The figure of each trial, beside that of the start.
+/// Renders the figure of each trial, with that of the start as reference.
 fn trials(found: &Tuning) -> String {
     let known: Vec<(usize, f64, &Trial)> = (found.trials.iter().enumerate())
         .filter_map(|(number, trial)| Some((number + 1, trial.value?, trial)))
@@ -173,10 +173,10 @@ fn trials(found: &Tuning) -> String {
     let written = |value: f64| pretty(&figures::format(&found.goal, value));
     let start = (known.iter()).find(|(_, _, trial)| trial.setting.is_empty());
     let chart = Chart {
-        title: format!("The search, trial by trial: {}", found.goal),
+        title: format!("Trials of the search: {}", found.goal),
         low: false,
         x: Axis::between("trial", 1.0, found.trials.len() as f64, Unit::COUNT),
-        // One slow trial among fast ones would press these to the ground.
+        // A logarithmic axis, because a single slow trial would compress the fast ones.
         y: match figures::named(&found.goal).map(|goal| goal.unit) {
             Some(Nanos) => Axis::log_time(&found.goal, lowest, highest),
             _ => Axis::from_zero(&found.goal, highest, unit),
@@ -323,10 +323,10 @@ mod tests {
             ),
             (
                 "memory",
-                "memory of the buffers, both ends</td><td>8 KiB</td><td>68 KiB</td>",
+                "memory of the socket buffers, both ends</td><td>8 KiB</td><td>68 KiB</td>",
             ),
-            ("processor time", "processor time of both ends, a byte</td>"),
-            ("the limit", "more than 1 MiB of memory"),
+            ("processor time", "CPU time of both ends, per byte</td>"),
+            ("the limit", "Memory limit of a setting: 1 MiB"),
             (
                 "what pointed there",
                 "<td class=\"text\">the receive window was full</td><td>66.0 %</td><td>rcvbuf</td>",
@@ -346,13 +346,13 @@ mod tests {
                 "in vain",
                 "<td class=\"text short\">spin</td><td class=\"text\">no gain over the start</td>",
             ),
-            ("the pairs", "B against A, pair by pair: goodput"),
-            ("the search", "The search, trial by trial: goodput"),
+            ("the pairs", "Difference of B to A in each pair: goodput"),
+            ("the search", "Trials of the search: goodput"),
             ("a trial", "2: rcvbuf=64K</th>"),
         ] {
             assert!(page.contains(text), "{what}: no `{text}` in {page}");
         }
-        assert!(!page.contains("Tried in vain:"), "the terminal's text");
+        assert!(!page.contains("Rejected settings:"), "the terminal's text");
     }
 
     #[test]
@@ -360,7 +360,7 @@ mod tests {
         let page = crate::html::of_set("x", &tuned(false));
         assert!(page.contains("Interrupted during the proof"), "{page}");
         assert!(page.contains(text::UNPROVED));
-        assert!(!page.contains("To measure with them"));
-        assert!(!page.contains("pair by pair"));
+        assert!(!page.contains("Command with the changes"));
+        assert!(!page.contains("in each pair"));
     }
 }
