@@ -1,4 +1,4 @@
-//! Live text: one or a few lines for what happens while runs go on.
+//! Live text: a few lines per event while runs are in progress.
 
 use std::collections::HashMap;
 
@@ -14,18 +14,18 @@ use crate::style::{Paint, Style, clean, hang};
 use crate::text;
 use crate::words::{self, UNKNOWN, or_unknown};
 
-/// Turns events into lines, remembering what the columns of each test are.
+/// Converts events to lines and keeps the columns of each test.
 ///
-/// For a client the summary and the failure are left out: whoever started the run has the record, or
-/// the error, and prints it. A server's lines carry the number of the test and include both.
+/// A client's lines omit the summary and the failure, because the caller prints the record or the
+/// error. A server's lines carry the number of the test and include both.
 #[derive(Debug)]
 pub struct Lines {
     style: Style,
     serving: bool,
     tests: HashMap<u32, Test>,
-    /// The columns that the last header named.
+    /// Columns of the last printed header.
     header: Option<Shape>,
-    /// Whether each flow of an interval has a line of its own.
+    /// True if each stream of an interval gets a line.
     per_stream: bool,
 }
 
@@ -35,23 +35,23 @@ struct Test {
     shape: Option<Shape>,
 }
 
-/// What the columns are.
+/// Inputs that determine the columns of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape {
     kind: Kind,
     protocol: Protocol,
     both_ways: bool,
     decimals: usize,
-    /// Which copies were not made.
+    /// Skipped copies of the data path.
     copies: Copies,
-    /// A server says it.
+    /// True for the lines of a server.
     serving: bool,
-    /// Some of its lines may say that they count what was sent.
+    /// True if lines may be marked as counted at the sender.
     sent: bool,
 }
 
 impl Lines {
-    /// Lines of a program that makes one run at a time.
+    /// Returns a renderer for a program that makes one run at a time.
     #[must_use]
     pub fn new(style: Style) -> Self {
         Self {
@@ -63,13 +63,13 @@ impl Lines {
         }
     }
 
-    /// The same with a line for each flow of an interval, as far as the interval holds them.
+    /// Adds a line for each stream of an interval, if the interval has per-stream values.
     #[must_use]
     pub fn per_stream(self, per_stream: bool) -> Self {
         Self { per_stream, ..self }
     }
 
-    /// Lines of a server, whose tests run side by side.
+    /// Returns a renderer for a server, whose tests run concurrently.
     #[must_use]
     pub fn serving(style: Style) -> Self {
         Self {
@@ -78,7 +78,7 @@ impl Lines {
         }
     }
 
-    /// The lines for one event; `None` when there is nothing to say.
+    /// Renders one event; `None` for an event without output.
     pub fn event(&mut self, event: &Event) -> Option<String> {
         let text = match &event.what {
             What::Ready {
@@ -101,7 +101,7 @@ impl Lines {
                 cpu,
                 because,
             } => {
-                // Other programs do not tell meanwhile what arrived there.
+                // Other programs report the received amount only at the end.
                 let sent = plan.dialect.is_some()
                     && plan.kind == Kind::Throughput
                     && plan.flows(Direction::Receive);
@@ -111,13 +111,9 @@ impl Lines {
                     ..Shape::of(plan)
                 };
                 self.tests.entry(event.test).or_default().shape = Some(shape);
-                // After other lines the columns are named again.
+                // The header is repeated after lines of other kinds.
                 self.header = None;
-                let (near, far) = if self.serving {
-                    ("client", "server")
-                } else {
-                    ("near", "far")
-                };
+                let (near, far) = ("client", "server");
                 if plan.kind == Kind::Generate {
                     let line = format!(
                         "{}: {}",
@@ -131,7 +127,7 @@ impl Lines {
                     self.title(event.test, plan),
                     words::details(plan).join(", "),
                     match plan.dialect {
-                        // How another program waits nobody knows.
+                        // The wait mode of another program is unknown.
                         Some(_) if self.serving => words::near_end(far, wait.far, &cpu.far),
                         Some(_) => words::near_end(near, wait.near, &cpu.near),
                         None => words::ends(near, far, wait, cpu),
@@ -193,7 +189,8 @@ impl Lines {
         hang(prefix, prefix, &places, self.style.width)
     }
 
-    /// `TCP send to 10.77.0.2:5201`; a server says who sends, since both ends are somebody's near one.
+    /// Title of a run: `TCP send to 10.77.0.2:5201`. A server's title names the client and its
+    /// direction.
     fn title(&self, test: u32, plan: &Plan) -> String {
         if !self.serving {
             return words::title(plan);
@@ -214,7 +211,7 @@ impl Lines {
             .and_then(|test| test.shape)
             .unwrap_or_else(|| Shape::guess(interval));
         let skipped = words::skipped(shape.copies);
-        // What is said behind the columns takes their room.
+        // Marks after the columns reduce the width that is left for columns.
         let behind = skipped.as_ref().map_or(0, |words| words.len() + 12);
         let behind = behind + if shape.sent { "  (sent)".len() } else { 0 };
         let whole = self.text_width(test);
@@ -229,7 +226,7 @@ impl Lines {
             out.push('\n');
         }
         let mut line = join(&columns, gap, |column| (column.cell)(shape, interval));
-        // Round trips are always counted where they were asked.
+        // Round trips are always counted at the client.
         let sent = shape.kind == Kind::Throughput && interval.counted_at == CountedAt::Sender;
         let marks: Vec<_> = [
             sent.then(|| "sent".to_owned()),
@@ -242,7 +239,8 @@ impl Lines {
         if !marks.is_empty() {
             let marks = format!("({})", marks.join(", "));
             let fits = line.chars().count() + 2 + marks.chars().count() <= whole;
-            // Figures that hold a skipped copy never stand without these words: then below them.
+            // The mark of a skipped copy must not be dropped: without space it goes to the next
+            // line.
             line.push_str(&match fits {
                 true => format!("  {marks}"),
                 false => format!("\n{:>whole$}", marks),
@@ -282,7 +280,7 @@ impl Lines {
         self.style.width - if self.serving { prefix(test).len() } else { 0 }
     }
 
-    /// Puts the number of the test before every line, so that lines of several tests can be told apart.
+    /// Prefixes each line with the number of the test, because lines of several tests are mixed.
     fn numbered(&self, test: u32, text: &str) -> String {
         if !self.serving || test == 0 {
             return text.to_owned();
@@ -300,12 +298,13 @@ fn prefix(test: u32) -> String {
     format!("{:<4} ", format!("[{test}]"))
 }
 
-/// One column: its heading, its width (negative: flush left), and what stands in it.
+/// Column of a live line: heading, width, alignment, content.
 struct Column {
     heading: &'static str,
     width: usize,
     left: bool,
-    /// Left out where lines are too short for all: another column says nearly the same.
+    /// True if the column is dropped in narrow terminals, because another column has similar
+    /// content.
     spare: bool,
     cell: fn(Shape, &Interval) -> String,
 }
@@ -333,12 +332,12 @@ const fn column(
 
 const TIME: Column = column("seconds", 13, |shape, i| {
     let at = |ns: u64| format!("{:.*}", shape.decimals, ns as f64 / 1e9);
-    // The dash stays in its column as the numbers grow.
+    // Fixed widths keep the dash in place while the numbers grow.
     format!("{:>6}-{:<6}", at(i.start_ns), at(i.end_ns))
 });
 const DIRECTION: Column = Column {
-    heading: "way",
-    width: 7,
+    heading: "direction",
+    width: 9,
     left: true,
     spare: false,
     cell: |shape, i| words::way(i.direction, shape.serving).to_owned(),
@@ -409,7 +408,7 @@ const LATENCY: &[Column] = &[
     LOST,
 ];
 
-/// One flow's part of an interval, as an interval.
+/// Returns one stream's share of an interval as an interval.
 fn alone(interval: &Interval, stream: &StreamInterval) -> Interval {
     Interval {
         bytes: stream.bytes,
@@ -436,7 +435,7 @@ fn per_second(interval: &Interval, count: Option<u64>) -> String {
     }
 }
 
-/// Numbers that were missed, of all numbers that went by; only the receiver knows them.
+/// Returns missing sequence numbers and their total; only the receiver counts them.
 fn lost_of_total(interval: &Interval) -> Option<(u64, u64)> {
     let lost = interval.lost?;
     Some((lost, interval.packets?.saturating_add(lost)))
@@ -444,7 +443,7 @@ fn lost_of_total(interval: &Interval) -> Option<(u64, u64)> {
 
 impl Shape {
     fn of(plan: &Plan) -> Self {
-        // As many decimals as the interval's length needs: 1 s and 0.25 s take two.
+        // Decimals as the interval length requires: 1 s and 0.25 s need two.
         let length = plan.interval_ns.unwrap_or(1_000_000_000);
         let decimals = match length {
             n if n % 10_000_000 == 0 => 2,
@@ -462,7 +461,7 @@ impl Shape {
         }
     }
 
-    /// For an interval whose start nobody heard of.
+    /// Derives the columns from an interval when its start event is missing.
     fn guess(interval: &Interval) -> Self {
         Self {
             kind: if interval.rtt_ns.is_some() {
@@ -496,8 +495,8 @@ impl Shape {
             .chain(figures)
     }
 
-    /// The columns that lines of this width hold, and the blanks between them; `None` where the line is
-    /// too short for any choice of them.
+    /// Returns the columns that fit a width, and the gap between them; `None` if even the narrowest
+    /// set does not fit.
     fn fitting(&self, width: usize) -> Option<(Vec<&'static Column>, usize)> {
         let all: Vec<_> = self.columns().collect();
         let fits = |columns: &[&Column], gap: usize| {
@@ -513,7 +512,7 @@ impl Shape {
         fits(&needed, gap).then_some((needed, gap))
     }
 
-    /// Only what no other column tells.
+    /// Returns only the columns that no other column replaces.
     fn narrowest(&self) -> (Vec<&'static Column>, usize) {
         (self.columns().filter(|column| !column.spare).collect(), 1)
     }
@@ -580,7 +579,7 @@ mod tests {
         .expect("an interval")
     }
 
-    /// A terminal of 80 columns holds every line, a server's with the number of its test too.
+    /// A terminal of 80 columns fits every line, including a server's with the number of its test.
     #[test]
     fn lines_fit_a_terminal() {
         for kind in [Kind::Throughput, Kind::Latency, Kind::Generate] {

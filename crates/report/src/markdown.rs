@@ -1,4 +1,4 @@
-//! Runs as Markdown, for the description of a change: a table, and what speaks against it.
+//! Runs as Markdown for a pull request: a table of figures and its caveats.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use crate::side::SideBySide;
 use crate::style::clean;
 use crate::words;
 
-/// A text as a cell: nothing in it ends the cell, the table, or begins markup.
+/// Escapes a text as a table cell: no character ends the cell or begins markup.
 pub(crate) fn cell(text: &str) -> String {
     let mut out = String::new();
     for c in clean(text).chars() {
@@ -29,7 +29,7 @@ pub(crate) fn cell(text: &str) -> String {
     out
 }
 
-/// A figure with its interval, where that is wider than what is printed.
+/// Formats a figure with its interval; the interval is omitted when it rounds to the figure itself.
 pub(crate) fn figure(unit: Unit, value: &Estimate) -> String {
     let format = |value: f64| match unit {
         Unit::Count if value.fract() != 0.0 => words::short(value),
@@ -42,7 +42,7 @@ pub(crate) fn figure(unit: Unit, value: &Estimate) -> String {
     }
 }
 
-/// A table of Markdown with its first `left` columns flush left, the others flush right.
+/// Renders a Markdown table whose label columns are left-aligned, the others right-aligned.
 pub(crate) fn table(headings: &[String], rows: &[Vec<String>], left: usize) -> String {
     let mut out = String::new();
     let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
@@ -57,7 +57,7 @@ pub(crate) fn table(headings: &[String], rows: &[Vec<String>], left: usize) -> S
     out
 }
 
-/// Documents side by side, with the ratio where there are two.
+/// Renders a comparison of documents; two documents get a ratio column.
 #[must_use]
 pub fn side_by_side(sides: &SideBySide) -> String {
     let two = sides.sides.len() == 2;
@@ -102,14 +102,14 @@ pub fn side_by_side(sides: &SideBySide) -> String {
     if !doubts.is_empty() {
         let _ = write!(
             out,
-            "\n<details><summary>What speaks against these figures</summary>\n\n{}\n\n</details>\n",
+            "\n<details><summary>Caveats</summary>\n\n{}\n\n</details>\n",
             doubts.join("\n")
         );
     }
     out.trim_end().to_owned()
 }
 
-/// What was told to them and where they ran, as far as it differs; nothing for one document.
+/// Renders the differences in options and hosts; empty for one document.
 fn differences(sides: &SideBySide) -> String {
     if sides.sides.len() < 2 {
         return String::new();
@@ -123,7 +123,7 @@ fn differences(sides: &SideBySide) -> String {
     format!("{}\n", table(&cells(&headings), &rows, 1))
 }
 
-/// An experiment: its verdicts, tables and published figures, and what speaks against its runs.
+/// Renders an experiment: verdicts, tables, published figures, caveats.
 #[must_use]
 pub fn experiment(result: &ExperimentResult, set: &RunSet) -> String {
     let mut out = format!(
@@ -170,7 +170,7 @@ pub fn experiment(result: &ExperimentResult, set: &RunSet) -> String {
     }
     let doubts = words::counted(&set.runs);
     if !doubts.is_empty() {
-        out.push_str("\nWhat speaks against these figures:\n\n");
+        out.push_str("\nCaveats:\n\n");
         for kind in doubts {
             let _ = writeln!(
                 out,
@@ -183,7 +183,7 @@ pub fn experiment(result: &ExperimentResult, set: &RunSet) -> String {
     out.trim_end().to_owned()
 }
 
-/// A search for the highest rate: what it found, and its trials.
+/// Renders a rate search: its result and its trials.
 #[must_use]
 pub fn search(search: &RateSearch) -> String {
     let grid = crate::text::trials(search);
@@ -197,9 +197,9 @@ pub fn search(search: &RateSearch) -> String {
     )
 }
 
-/// What the intervals are.
-pub(crate) const INTERVALS: &str = "In brackets: 95 % interval of the median of repeats; of a \
-single run, of its own samples (what other runs would give is wider).";
+/// Legend of the intervals.
+pub(crate) const INTERVALS: &str = "In brackets: 95 % confidence interval of the median over repeats; \
+for a single run, of its own samples (the spread between runs is larger).";
 
 #[cfg(test)]
 mod tests {
@@ -208,11 +208,11 @@ mod tests {
     #[test]
     fn columns_that_name_a_row_are_flush_left() {
         let cells = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
-        let headings = cells(["protocol", "way", "time"]);
+        let headings = cells(["protocol", "direction", "time"]);
         let text = table(&headings, &[cells(["tcp", "send", "140 ms"])], 2);
         assert_eq!(
             text,
-            "| protocol | way | time |\n| --- | --- | ---: |\n| tcp | send | 140 ms |\n"
+            "| protocol | direction | time |\n| --- | --- | ---: |\n| tcp | send | 140 ms |\n"
         );
     }
 }

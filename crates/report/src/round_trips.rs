@@ -1,4 +1,4 @@
-//! What is told of round trips beyond their times: how they were asked, which were slow and why.
+//! Round trips beyond their times: options, slow responses and their causes, times of each step.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ use linerate_metric::units::{format_count, format_nanos};
 
 use crate::words;
 
-/// The options of round trips that are not as by default, in words.
+/// Describes the options of round trips that differ from the defaults.
 pub(crate) fn details(plan: &RoundTripPlan) -> Vec<String> {
     let mut words = Vec::new();
     if !plan.verify {
-        words.push("answers not compared".to_owned());
+        words.push("responses not verified".to_owned());
     }
     words.extend(
         plan.limit_ns
@@ -23,15 +23,15 @@ pub(crate) fn details(plan: &RoundTripPlan) -> Vec<String> {
     match plan.attachment {
         Attachment::Connected => {}
         Attachment::Unconnected => words.push("unconnected sockets".to_owned()),
-        Attachment::Reopened => words.push("a socket for each round trip".to_owned()),
+        Attachment::Reopened => words.push("one socket per round trip".to_owned()),
     }
     words.extend(
         plan.rate_per_second
-            .map(|rate| format!("{} questions/s a stream", format_count(rate))),
+            .map(|rate| format!("{} requests/s per stream", format_count(rate))),
     );
     if plan.outstanding > 1 {
         words.push(format!(
-            "up to {} open at a time",
+            "up to {} outstanding",
             format_count(plan.outstanding.into())
         ));
     }
@@ -44,11 +44,11 @@ pub(crate) fn details(plan: &RoundTripPlan) -> Vec<String> {
         words.push(burning(&plan.burn));
     }
     if plan.rt_yield {
-        words.push("real-time threads give up a part".to_owned());
+        words.push("real-time threads yield (--rt-yield)".to_owned());
     }
     words.extend(
         plan.device_stamps
-            .map(|stamps| format!("device stamps at {stamps}")),
+            .map(|stamps| format!("device timestamps at {stamps}")),
     );
     if plan.lock_memory {
         words.push("memory locked".to_owned());
@@ -56,21 +56,21 @@ pub(crate) fn details(plan: &RoundTripPlan) -> Vec<String> {
     words
 }
 
-/// Threads that keep processors busy, by end.
+/// Describes the threads that generate CPU load.
 fn burning(threads: &Ends<u32>) -> String {
     let of = |count: u32| words::amount(count.into(), "thread");
     match (threads.near, threads.far) {
-        (near, 0) => format!("{} here burning processor time", of(near)),
-        (0, far) => format!("{} at the far end burning processor time", of(far)),
+        (near, 0) => format!("CPU load on the client: {}", of(near)),
+        (0, far) => format!("CPU load on the server: {}", of(far)),
         (near, far) => format!(
-            "{} here and {} at the far end burning processor time",
+            "CPU load on the client: {}, on the server: {}",
             of(near),
             of(far)
         ),
     }
 }
 
-/// `12 not-known, 3 preempted`: how often each cause was found among the listed answers.
+/// Counts the causes of the listed slow responses: `12 not known, 3 preempted`.
 pub(crate) fn causes(run: &Record) -> String {
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     for slow in &run.slow {
@@ -85,7 +85,7 @@ pub(crate) fn causes(run: &Record) -> String {
     words.join(", ")
 }
 
-/// Headings and rows of slow answers, at most so many.
+/// Returns headings and rows of the slow responses, up to a number of rows.
 pub(crate) fn slow_rows(run: &Record, most: usize) -> (Vec<&'static str>, Vec<Vec<String>>) {
     let several = run.plan.streams > 1;
     let mut headings = vec!["at", "time", "cause", "evidence"];
@@ -116,41 +116,41 @@ pub(crate) fn slow_rows(run: &Record, most: usize) -> (Vec<&'static str>, Vec<Ve
     (headings, rows.collect())
 }
 
-/// The steps of a round trip with a socket of its own, in their order, and what they are.
+/// Steps of a round trip with its own socket, in order: histogram, name, meaning.
 const STEPS: &[(&str, &str, &str)] = &[
     (
         "open_ns",
         "open",
         "opening the socket and setting its options",
     ),
-    ("bind_ns", "bind", "giving it a local port"),
+    ("bind_ns", "bind", "binding it to a local port"),
     (
         "connect_ns",
         "connect",
-        "naming the far end; over TCP the handshake",
+        "connecting to the server; over TCP the handshake",
     ),
-    ("send_ns", "send", "the call that sends the question"),
-    ("receive_ns", "receive", "from there to the answer"),
+    ("send_ns", "send", "the call that sends the request"),
+    ("receive_ns", "receive", "from the request to the response"),
     (
         "close_ns",
         "close",
-        "closing; over TCP from the answer on, the end of the stream included",
+        "closing; over TCP from the response to the end of the stream",
     ),
-    ("whole_ns", "whole", "from opening to having closed"),
+    ("whole_ns", "total", "from opening to closing"),
 ];
 
-/// The parts of a round trip that the device's own stamps tell apart.
+/// Parts of a round trip by the device's own timestamps: histogram, name, meaning.
 const INSIDE: &[(&str, &str, &str)] = &[
     (
         "device_ns",
         "device",
-        "from the question's arrival to the answer's departure, by the device's clock",
+        "from the request's arrival to the response's departure, by the device's clock",
     ),
-    ("around_ns", "around", "the rest of the same round trips"),
+    ("outside_ns", "outside", "the rest of the same round trips"),
 ];
 
-/// Headings and rows of the distributions that a run has beside its round-trip times: what each step
-/// took, or the same times from when they were due.
+/// Returns headings and rows of further distributions: the time of each step, or the round-trip
+/// times counted from the scheduled send time.
 pub(crate) fn more_times(run: &Record) -> Option<(Vec<&'static str>, Vec<Vec<String>>)> {
     let of = |name: &str| Histogram::from(run.histograms.get(name)?).summary();
     let row = |name: &str, q: &Quantiles, meaning: &str| {
@@ -168,8 +168,8 @@ pub(crate) fn more_times(run: &Record) -> Option<(Vec<&'static str>, Vec<Vec<Str
     };
     let mut rows = Vec::new();
     if let Some((intended, actual)) = of("rtt_intended_ns").zip(of("rtt_ns")) {
-        rows.push(row("due", &intended, "from when the question was to leave"));
-        rows.push(row("sent", &actual, "from when it left"));
+        rows.push(row("scheduled", &intended, "from the scheduled send time"));
+        rows.push(row("sent", &actual, "from the actual send time"));
     }
     for (name, shown, meaning) in INSIDE {
         rows.extend(of(name).map(|q| row(shown, &q, meaning)));
@@ -183,15 +183,6 @@ pub(crate) fn more_times(run: &Record) -> Option<(Vec<&'static str>, Vec<Vec<Str
         (false, true) => "part",
         (false, false) => "from",
     };
-    let headings = vec![
-        first,
-        "min",
-        "p50",
-        "p90",
-        "p99",
-        "p99.9",
-        "max",
-        "what it is",
-    ];
+    let headings = vec![first, "min", "p50", "p90", "p99", "p99.9", "max", "meaning"];
     (!rows.is_empty()).then_some((headings, rows))
 }
