@@ -1,16 +1,16 @@
-//! JSON Schema (2020-12) of what scripts read, made from the types themselves.
+//! JSON Schema (2020-12) of the JSON output, generated from the types.
 
 use linerate_metric::record::Record;
 use linerate_metric::set::RunSet;
 use schemars::{JsonSchema, schema_for};
 
-/// The schema of one run, `linerate/run/1`.
+/// Returns the schema of one run, `linerate/run/1`.
 #[must_use]
 pub fn record_schema() -> String {
     schema_of::<Record>()
 }
 
-/// The schema of several runs with their result, `linerate/set/1`.
+/// Returns the schema of a set of runs, `linerate/set/1`.
 #[must_use]
 pub fn set_schema() -> String {
     schema_of::<RunSet>()

@@ -1,4 +1,4 @@
-//! Runs side by side: each figure of each with the interval that its own samples give it.
+//! Comparison of documents: the figures of each, with confidence intervals from their own samples.
 
 use std::collections::BTreeMap;
 
@@ -18,66 +18,65 @@ use crate::words;
 /// Schema id of a [`SideBySide`].
 pub const SIDE_SCHEMA: &str = "linerate/side-by-side/1";
 
-/// Standard errors on either side of an interval of 95 % of a normal distribution.
+/// Standard errors on either side of a 95 % interval of a normal distribution.
 const REACH: f64 = 1.96;
 
-/// Documents side by side.
+/// Comparison of documents.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SideBySide {
     /// [`SIDE_SCHEMA`].
     pub schema: &'static str,
-    /// The documents, in the order they were named.
+    /// Documents in the order of the command line.
     pub sides: Vec<Side>,
-    /// Options and facts of the hosts that are not the same in all; of a document with several runs
-    /// those of the first, of experiments those of the first point that all of them measured.
+    /// Options and host facts that differ. A document with several runs is represented by its
+    /// first; experiments by the first run of a point that all of them measured.
     pub differences: Vec<Difference>,
-    /// What they say of each other, in sentences: the main figure of each, and of two whether they differ.
+    /// Sentences of the comparison: the main figure of each, and for two documents whether they
+    /// differ.
     pub verdict: Vec<String>,
-    /// The figures that any of them has, in the order in which they are shown.
+    /// Figures that at least one document has, in display order.
     #[serde(skip)]
     pub figures: Vec<Shown>,
 }
 
-/// A figure that at least one of the documents has.
+/// Figure that at least one of the documents has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
-    /// The point of an experiment that it belongs to, with a space behind it; empty for others.
+    /// Point of an experiment, followed by a space; empty for other documents.
     pub at: String,
-    /// Its name there.
+    /// Name of the figure at that point.
     pub figure: String,
-    /// How it is written.
+    /// Unit for formatting.
     pub unit: Unit,
 }
 
 impl Shown {
-    /// By what it stands in [`Side::figures`].
+    /// Key of the figure in [`Side::figures`].
     #[must_use]
     pub fn name(&self) -> String {
         format!("{}{}", self.at, self.figure)
     }
 }
 
-/// One document of several.
+/// Document of the comparison.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Side {
-    /// Its id.
     pub id: String,
-    /// What it is called: its label, or what it does.
+    /// Display name: the label, or a short description.
     pub name: String,
-    /// How many runs it holds.
+    /// Number of runs in the document.
     pub runs: usize,
-    /// Its figures by the names `--expect` knows; of an experiment those of its points, by
-    /// `KNOB=VALUE… FIGURE`. The interval is that of repeats where there are some
-    /// (`runs` of it says how many), else that of the samples within the run; low and high equal the
-    /// median where nothing tells the spread.
+    /// Figures by the names of `--expect`; for an experiment those of its points, by `KNOB=VALUE…
+    /// FIGURE`. The interval is that of the repeats (`runs` has their number), or of the samples
+    /// within a single run. Low and high equal the median when the spread is unknown.
     pub figures: BTreeMap<String, Estimate>,
-    /// What speaks against its figures; of several runs each kind once, with how many runs have it.
+    /// Caveats; of several runs one per kind, with the number of runs that have it.
     pub doubts: Vec<String>,
 }
 
 impl SideBySide {
-    /// Puts documents side by side. Names that are alike get the ends of their ids, and where these are
-    /// alike, too, numbers.
+    /// Compares documents. Equal names are made distinct with the end of the id, then with a
+    /// number.
     #[must_use]
     pub fn of(documents: &[Document]) -> Self {
         let mut sides: Vec<Side> = documents.iter().map(side).collect();
@@ -99,17 +98,17 @@ impl SideBySide {
         }
     }
 
-    /// The figures that any of them has, in the order in which they are shown.
+    /// Figures that at least one document has, in display order.
     pub fn figures(&self) -> impl Iterator<Item = &Shown> + '_ {
         self.figures.iter()
     }
 
-    /// What each document is called.
+    /// Display names of the documents.
     pub(crate) fn names(&self) -> Vec<String> {
         self.sides.iter().map(|side| side.name.clone()).collect()
     }
 
-    /// The second over the first, where there are two and both have the figure.
+    /// Returns second over first if there are two documents and both have the figure.
     #[must_use]
     pub fn ratio(&self, figure: &str) -> Option<f64> {
         let [one, other] = &self.sides[..] else {
@@ -121,7 +120,7 @@ impl SideBySide {
     }
 }
 
-/// Gives those that are called alike other names; `name` is told the how many-th of them it is.
+/// Renames sides with equal names; `name` gets the side and its number among those with its name.
 fn tell_apart(sides: &mut [Side], name: impl Fn(&Side, usize) -> String) {
     let names: Vec<String> = sides.iter().map(|side| side.name.clone()).collect();
     let alike = |own: &str, names: &[String]| names.iter().filter(|name| *name == own).count();
@@ -133,7 +132,8 @@ fn tell_apart(sides: &mut [Side], name: impl Fn(&Side, usize) -> String) {
     }
 }
 
-/// The figures of any side: those of runs in the order of [`FIGURES`], those of points in theirs.
+/// Collects the figures of all sides: those of runs in the order of [`FIGURES`], then those of
+/// points.
 fn shown(documents: &[Document], sides: &[Side]) -> Vec<Shown> {
     let mut found: Vec<Shown> = FIGURES
         .iter()
@@ -196,7 +196,7 @@ fn side(document: &Document) -> Side {
     }
 }
 
-/// Every figure of every point.
+/// Returns the figures of all points.
 fn of_points(experiment: &ExperimentResult) -> BTreeMap<String, Estimate> {
     let of_point = experiment.points.iter().flat_map(|point| {
         let at = setting_words(experiment, &point.setting);
@@ -221,7 +221,7 @@ fn of_run(run: &Record) -> BTreeMap<String, Estimate> {
     read.collect()
 }
 
-/// What the samples of one run say of a figure's uncertainty.
+/// Returns the 95 % interval of a figure, from the samples of one run.
 fn spread(run: &Record, figure: &str) -> Option<(f64, f64)> {
     let share = match figure {
         "p50" => 0.5,
@@ -237,14 +237,14 @@ fn spread(run: &Record, figure: &str) -> Option<(f64, f64)> {
     if count < 2.0 {
         return None;
     }
-    // Order statistics: the number of samples below a quantile is binomial, whatever their shape.
+    // Order statistics: the number of samples below a quantile is binomial for any distribution.
     let reach = REACH * (share * (1.0 - share) / count).sqrt();
     let low = histogram.quantile((share - reach).max(0.0))?;
     let high = histogram.quantile((share + reach).min(1.0))?;
     Some((low as f64, high as f64))
 }
 
-/// The interval of the median of the whole intervals, each way's sum.
+/// Returns the interval of the median over complete intervals, summed over directions.
 fn of_intervals(run: &Record) -> Option<(f64, f64)> {
     let mut rates: BTreeMap<u64, (f64, usize)> = BTreeMap::new();
     for interval in run.intervals.iter().filter(|interval| !interval.omitted) {
@@ -259,7 +259,8 @@ fn of_intervals(run: &Record) -> Option<(f64, f64)> {
     let ways = run.directions.len().max(1);
     let whole = rates.values().filter(|(_, count)| *count == ways);
     let rates: Vec<f64> = whole.map(|(rate, _)| *rate).collect();
-    // Of fewer, the extremes would be given, and the last one is often short.
+    // With fewer than six the interval would span the extremes, and the last interval is often
+    // short.
     let figure = (rates.len() >= 6).then(|| estimate(&rates)).flatten()?;
     Some((figure.low, figure.high))
 }
@@ -376,7 +377,7 @@ mod tests {
         let doubt = "in 2 of 2 runs, for example hops=1: 10 % of a core";
         let page = crate::html::of_set("x", set);
         assert!(page.contains(&doubt.replace("in 2", "In 2")), "{page}");
-        assert!(page.contains("Drawn at the point hops=1; 1 other point is drawn alike"));
+        assert!(page.contains("Diagram of the point hops=1; 1 other point has the same diagram"));
         let style = crate::Style {
             color: false,
             width: 200,
@@ -414,7 +415,7 @@ mod tests {
         for shown in [&text, &markdown] {
             for part in [
                 "Trips (quick, to 192.0.2.7, table quick)",
-                "o record has this figure: p50 (/none)",
+                "igure missing from all records: p50 (/none)",
                 "ithout root: half of it",
             ] {
                 assert!(shown.contains(part), "{part}: {shown}");

@@ -1,8 +1,8 @@
-//! Where results are put: the store of records, and files that were asked for.
+//! Storage of results: the store of records, and output files.
 //!
-//! A file appears whole or not at all: it is written beside its place under another name and then
-//! renamed. It is not flushed to the disk (`fsync`): a measurement after a power cut is made again, and the
-//! wait would disturb the next run.
+//! Files are replaced atomically: content is written to a temporary file in the same directory,
+//! which is then renamed. There is no `fsync`: after a power failure a measurement can be repeated,
+//! and the wait would disturb the next run.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
@@ -17,14 +17,15 @@ use linerate_metric::set::RunSet;
 
 use crate::ReportError;
 
-/// The folder in which every record is kept.
+/// Directory that holds one file per record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Store {
     folder: PathBuf,
 }
 
 impl Store {
-    /// `$XDG_DATA_HOME/linerate/runs`, or `~/.local/share/linerate/runs`. Nothing is created yet.
+    /// Opens `$XDG_DATA_HOME/linerate/runs`, or `~/.local/share/linerate/runs`. Creates nothing
+    /// yet.
     ///
     /// # Errors
     /// [`ReportError::NoDataFolder`] when neither variable holds an absolute path.
@@ -34,7 +35,7 @@ impl Store {
         Ok(Self::at(folder.join("linerate").join("runs")))
     }
 
-    /// A store in this folder. Nothing is created yet.
+    /// Returns a store in this directory. Creates nothing yet.
     #[must_use]
     pub fn at(folder: impl Into<PathBuf>) -> Self {
         Self {
@@ -42,42 +43,42 @@ impl Store {
         }
     }
 
-    /// The folder.
+    /// Directory of the store.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The file of a document, whether or not it is there.
+    /// Returns the file of a document; the file may not exist.
     #[must_use]
     pub fn file(&self, id: &str) -> PathBuf {
         self.folder.join(format!("{id}.json"))
     }
 
-    /// Keeps a record as `ID.json`; returns the file.
+    /// Stores a record as `ID.json` and returns the file.
     ///
     /// # Errors
-    /// [`ReportError::Store`], with no part of the file left behind; [`ReportError::BadId`].
+    /// [`ReportError::Store`] without leaving a partial file; [`ReportError::BadId`].
     pub fn store(&self, record: &Record) -> Result<PathBuf, ReportError> {
         self.put(&record.id, &record.to_json())
     }
 
-    /// Keeps a set as `ID.json`; returns the file.
+    /// Stores a set as `ID.json` and returns the file.
     ///
     /// # Errors
     /// As [`Store::store`].
     pub fn store_set(&self, set: &RunSet) -> Result<PathBuf, ReportError> {
-        let text = serde_json::to_string(set).expect("a set holds only what JSON can say");
+        let text = serde_json::to_string(set).expect("a set has a JSON form");
         self.put(&set.id, &text)
     }
 
     pub(crate) fn put(&self, id: &str, text: &str) -> Result<PathBuf, ReportError> {
-        // An id may come from another machine: it must not lead out of the folder.
+        // An id may come from another machine, so it must not point outside the directory.
         if !is_plain(id) {
             return Err(ReportError::BadId { id: id.to_owned() });
         }
         let path = self.file(id);
-        // 0700: what the XDG base directory specification asks for.
+        // Mode 0700 as required by the XDG base directory specification.
         let created = DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -89,25 +90,26 @@ impl Store {
     }
 }
 
-/// Whether an id can name a file of the store, and nothing outside of it.
+/// Returns whether an id is a plain file name, which cannot point outside the store.
 pub(crate) fn is_plain(id: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     !id.is_empty() && !id.starts_with('.') && id.chars().all(plain)
 }
 
-/// The base folder for data. The specification says that a relative path is to be ignored.
+/// Returns the base directory for data. Relative paths are ignored, as the XDG specification
+/// requires.
 fn data_folder(data_home: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
     let absolute =
         |path: Option<OsString>| path.map(PathBuf::from).filter(|path| path.is_absolute());
     absolute(data_home).or_else(|| Some(absolute(home)?.join(".local").join("share")))
 }
 
-/// Waits so long until nobody else has a file's or a folder's lock, and takes it; whether it has.
+/// Waits for the lock of a file or directory. Returns false on timeout.
 ///
 /// # Errors
-/// What the system says, as where files cannot be locked.
+/// I/O error of the lock, for example on a file system without locks.
 pub fn locked_within(lock: &File, patience: Duration) -> io::Result<bool> {
-    // How often it is looked meanwhile.
+    // Interval between two attempts.
     const LOOK: Duration = Duration::from_millis(20);
     let until = Instant::now() + patience;
     loop {
@@ -120,20 +122,20 @@ pub fn locked_within(lock: &File, patience: Duration) -> io::Result<bool> {
     }
 }
 
-/// Writes a text to the file that `-o` named; `-` is standard output.
+/// Writes text to the file named by `-o`; `-` is standard output.
 ///
-/// A file is replaced whole. What is no regular file (`/dev/stdout`, a pipe) is written into.
+/// A regular file is replaced atomically; other files (`/dev/stdout`, a pipe) are written in place.
 ///
 /// # Errors
-/// [`ReportError::Write`], with the old content of the file in place.
+/// [`ReportError::Write`]; the file keeps its old content.
 pub fn write_file(path: impl AsRef<Path>, text: &str) -> Result<(), ReportError> {
     write_bytes(path, text.as_bytes())
 }
 
-/// Writes bytes as [`write_file`] writes a text.
+/// Writes bytes; otherwise like [`write_file`].
 ///
 /// # Errors
-/// As [`write_file`].
+/// See [`write_file`].
 pub fn write_bytes(path: impl AsRef<Path>, bytes: &[u8]) -> Result<(), ReportError> {
     let path = path.as_ref();
     let written = if path == Path::new("-") {
@@ -150,9 +152,9 @@ pub fn write_bytes(path: impl AsRef<Path>, bytes: &[u8]) -> Result<(), ReportErr
 
 fn write_path(path: &Path, bytes: &[u8]) -> io::Result<()> {
     match fs::metadata(path) {
-        // Through a symbolic link the file it points to is replaced, and the link stays.
+        // A symbolic link is kept: the file it points to is replaced.
         Ok(found) if found.is_file() => replace(&fs::canonicalize(path)?, bytes),
-        // fs::write would cut such a file off first, which a pipe cannot have.
+        // fs::write would truncate, which fails on a pipe.
         Ok(found) if !found.is_dir() => fs::OpenOptions::new()
             .write(true)
             .open(path)?
@@ -162,7 +164,7 @@ fn write_path(path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Writes beside `path` and renames; on any error the file beside is removed.
+/// Writes a temporary file next to `path` and renames it; on error the temporary file is removed.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -171,7 +173,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let file = tempfile::Builder::new()
         .prefix(".linerate-")
         .suffix(".partial")
-        // As any new file: the process's umask takes away what it does not want.
+        // Permissions of a newly created file; the umask applies.
         .permissions(Permissions::from_mode(0o666))
         .tempfile_in(folder);
     let mut file = file.map_err(plain)?;
@@ -180,7 +182,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// What the kernel said, without the name of the file beside, which nobody asked for and which is gone.
+/// Removes the name of the temporary file, which no longer exists, from an error.
 fn plain(error: io::Error) -> io::Error {
     match error.to_string().split_once(" at path ") {
         Some((said, _)) => io::Error::new(error.kind(), said),
@@ -246,12 +248,9 @@ mod tests {
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
         for (path, step) in [
-            (folder.path().to_owned(), "name a file, not a folder"),
+            (folder.path().to_owned(), "name a file, not a directory"),
             (folder.path().join("missing/report.html"), "create "),
-            (
-                file.join("report.html"),
-                "has a file where a folder is needed",
-            ),
+            (file.join("report.html"), "is a file, not a directory"),
         ] {
             let error = write_file(&path, "text").unwrap_err().to_string();
             assert!(error.contains(step), "{error}");
@@ -275,7 +274,7 @@ mod tests {
         assert_eq!(path, store.folder().join("20261121T144042Z-3f9a1c.json"));
     }
 
-    /// Fills a small file system. Needs a mount namespace, so the test runs itself again in one.
+    /// Fills a small file system. The test runs itself again inside a mount namespace.
     #[test]
     fn a_full_disk_leaves_nothing_half_written() {
         const INSIDE: &str = "LINERATE_TEST_FULL_DISK";
