@@ -1,10 +1,10 @@
-//! `--json-stream`: one line of JSON for each event.
+//! `--json-stream`: one line of JSON per event.
 
 use jiff::Timestamp;
 use linerate_metric::event::Event;
 use serde::Serialize;
 
-/// Schema id of a line.
+/// Schema id of an event line.
 pub const EVENT_SCHEMA: &str = "linerate/event/1";
 
 #[derive(Serialize)]
@@ -15,7 +15,7 @@ struct Line<'a> {
     event: &'a Event,
 }
 
-/// One event as one line, with the absolute time at which it was told (RFC 3339, UTC).
+/// Renders one event as one line, with the time of its output (RFC 3339, UTC).
 #[must_use]
 pub fn line(event: &Event, now: Timestamp) -> String {
     serde_json::to_string(&Line {
@@ -23,5 +23,5 @@ pub fn line(event: &Event, now: Timestamp) -> String {
         time: now,
         event,
     })
-    .expect("an event holds only what JSON can say")
+    .expect("an event has a JSON form")
 }

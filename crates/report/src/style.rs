@@ -1,37 +1,37 @@
-//! How text may look: colours, width and characters, decided once from what the terminal can.
+//! Appearance of text: colours, width and character set, chosen from the terminal's capabilities.
 
 use std::borrow::Cow;
 use std::str::FromStr;
 
-/// Widest text that is made: longer lines are tiring to read, however wide the window is.
+/// Largest width of text: longer lines are hard to read.
 pub const WIDEST: usize = 100;
 
-/// Width of text that no terminal reads: of most windows that will show it.
+/// Width of text for files and pipes: that of common windows.
 pub const PIPED: usize = 80;
 
-/// Narrowest width that tables are laid out for; narrower windows wrap by themselves.
+/// Smallest width of tables; the terminal wraps lines in narrower windows.
 pub const NARROWEST: usize = 60;
 
-/// How text may look.
+/// Appearance of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
-    /// Whether colours (SGR sequences) may be used.
+    /// True if colours (SGR sequences) are used.
     pub color: bool,
-    /// Columns that lines may fill.
+    /// Columns per line.
     pub width: usize,
-    /// Whether characters beyond ASCII may be used.
+    /// True if characters beyond ASCII are used.
     pub unicode: bool,
 }
 
-/// What `--color` says.
+/// Value of `--color`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ColorChoice {
-    /// Colours where a terminal reads them.
+    /// Colours on a terminal.
     #[default]
     Auto,
-    /// Colours in files and pipes too.
+    /// Colours also in files and pipes.
     Always,
-    /// None.
+    /// No colours.
     Never,
 }
 
@@ -48,12 +48,12 @@ impl FromStr for ColorChoice {
     }
 }
 
-/// What the program knows of where its text goes. Empty variables count as unset.
+/// Properties of the output and environment variables. Empty variables count as unset.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Output<'a> {
-    /// Whether a terminal reads it.
+    /// True if the output is a terminal.
     pub is_terminal: bool,
-    /// Columns of that terminal.
+    /// Columns of the terminal.
     pub columns: Option<usize>,
     /// `NO_COLOR`.
     pub no_color: Option<&'a str>,
@@ -61,19 +61,19 @@ pub struct Output<'a> {
     pub clicolor_force: Option<&'a str>,
     /// `TERM`.
     pub term: Option<&'a str>,
-    /// The first of `LC_ALL`, `LC_CTYPE` and `LANG` that is set.
+    /// First of `LC_ALL`, `LC_CTYPE` and `LANG` that is set.
     pub locale: Option<&'a str>,
 }
 
 impl Style {
-    /// Text for files and pipes: no colours, ASCII, [`WIDEST`] columns.
+    /// Style for files and pipes: no colours, ASCII, [`WIDEST`] columns.
     pub const PLAIN: Self = Self {
         color: false,
         width: WIDEST,
         unicode: false,
     };
 
-    /// Decides: `--color` first, then NO_COLOR, then CLICOLOR_FORCE, then what reads the text.
+    /// Chooses the style: `--color`, then NO_COLOR, then CLICOLOR_FORCE, then the terminal.
     #[must_use]
     pub fn decide(choice: ColorChoice, output: &Output<'_>) -> Self {
         let set = |variable: Option<&str>| variable.is_some_and(|value| !value.is_empty());
@@ -99,7 +99,7 @@ impl Style {
         }
     }
 
-    /// Colours a text that holds no sequences yet.
+    /// Colours a text without escape sequences.
     pub(crate) fn paint(&self, paint: Paint, text: &str) -> String {
         if !self.color || text.is_empty() {
             return text.to_owned();
@@ -115,13 +115,13 @@ impl Style {
         format!("\x1b[{code}m{text}\x1b[0m")
     }
 
-    /// One of two spellings.
+    /// Returns the spelling that the character set allows.
     pub(crate) fn glyph(&self, unicode: &'static str, ascii: &'static str) -> &'static str {
         if self.unicode { unicode } else { ascii }
     }
 }
 
-/// What a piece of text is, for its colour. The basic colours only: people choose what they look like.
+/// Role of a text for its colour. Only the basic colours are used, which users can configure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Paint {
     Bold,
@@ -132,10 +132,11 @@ pub(crate) enum Paint {
     Head,
 }
 
-/// A text from elsewhere (a host name, a peer's agent, an error) as a terminal may have it.
+/// Removes characters from external text (host name, error of the peer) that could control the
+/// terminal.
 ///
-/// Control characters, which could move the cursor or set the window's title, and characters that
-/// turn the reading direction are left out; a newline or tab becomes a space.
+/// Removed are control characters, which could move the cursor or set the window title, and
+/// characters that change the writing direction. A newline or tab becomes a space.
 #[must_use]
 pub fn clean(text: &str) -> Cow<'_, str> {
     let harmless = |c: char| !(c.is_control() || turns_direction(c));
@@ -152,13 +153,14 @@ pub fn clean(text: &str) -> Cow<'_, str> {
     )
 }
 
-/// Embeddings, overrides and isolates of Unicode's bidirectional algorithm (UAX 9).
+/// Returns whether a character is an embedding, override or isolate of Unicode's bidirectional
+/// algorithm (UAX 9).
 fn turns_direction(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Breaks a text at its spaces into lines of at most `width` characters; longer words stay whole, and so do shares:
-/// `36.1` at the end of a line and `%` at the beginning of the next one are read as two things.
+/// Breaks text at spaces into lines of at most `width` characters. Longer words are not split, and
+/// a number stays on the line of its `%` sign.
 pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for paragraph in text.split('\n') {
@@ -185,7 +187,7 @@ pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// A text under a first line's prefix: every further line is indented as far as the prefix reaches.
+/// Wraps text after a prefix; continuation lines are indented by the prefix's width.
 pub(crate) fn hang(prefix: &str, painted_prefix: &str, text: &str, width: usize) -> String {
     let indent = prefix.chars().count();
     let lines = wrap(text, width.saturating_sub(indent).max(20));

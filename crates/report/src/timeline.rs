@@ -1,4 +1,4 @@
-//! What a timeline holds and whether what it waited for came, in words.
+//! Text about a timeline: content of its file, and whether its trigger fired.
 
 use linerate_metric::record::Record;
 use linerate_metric::timeline::{Fired, TraceFile, Trigger};
@@ -6,7 +6,8 @@ use linerate_metric::units::{format_count, format_nanos};
 
 use crate::figures;
 
-/// `FILE holds the latest 5,076 round trips, 51.2 ms to 412 ms after the start of their pass`.
+/// Describes the file: `FILE holds the latest 5,076 round trips, 51.2 ms to 412 ms after the start
+/// of …`.
 pub(crate) fn file_words(record: &Record) -> Option<String> {
     let timeline = record.timeline.as_ref()?;
     let TraceFile {
@@ -20,10 +21,10 @@ pub(crate) fn file_words(record: &Record) -> Option<String> {
     let (what, pass) = match (round_trips, calls) {
         (Some(trips), _) => (
             format!("{} round trips", format_count(*trips)),
-            "a pass of their own",
+            "a separate pass",
         ),
         (None, Some(0) | None) => {
-            let notes = "nothing: neither end noted anything";
+            let notes = "nothing: neither host recorded an event";
             return Some(format!("{path} holds {notes}"));
         }
         (None, Some(calls)) => (format!("{} calls", format_count(*calls)), "the run"),
@@ -40,7 +41,8 @@ pub(crate) fn file_words(record: &Record) -> Option<String> {
     ))
 }
 
-/// `rtt>300 us came: round trip 5,012 took 412 us, 398 ms after the start of its pass; …`.
+/// Describes the trigger: `rtt>300 us fired: round trip 5,012 took 412 us, 398 ms after the start
+/// …`.
 pub(crate) fn trigger_words(record: &Record) -> Option<String> {
     let trigger = record.timeline.as_ref()?.trigger.as_ref()?;
     let Trigger {
@@ -51,11 +53,11 @@ pub(crate) fn trigger_words(record: &Record) -> Option<String> {
     let condition = format!("{of}>{}", format_nanos(*above_ns as f64));
     let Some(fired) = fired else {
         let none = match of.as_str() {
-            "rtt" => "no round trip of the noted pass took longer",
-            _ => "no call that is kept took longer",
+            "rtt" => "no round trip of the recorded pass took longer",
+            _ => "no recorded call took longer",
         };
         return Some(format!(
-            "{condition} never came: {none}, so these are simply the latest before the end"
+            "{condition} never fired: {none}; the file holds the latest events before the end"
         ));
     };
     let Fired {
@@ -70,18 +72,18 @@ pub(crate) fn trigger_words(record: &Record) -> Option<String> {
     let at = format_nanos(*at_ns as f64);
     Some(match (trip, call) {
         (Some(trip), _) if *lost => format!(
-            "{condition} came: the answer to round trip {} was given up after {took}; it was asked {at} \
-             after the start of the pass, which ended soon after it",
+            "{condition} fired: round trip {} timed out after {took}; its request was sent {at} \
+             after the start of the pass, which ended soon after",
             format_count(*trip)
         ),
         (Some(trip), _) => format!(
-            "{condition} came: round trip {} took {took}, {at} after the start of the pass, which \
-             ended soon after it",
+            "{condition} fired: round trip {} took {took}, {at} after the start of the pass, which \
+             ended soon after",
             format_count(*trip)
         ),
         (None, call) => format!(
-            "{condition} came: {} of the {} took {took}, {at} after the start; the thread noted a \
-             few more calls and no later ones",
+            "{condition} fired: {} of the {} took {took}, {at} after the start; the thread recorded \
+             a few more calls, then stopped",
             call.as_deref().unwrap_or("a call"),
             figures::role(*role)
         ),
@@ -115,7 +117,7 @@ mod tests {
             };
             trigger_words(&record(Some(trigger), None)).unwrap()
         };
-        assert!(waited(None).starts_with("rtt>300 us never came"));
+        assert!(waited(None).starts_with("rtt>300 us never fired"));
         let came = waited(Some(Fired {
             role: Role::Client,
             at_ns: 398_000_000,
@@ -124,7 +126,7 @@ mod tests {
             call: None,
             lost: false,
         }));
-        let want = "rtt>300 us came: round trip 5,012 took 412 us, 398 ms after";
+        let want = "rtt>300 us fired: round trip 5,012 took 412 us, 398 ms after";
         assert!(came.starts_with(want), "{came}");
         let never_answered = waited(Some(Fired {
             role: Role::Client,
@@ -134,7 +136,7 @@ mod tests {
             call: None,
             lost: true,
         }));
-        let want = "rtt>300 us came: the answer to round trip 40 was given up after 1.00 s";
+        let want = "rtt>300 us fired: round trip 40 timed out after 1.00 s";
         assert!(never_answered.starts_with(want), "{never_answered}");
         assert_eq!(trigger_words(&record(None, None)), None);
     }
