@@ -1,25 +1,25 @@
-//! Axes: how values become positions, and which of them get a label.
+//! Axes: mapping of values to positions, and tick labels.
 
 use linerate_metric::units::format_count;
 
 use crate::words::short;
 
-/// Amounts further apart than this are not seen beside each other on an even axis: the shorter bar is a stroke.
+/// Ratio of two amounts above which a linear axis shows the shorter bar as a stroke only.
 const APART: f64 = 20.0;
 
-/// How values are spaced.
+/// Spacing of values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Scale {
-    /// Evenly.
+    /// Linear spacing.
     Linear,
-    /// Every factor of ten takes the same room.
+    /// Logarithmic spacing: each decade has the same length.
     Log,
-    /// Shares from 0 to 1: every factor of ten towards 1 takes the same room, so that 90 %, 99 %,
-    /// 99.9 % lie evenly and the tail can be read.
+    /// Shares from 0 to 1, logarithmic towards 1: the distances between 90 %, 99 % and 99.9 % are
+    /// equal, so that the tail of a distribution is readable.
     Tail,
 }
 
-/// A unit that labels of an axis share.
+/// Unit shared by the labels of an axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Unit {
     pub(crate) name: &'static str,
@@ -31,7 +31,7 @@ impl Unit {
         Self { name, size }
     }
 
-    /// The unit in which `highest` prints as a number between 1 and 1000.
+    /// Returns the unit in which `highest` is a number between 1 and 1000.
     fn largest_below(units: &'static [Self], highest: f64) -> Self {
         *units
             .iter()
@@ -40,7 +40,7 @@ impl Unit {
             .unwrap_or(&units[0])
     }
 
-    /// For bit rates.
+    /// Unit for bit rates.
     pub(crate) fn of_rate(highest: f64) -> Self {
         const UNITS: &[Unit] = &[
             Unit::new("b/s", 1.0),
@@ -52,7 +52,7 @@ impl Unit {
         Self::largest_below(UNITS, highest)
     }
 
-    /// For packets per second.
+    /// Unit for packets per second.
     pub(crate) fn of_frequency(highest: f64) -> Self {
         const UNITS: &[Unit] = &[
             Unit::new("/s", 1.0),
@@ -63,7 +63,7 @@ impl Unit {
         Self::largest_below(UNITS, highest)
     }
 
-    /// For times in nanoseconds; runs of more than ten minutes are read in minutes.
+    /// Unit for times in nanoseconds; times above ten minutes are shown in minutes or hours.
     pub(crate) fn of_time(highest: f64) -> Self {
         const UNITS: &[Unit] = &[
             Unit::new("ns", 1.0),
@@ -78,7 +78,7 @@ impl Unit {
         }
     }
 
-    /// The unit of its family in which `value` is read.
+    /// Returns the unit of the same family that suits `value`.
     fn of(self, value: f64) -> Self {
         match self.name {
             "" | "%" => self,
@@ -88,8 +88,8 @@ impl Unit {
         }
     }
 
-    /// A round number of this unit that is not below `least`. Things are not divided: a step is at
-    /// least one of them.
+    /// Returns the smallest round number of this unit that is not below a value. The step of a
+    /// count is at least 1.
     fn step(self, least: f64) -> f64 {
         let step = step(least / self.size);
         let step = if self == Self::COUNT {
@@ -100,20 +100,20 @@ impl Unit {
         step * self.size
     }
 
-    /// For shares of one.
+    /// Unit for shares between 0 and 1.
     pub(crate) const SHARE: Self = Self::new("%", 0.01);
 
-    /// For numbers of things.
+    /// Unit for counts.
     pub(crate) const COUNT: Self = Self::new("", 1.0);
 
-    /// For shares in hundredths.
+    /// Unit for percentages.
     pub(crate) const PERCENT: Self = Self::new("%", 1.0);
 }
 
-/// One axis.
+/// Axis of a chart.
 #[derive(Clone, Debug)]
 pub(crate) struct Axis {
-    /// What is along it, with the unit where the labels have none.
+    /// Name of the quantity, with the unit if the tick labels have none.
     pub(crate) label: String,
     scale: Scale,
     low: f64,
@@ -121,16 +121,16 @@ pub(crate) struct Axis {
     unit: Unit,
 }
 
-/// A position with a label.
+/// A labelled position on an axis.
 #[derive(Debug, PartialEq)]
 pub(super) struct Tick {
-    /// From 0 at the low end to 1 at the high end.
+    /// Position from 0 (low end) to 1 (high end).
     pub(super) at: f64,
     pub(super) label: String,
 }
 
 impl Axis {
-    /// From zero to a round number above `highest`.
+    /// Linear axis from zero to a round number above `highest`.
     pub(crate) fn from_zero(label: &str, highest: f64, unit: Unit) -> Self {
         let highest = if highest > 0.0 { highest } else { unit.size };
         let step = unit.step(highest / 4.0);
@@ -143,7 +143,7 @@ impl Axis {
         }
     }
 
-    /// From a round number below `low` to one above `high`, zero among them.
+    /// Linear axis from a round number below `low` to one above `high`; includes zero.
     pub(crate) fn around(label: &str, low: f64, high: f64, unit: Unit) -> Self {
         let (low, high) = (low.min(0.0), high.max(0.0));
         let length = if high > low { high - low } else { unit.size };
@@ -157,7 +157,7 @@ impl Axis {
         }
     }
 
-    /// Exactly from `low` to `high`: for time, whose ends are the run's.
+    /// Linear axis exactly from `low` to `high`, for time.
     pub(crate) fn between(label: &str, low: f64, high: f64, unit: Unit) -> Self {
         Self {
             label: with_unit(label, unit),
@@ -168,10 +168,10 @@ impl Axis {
         }
     }
 
-    /// Times in nanoseconds on a logarithmic axis that holds `low` and `high` with some room.
+    /// Logarithmic axis for times in nanoseconds, with a margin around `low` and `high`.
     pub(crate) fn log_time(label: &str, low: f64, high: f64) -> Self {
         let (low, high) = (low.max(1.0), high.max(2.0));
-        // Room above and below, but never a whole decade of nothing.
+        // The margin is less than a decade.
         let low = round_down(low);
         let high = round_up(high.max(low * 1.5));
         Self {
@@ -183,7 +183,7 @@ impl Axis {
         }
     }
 
-    /// Numbers of things on a logarithmic axis from `low` to `high`.
+    /// Logarithmic axis for counts, from `low` to `high`.
     pub(crate) fn log_count(label: &str, low: f64, high: f64) -> Self {
         let low = low.max(1.0);
         Self {
@@ -195,7 +195,8 @@ impl Axis {
         }
     }
 
-    /// For lying bars: from zero to exactly `most`, or logarithmic where `least` would not be seen beside it.
+    /// Axis for horizontal bars: linear from zero to the highest value, or logarithmic if the
+    /// lowest would be invisible.
     pub(crate) fn of_bars(label: &str, least: f64, most: f64, unit: Unit) -> Self {
         match Self::are_apart(least, most) {
             true => Self::log(label, least, most, unit),
@@ -203,7 +204,7 @@ impl Axis {
         }
     }
 
-    /// Amounts on a logarithmic axis, which says that it is one; every amount has a length on it.
+    /// Logarithmic axis for amounts, labelled as such; each amount gets a visible length.
     pub(crate) fn log(label: &str, least: f64, most: f64, unit: Unit) -> Self {
         let decade = |value: f64| 10f64.powf(value.log10().floor());
         Self {
@@ -215,25 +216,25 @@ impl Axis {
         }
     }
 
-    /// Whether both of two amounts are seen on a logarithmic axis only.
+    /// Returns whether two amounts need a logarithmic axis to be visible together.
     pub(crate) fn are_apart(least: f64, most: f64) -> bool {
         least > 0.0 && most > least * APART
     }
 
-    /// Percentiles up to the one that a single sample of `samples` stands for.
+    /// Axis for percentiles, up to that of a single sample among `samples`.
     pub(crate) fn tail(label: &str, samples: u64) -> Self {
         let least_share = 1.0 / (samples.max(10) as f64);
         Self {
             label: label.to_owned(),
             scale: Scale::Tail,
             low: 0.0,
-            // Half a sample further, so that the longest has its place inside.
+            // Half a sample further, so that the longest sample lies inside.
             high: 1.0 - least_share / 2.0,
             unit: Unit::COUNT,
         }
     }
 
-    /// Position from 0 to 1; values outside lie at the ends.
+    /// Returns the position of a value from 0 to 1; values outside are clamped.
     pub(crate) fn position(&self, value: f64) -> f64 {
         let along = |value: f64| match self.scale {
             Scale::Linear => value,
@@ -244,22 +245,22 @@ impl Axis {
         ((along(value) - low) / (high - low)).clamp(0.0, 1.0)
     }
 
-    /// Whether a value lies between its ends.
+    /// Returns whether a value lies on the axis.
     pub(crate) fn shows(&self, value: f64) -> bool {
         (self.low..=self.high).contains(&value)
     }
 
-    /// Whether every factor of ten takes the same room.
+    /// Returns whether the axis is logarithmic.
     pub(super) fn is_logarithmic(&self) -> bool {
         self.scale == Scale::Log
     }
 
-    /// Whether lengths from its low end are amounts.
+    /// Returns whether lengths from the low end are proportional to amounts.
     pub(super) fn starts_at_zero(&self) -> bool {
         self.scale == Scale::Linear && self.low == 0.0
     }
 
-    /// Labels for an axis that is `room` long, each of which takes about `each`.
+    /// Returns ticks for an axis of some length, given the length of a label.
     pub(super) fn ticks(&self, room: f64, each: f64) -> Vec<Tick> {
         let most = (room / each).floor().max(2.0);
         let values = match self.scale {
@@ -298,7 +299,7 @@ impl Axis {
         values
     }
 
-    /// 1, 2, 5 of every decade while there is room for them, else the decades.
+    /// Returns 1, 2, 5 of every decade if they fit, otherwise the decades.
     fn log_values(&self, most: f64) -> Vec<f64> {
         let decades = self.low.log10().floor() as i32..=self.high.log10().ceil() as i32;
         for factors in [&[1.0, 2.0, 5.0][..], &[1.0]] {
@@ -327,7 +328,7 @@ impl Axis {
             left /= 10.0;
             digits += 1;
         }
-        // 50 lies close to 0 on this axis, so it is the first to go.
+        // 50 is closest to its neighbour on this axis, so it is dropped first.
         if shares.len() as f64 > most {
             shares.remove(1);
         }
@@ -349,7 +350,7 @@ fn with_unit(label: &str, unit: Unit) -> String {
     }
 }
 
-/// The smallest of 1, 2, 5 times a power of ten that is not below `least`.
+/// Returns the smallest of 1, 2, 5 times a power of ten that is not below a value.
 fn step(least: f64) -> f64 {
     let power = 10f64.powf(least.log10().floor());
     for factor in [1.0, 2.0, 5.0] {
@@ -420,14 +421,14 @@ mod tests {
         );
         let axis = Axis::of_bars("goodput", 55e3, 434e6, Unit::of_rate(434e6));
         assert_eq!(axis.label, "goodput, logarithmic");
-        // Seen, and told from the others.
+        // The smallest bar is visible.
         assert!(axis.position(55e3) > 0.05, "{}", axis.position(55e3));
         assert!(axis.position(434e6) < 1.0);
         assert_eq!(
             labels(&axis, 500.0, 80.0),
             ["10 kb/s", "100 kb/s", "1 Mb/s", "10 Mb/s", "100 Mb/s"]
         );
-        // Nothing at all is no amount to be seen.
+        // A zero has no length on a logarithmic axis, so it does not select one.
         let zero = Axis::of_bars("goodput", 0.0, 434e6, Unit::of_rate(434e6));
         assert!(!zero.is_logarithmic());
     }

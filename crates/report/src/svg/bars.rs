@@ -1,32 +1,32 @@
-//! Lying bars, one a row, each with its name above and its value at the end.
+//! Horizontal bars, one per row, with the name above and the value at the end.
 
 use std::fmt::Write;
 
 use super::axis::Axis;
 use super::{BOLD, CHARACTER, COLORS, Size, escape, number, open};
 
-/// Rows of bars over one axis that starts at zero.
+/// Horizontal bars over one axis that starts at zero.
 pub(crate) struct BarChart {
-    /// What it shows.
+    /// Title and accessible name.
     pub(crate) title: String,
     pub(crate) axis: Axis,
     pub(crate) bars: Vec<Bar>,
 }
 
-/// One row.
+/// Bar with its name and value.
 pub(crate) struct Bar {
     pub(crate) name: String,
     pub(crate) value: f64,
-    /// Where the value may lie as well, drawn as a whisker; absent where nothing tells.
+    /// Confidence interval, drawn as a whisker; `None` if unknown.
     pub(crate) reach: Option<(f64, f64)>,
-    /// The value as it is written.
+    /// Formatted value.
     pub(crate) text: String,
     pub(crate) color: usize,
 }
 
 impl Bar {
-    /// Its name and its value as they fit above a bar so wide. Where there is no room for both the interval
-    /// goes first, which is drawn and stands in the table, then the end of the name.
+    /// Returns name and value shortened to the width. The interval is dropped first, since it is
+    /// also drawn and in the table; then the end of the name.
     fn written(&self, width: f64) -> (String, &str) {
         let room = |text: &str| {
             let taken = text.chars().count() as f64 * VALUE_CHARACTER + GAP;
@@ -40,18 +40,18 @@ impl Bar {
     }
 }
 
-/// Width of a character of a name, of 13 px, and of a value, which is bold.
+/// Width of a character of a name (13 px) and of a value (bold).
 const NAME_CHARACTER: f64 = CHARACTER * 1.12;
 const VALUE_CHARACTER: f64 = CHARACTER * BOLD;
-/// Between a name and its value, at least.
+/// Smallest gap between a name and its value.
 const GAP: f64 = 12.0;
 const ROW: f64 = 42.0;
 const BAR: f64 = 14.0;
-/// Room below for the labels of an axis on which lengths are no amounts, and for the word that says so.
+/// Height of the axis labels and axis title below the bars; only a logarithmic axis has them.
 const AXIS: f64 = 40.0;
 
 impl BarChart {
-    /// Draws it.
+    /// Renders the bars as SVG.
     pub(crate) fn draw(&self, size: Size) -> String {
         let rows = self.bars.len() as f64 * ROW;
         let is_logarithmic = self.axis.is_logarithmic();
@@ -91,7 +91,7 @@ impl BarChart {
                     number(at(high)),
                     y = number(top + 28.0)
                 );
-                // An end beyond the drawing has no cap: it goes on.
+                // An end outside the drawing has no cap.
                 for end in [low, high] {
                     if self.axis.shows(end) {
                         d.push_str(&format!("M{} {}v6", number(at(end)), number(top + 25.0)));
@@ -105,7 +105,8 @@ impl BarChart {
         out
     }
 
-    /// Values of the axis below the bars: without them lengths would be read as amounts. Gives where they are.
+    /// Draws tick labels below the bars, needed when lengths are not proportional to amounts.
+    /// Returns their positions.
     fn scale(&self, out: &mut String, size: Size, rows: f64) -> Vec<f64> {
         let mut lines = Vec::new();
         let bottom = rows + 2.0;
@@ -141,7 +142,7 @@ impl BarChart {
     }
 }
 
-/// Lines of an axis within the track of a bar, which begins so far from above.
+/// Draws the grid lines of an axis across the track of a bar at `top`.
 fn across(lines: &[f64], top: f64) -> String {
     if lines.is_empty() {
         return String::new();
@@ -234,7 +235,7 @@ mod tests {
         for part in ["trip, logarithmic", ">1 µs<", ">1 ms<"] {
             assert!(drawing.contains(part), "{part}: {drawing}");
         }
-        // Of amounts that are near each other lengths are amounts, and no axis is needed.
+        // Amounts of similar size get a linear axis, which needs no labels.
         let even = drawn(&[(1e3, (1e3, 1e3)), (2e3, (2e3, 2e3))]);
         assert!(!even.contains("logarithmic") && !even.contains("tick"));
     }

@@ -1,22 +1,22 @@
-//! A chart with two axes.
+//! Chart with two axes.
 
 use std::fmt::Write;
 
 use super::axis::Axis;
 use super::{CHARACTER, COLORS, Plot, Size, downsample, escape, number, open};
 
-/// A chart with two axes.
+/// Chart with two axes.
 pub(crate) struct Chart {
-    /// What it shows; its accessible name too.
+    /// Title and accessible name.
     pub(crate) title: String,
-    /// Whether it is drawn less high, since it stands beside a more important one.
+    /// True for a secondary chart, which is drawn with less height.
     pub(crate) low: bool,
     pub(crate) x: Axis,
     pub(crate) y: Axis,
     pub(crate) series: Vec<Series>,
-    /// Stretches of x that are set apart.
+    /// Highlighted ranges of x.
     pub(crate) shades: Vec<Shade>,
-    /// Values of y that others are held against.
+    /// Horizontal reference lines.
     pub(crate) references: Vec<Reference>,
 }
 
@@ -26,41 +26,41 @@ pub(crate) struct Series {
     pub(crate) mark: Mark,
 }
 
-/// How values are drawn.
+/// Form in which values are drawn.
 pub(crate) enum Mark {
     /// Points joined by a line.
     Line(Vec<(f64, f64)>),
-    /// Points joined by a line, each marked, with the interval `(low, high)` in which it may lie as well.
+    /// Points joined by a line, each with its confidence interval `(low, high)`.
     Measured(Vec<(f64, f64, (f64, f64))>),
-    /// Points by themselves.
+    /// Separate points.
     Points(Vec<(f64, f64)>),
-    /// A value over each span `(from, to, value)`, joined where spans meet.
+    /// Values over spans `(from, to, value)`; adjacent spans are joined.
     Step(Vec<(f64, f64, f64)>),
-    /// A column over each span, from zero.
+    /// Columns over spans, from zero.
     Bars(Vec<(f64, f64, f64)>),
 }
 
-/// A stretch of x that is set apart.
+/// A highlighted range of x.
 pub(crate) struct Shade {
     pub(crate) from: f64,
     pub(crate) to: f64,
     pub(crate) label: &'static str,
 }
 
-/// A value of y that others are held against.
+/// A horizontal reference line.
 pub(crate) struct Reference {
     pub(crate) value: f64,
     pub(crate) label: String,
 }
 
-/// Height of a chart that is less important.
+/// Height of a secondary chart.
 const LOW: f64 = 180.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 44.0;
 const RIGHT: f64 = 16.0;
 
 impl Chart {
-    /// Draws it.
+    /// Renders the chart as SVG.
     pub(crate) fn draw(&self, mut size: Size) -> String {
         if self.low {
             size.height = LOW;
@@ -95,7 +95,7 @@ impl Chart {
         }
         let mut taken: Vec<f64> = Vec::new();
         for reference in &self.references {
-            // Beside a label that is near, another one would be written over it: it goes to the other end.
+            // Labels of close lines would overlap: the second one goes to the other end.
             let y = plot.y(self.y.position(reference.value));
             let crowded = taken.iter().any(|other| (other - y).abs() < 32.0);
             self.reference(&mut out, plot, reference, crowded);
@@ -157,7 +157,7 @@ impl Chart {
             number(bottom),
             number(plot.width)
         ));
-        // Labels that would touch the one before are left out; the room is judged by their length.
+        // A label that would touch the previous one is left out.
         let mut taken = f64::NEG_INFINITY;
         for tick in self.x.ticks(plot.width, 56.0) {
             let half = tick.label.chars().count() as f64 * CHARACTER / 2.0;
@@ -192,7 +192,8 @@ impl Chart {
         ));
     }
 
-    /// `lane`: which of how many series it is that have bars, which stand beside each other.
+    /// Draws one series. The pair is the position of a bar series among those with bars, and their
+    /// number.
     fn mark(&self, mark: &Mark, plot: Plot, lane: (usize, usize)) -> String {
         let at = |x: f64, y: f64| (plot.x(self.x.position(x)), plot.y(self.y.position(y)));
         let columns = plot.width as usize;
@@ -214,7 +215,8 @@ impl Chart {
             }
             Mark::Points(points) => points.iter().map(|&(x, y)| circle(at(x, y))).collect(),
             Mark::Step(spans) if spans.len() > columns => {
-                // More spans than pixels: the mean as a line, and how far the values reach around it.
+                // More spans than pixels: a line for the mean, and a band from the lowest to the
+                // highest value.
                 let few = downsample::spans(spans, columns / 2);
                 let reach = band(few.iter().map(|&(x, low, _, high)| {
                     let ((x, low), (_, high)) = (at(x, low), at(x, high));
@@ -224,7 +226,8 @@ impl Chart {
                 reach + &path("line", &mean)
             }
             Mark::Step(spans) => {
-                // Where spans do not meet nothing is known: the line breaks.
+                // There are no values between spans that do not meet, so the line is interrupted
+                // there.
                 let pieces = spans.chunk_by(|a, b| b.0 <= a.1);
                 let mut out = String::new();
                 for piece in pieces {
@@ -232,8 +235,8 @@ impl Chart {
                         .iter()
                         .flat_map(|&(from, to, value)| [at(from, value), at(to, value)])
                         .collect();
-                    // An area speaks of amounts, which a logarithmic axis does not show; several
-                    // of them would only cover each other.
+                    // An area shows amounts, so it needs a linear axis from zero; areas of several
+                    // series would cover each other.
                     if self.y.starts_at_zero() && self.series.len() == 1 {
                         out.push_str(&area(&points, plot));
                     }
@@ -243,7 +246,7 @@ impl Chart {
             }
             Mark::Bars(spans) => {
                 let mut out = String::new();
-                // Of several spans in one pixel the tallest stands: a spike must not vanish.
+                // Of several spans in one pixel the highest is drawn, so that spikes stay visible.
                 let spans: Vec<_> = if spans.len() > columns {
                     let width = (self.x_span(spans)) / columns as f64;
                     downsample::spans(spans, columns / 2)
@@ -277,7 +280,7 @@ impl Chart {
         }
     }
 
-    /// An interval of y as a whisker; an end above or below the drawing has no cap, since it goes on.
+    /// Draws a confidence interval as a whisker; an end outside the drawing has no cap.
     fn whisker(&self, plot: Plot, x: f64, (low, high): (f64, f64)) -> String {
         let y = |value: f64| plot.y(self.y.position(value));
         let (from, to) = (y(low), y(high));
@@ -302,7 +305,7 @@ impl Chart {
 
     fn reference(&self, out: &mut String, plot: Plot, reference: &Reference, at_start: bool) {
         let y = plot.y(self.y.position(reference.value));
-        // Below the line when there is no room above it.
+        // The label goes below the line if there is no space above it.
         let text = if y - plot.top < 18.0 {
             y + 15.0
         } else {
@@ -345,7 +348,7 @@ impl Plot {
     }
 }
 
-/// Leaves out points that lie within half a pixel of the one before; the last one stays.
+/// Removes points within half a pixel of the previous one; the last point stays.
 fn drop_invisible(points: &mut Vec<(f64, f64)>) {
     let Some(last) = points.pop() else { return };
     let mut kept = (f64::NEG_INFINITY, f64::NEG_INFINITY);
@@ -399,7 +402,7 @@ mod tests {
     use super::*;
     use crate::svg::{Unit, WIDE};
 
-    /// One behind the other, only the last would be seen.
+    /// Bars at the same position would hide each other.
     #[test]
     fn bars_of_several_series_stand_beside_each_other() {
         let series = |name: &str| Series {

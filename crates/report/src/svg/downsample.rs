@@ -1,8 +1,9 @@
-//! Fewer points that look the same: what a pixel column holds comes down to its lowest and highest.
+//! Reduction of points without visible change: each pixel column keeps its extremes.
 
-/// At most four points for each of `columns` columns: the first, lowest, highest and last in their order.
+/// Keeps at most four points per column: first, lowest, highest and last, in their order.
 ///
-/// `points` ascend in x. A line through the result covers the same pixels as one through all of them.
+/// `points` ascend in x. A line through the result covers the same pixels as one through all
+/// points.
 pub(crate) fn line(points: &[(f64, f64)], columns: usize) -> Vec<(f64, f64)> {
     if points.len() <= columns * 2 {
         return points.to_vec();
@@ -24,7 +25,7 @@ pub(crate) fn line(points: &[(f64, f64)], columns: usize) -> Vec<(f64, f64)> {
     kept
 }
 
-/// For values over spans: the lowest, the mean and the highest in each of `columns` columns.
+/// Reduces spans to lowest, mean and highest value per column.
 pub(crate) fn spans(values: &[(f64, f64, f64)], columns: usize) -> Vec<(f64, f64, f64, f64)> {
     parts(values, columns, |span| span.0)
         .map(|part| {
@@ -40,7 +41,7 @@ pub(crate) fn spans(values: &[(f64, f64, f64)], columns: usize) -> Vec<(f64, f64
         .collect()
 }
 
-/// The points of each column that has some.
+/// Splits points by column; empty columns are left out.
 fn parts<T>(
     points: &[T],
     columns: usize,

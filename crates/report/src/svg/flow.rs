@@ -1,41 +1,41 @@
-//! A flow that gets thinner: what is lost at each place leaves it there.
+//! Flow diagram of losses: a band that gets thinner at each place of loss.
 
 use std::fmt::Write;
 
 use super::path::cut;
 use super::{CHARACTER, COLORS, Size, escape, number, open};
 
-/// What was sent, and where some of it was lost.
+/// Amount sent, and the losses by place.
 pub(crate) struct Flow {
-    /// What it shows.
+    /// Title and accessible name.
     pub(crate) title: String,
-    /// What came in: its name and how many.
+    /// Amount sent: text and number of packets.
     pub(crate) sent: (String, u64),
-    /// Places in the order in which they are passed: their name, how many were lost, and that in words.
+    /// Places of loss in path order: name, number of packets, text.
     pub(crate) lost: Vec<(String, u64, String)>,
-    /// What came out, in words.
+    /// Amount received: number and noun as text.
     pub(crate) arrived: (String, String),
 }
 
-/// The band where nothing is lost yet.
+/// Height of the band before any loss.
 const BAND: f64 = 64.0;
 const TOP: f64 = 24.0;
-/// Least height of what is drawn at all: a single packet is a loss.
+/// Smallest height that is drawn: a single lost packet must be visible.
 const LEAST: f64 = 1.5;
-/// Between the lowest line of text and the end of what leaves.
+/// Height of the text below the curves.
 const TEXT: f64 = 40.0;
-/// A line of the list of places.
+/// Line height of the list of places.
 const LINE: f64 = 18.0;
 
 impl Flow {
-    /// Draws it.
+    /// Renders the diagram as SVG.
     pub(crate) fn draw(&self, size: Size) -> String {
         let all = self.sent.1.max(1) as f64;
         let mut out = String::new();
         let step = size.width / (self.lost.len() as f64 + 1.4);
         let room = step * 1.1;
         let fits = |text: &str| text.chars().count() as f64 * CHARACTER <= room;
-        // Where they have no room below their places, names and numbers stand in a list.
+        // Names and numbers that do not fit below their places go to a list.
         let listed = !(self.lost.iter()).all(|(name, _, words)| fits(name) && fits(words));
         let list = if listed {
             LINE * self.lost.len() as f64
@@ -60,7 +60,7 @@ impl Flow {
             let thin = (*count as f64 / all * BAND).max(LEAST).min(left);
             let end = step * (position as f64 + 0.7);
             let keep = (left - thin).max(0.0);
-            // The band up to the place, then what leaves it bends down.
+            // The band up to the place of loss; the lost part bends down there.
             let _ = write!(
                 out,
                 "<rect class=\"kept\" x=\"{}\" y=\"{TOP}\" width=\"{}\" height=\"{}\"/>",
@@ -145,7 +145,7 @@ mod tests {
             let drawn = flow.draw(size);
             assert_eq!(drawn.matches("class=\"kept\"").count(), 3);
             assert_eq!(drawn.matches("class=\"gone\"").count(), 2);
-            // Half of it is gone, and the one packet can be seen.
+            // Half is lost, and a single packet stays visible.
             assert!(drawn.contains("height=\"30.5\"/></svg>"), "{drawn}");
         }
     }

@@ -1,4 +1,4 @@
-//! A heat map: cells in rows and columns, darker where the value is better.
+//! Heat map: cells in rows and columns, darker for better values.
 
 use std::fmt::Write;
 
@@ -6,15 +6,15 @@ use super::{CHARACTER, Size, escape, number, open};
 
 /// Cells with their texts.
 pub(crate) struct Heat {
-    /// What it shows.
+    /// Title and accessible name.
     pub(crate) title: String,
-    /// What the rows are.
+    /// Name of the row axis.
     pub(crate) row_label: String,
-    /// What the columns are.
+    /// Name of the column axis.
     pub(crate) column_label: String,
     pub(crate) rows: Vec<String>,
     pub(crate) columns: Vec<String>,
-    /// For each row its cells: from 0 (worst) to 1 (best), with the text; `None` where nothing is known.
+    /// Cells by row: rank from 0 (worst) to 1 (best), and text; `None` for a missing value.
     pub(crate) cells: Vec<Vec<Option<(f64, String)>>>,
 }
 
@@ -22,7 +22,7 @@ const ROW: f64 = 34.0;
 const TOP: f64 = 44.0;
 
 impl Heat {
-    /// Draws it.
+    /// Renders the map as SVG.
     pub(crate) fn draw(&self, size: Size) -> String {
         let height = TOP + self.rows.len() as f64 * ROW + 4.0;
         let longest = (self.rows.iter().chain([&self.row_label]))
@@ -63,7 +63,7 @@ impl Heat {
                     Some((share, text)) => (*share, text.as_str()),
                     None => (0.0, "–"),
                 };
-                // Never so dark that the text on it, which is the page's own, could not be read.
+                // The opacity is limited so that the text stays readable.
                 put(format_args!(
                     "<g class=\"c0\"><rect class=\"bar\" fill-opacity=\"{:.2}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"3\"/></g><text class=\"value\" x=\"{}\" y=\"{}\">{}</text>",
                     0.06 + 0.5 * share,
@@ -86,7 +86,7 @@ fn room(width: f64) -> usize {
     ((width - 8.0) / CHARACTER).max(1.0) as usize
 }
 
-/// A value with its unit. Where that is too long, its prefix alone, as the title says what it is: `626k`.
+/// Shortens a value to its SI prefix if the unit does not fit: `626k`. The title names the unit.
 fn figure(text: &str, width: f64) -> String {
     if text.chars().count() <= room(width) {
         return text.to_owned();

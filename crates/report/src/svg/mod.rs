@@ -1,7 +1,7 @@
-//! Charts as SVG that follows the page's theme: colours are classes, never values.
+//! SVG charts that follow the theme of the page: colours are CSS classes.
 //!
-//! A chart is drawn twice, for a wide page and for a phone: scaling one drawing would make its text
-//! too small on the one or too large on the other.
+//! Each chart is drawn for a wide page and for a phone. A single drawing, when scaled, would have
+//! too small or too large text on one of them.
 
 mod axis;
 mod bars;
@@ -20,10 +20,10 @@ pub(crate) use path::{Column, Crossing, Place, Way};
 
 use std::fmt::Write;
 
-/// Colours that series take in turn; the page defines as many (`style.css`).
+/// Number of series colours; `style.css` defines as many.
 pub(crate) const COLORS: usize = 6;
 
-/// The size of a drawing in its own units, which are CSS pixels where it is not scaled.
+/// Size of a drawing in its own units: CSS pixels at scale 1.
 #[derive(Clone, Copy)]
 pub(crate) struct Size {
     pub(crate) class: &'static str,
@@ -31,27 +31,26 @@ pub(crate) struct Size {
     pub(crate) height: f64,
 }
 
-/// For pages from 640 px on.
+/// Size for pages from 640 px on.
 pub(crate) const WIDE: Size = Size {
     class: "wide",
     width: 860.0,
     height: 290.0,
 };
 
-/// For phones of 360 to 430 px.
+/// Size for phones of 360 to 430 px.
 pub(crate) const NARROW: Size = Size {
     class: "narrow",
     width: 350.0,
     height: 250.0,
 };
 
-/// Width of a character of a label on average, for the room it needs: the page's font at 12 px.
+/// Average width of a character in the page's font at 12 px.
 const CHARACTER: f64 = 6.7;
-/// How much wider names and values of 13 px are where they are bold, in the widest of the page's fonts (DejaVu Sans, which
-/// stands in where a machine has none of them).
+/// Width factor of bold 13 px text in the widest of the page's fonts (DejaVu Sans, the fallback).
 const BOLD: f64 = 1.25;
 
-/// Characters that mean something in HTML and SVG, made harmless; control characters are left out.
+/// Escapes text for HTML and SVG; control characters are removed.
 pub(crate) fn escape(text: &str) -> String {
     let text = crate::style::clean(text);
     let mut out = String::with_capacity(text.len());
@@ -68,7 +67,7 @@ pub(crate) fn escape(text: &str) -> String {
     out
 }
 
-/// A coordinate with one decimal, which is finer than screens show.
+/// Formats a coordinate with one decimal.
 fn number(value: f64) -> String {
     let text = format!("{value:.1}");
     text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
@@ -95,7 +94,7 @@ fn open(out: &mut String, size: Size, height: f64, title: &str, plot: Option<Plo
     .expect("a string takes all that is written");
 }
 
-/// Where the marks are, in the drawing's units.
+/// Rectangle of the marks in the drawing's units.
 #[derive(Clone, Copy)]
 struct Plot {
     left: f64,

@@ -1,41 +1,42 @@
-//! The way of packets: what one end is made of, what lies between, and what the other end is made of.
+//! Diagram of the packet path: components of the client, devices in between, components of the
+//! server.
 //!
-//! Ends are columns of boxes from the program down to the port; the way runs down the one, across below
-//! both, and up the other.
+//! Each host is a column of boxes from the program down to the port. The path runs down one column,
+//! across below both, and up the other.
 
 use std::fmt::Write;
 
 use super::{BOLD, CHARACTER, Size, escape, number, open};
 
-/// Two ends and what lies between them.
+/// Two hosts and the devices between them.
 pub(crate) struct Way {
-    /// What it shows.
+    /// Title and accessible name.
     pub(crate) title: String,
-    /// The end that was told what to do.
+    /// Column of the client.
     pub(crate) near: Column,
-    /// The other one.
+    /// Column of the server.
     pub(crate) far: Column,
-    /// What packets cross from port to port, in the order of the way there.
+    /// Devices from port to port, in path order.
     pub(crate) between: Vec<String>,
-    /// Whether payload goes there.
+    /// True if payload flows from client to server.
     pub(crate) there: bool,
-    /// Whether payload, or an answer, comes back.
+    /// True if payload or responses flow from server to client.
     pub(crate) back: bool,
 }
 
-/// An end: its boxes from the top, where its program is, to the port.
+/// A host: its boxes from the program at the top to the port.
 pub(crate) struct Column {
     pub(crate) title: String,
-    /// Rows of boxes; those of one row stand beside each other.
+    /// Rows of boxes.
     pub(crate) rows: Vec<Vec<Place>>,
 }
 
-/// A box.
+/// A box of the diagram.
 #[derive(Clone, Default)]
 pub(crate) struct Place {
-    /// What it is.
+    /// Name of the component.
     pub(crate) name: String,
-    /// What is known of it.
+    /// Details of the component.
     pub(crate) about: String,
 }
 
@@ -51,19 +52,19 @@ impl Place {
 const TITLE: f64 = 22.0;
 const LINE: f64 = 15.0;
 const PADDING: f64 = 7.0;
-/// Between two rows of boxes: room for an arrow.
+/// Gap between two rows of boxes, for an arrow.
 const GAP: f64 = 18.0;
-/// Between boxes of one row.
+/// Gap between boxes of one row.
 const BESIDE: f64 = 6.0;
-/// Room for the way across below the columns, with the names of what lies between above it.
+/// Height of the connection below the columns, with the names of devices.
 const ACROSS: f64 = 64.0;
-/// Width of a character of what is known of a place, whose letters are smaller than others.
+/// Relative character width of the details, which have a smaller font.
 const ABOUT: f64 = 0.95;
-/// Lines of what is known of a place.
+/// Largest number of lines of details in a box.
 const LINES: usize = 3;
 
 impl Way {
-    /// Draws it.
+    /// Renders the diagram as SVG.
     pub(crate) fn draw(&self, size: Size) -> String {
         let apart = size.width * if size.width > 500.0 { 0.16 } else { 0.06 };
         let width = (size.width - apart) / 2.0;
@@ -71,7 +72,7 @@ impl Way {
             (&self.near, 0.0, self.there, self.back),
             (&self.far, width + apart, self.back, self.there),
         ];
-        // Rows stand at one height in both columns from below: ports opposite to ports.
+        // Rows are aligned from below, so that the ports are opposite each other.
         let rows = self.near.rows.len().max(self.far.rows.len());
         let heights: Vec<f64> = (0..rows)
             .map(|from_below| {
@@ -110,7 +111,7 @@ impl Way {
         out
     }
 
-    /// The way from port to port, with what lies between on it.
+    /// Draws the connection from port to port with the devices on it.
     fn across(&self, out: &mut String, top: f64, (from, to): (f64, f64), size: Size) {
         let y = top + 38.0;
         let head = |at: f64, towards: f64| {
@@ -143,7 +144,7 @@ impl Way {
             }
         }
         let _ = write!(out, "<path class=\"head\" d=\"{heads}\"/>");
-        // What does not fit in one row of boxes is told by its number.
+        // Devices that do not fit in one row are replaced by their number.
         let room = (to - from) / count.max(1) as f64;
         let fits = self.between.iter().all(|name| wide(name) + 24.0 <= room);
         let named: Vec<String> = match (fits, count) {
@@ -171,7 +172,7 @@ fn wide(text: &str) -> f64 {
     text.chars().count() as f64 * CHARACTER * 1.05
 }
 
-/// Height of a row of boxes in a column of a width.
+/// Returns the height of a row of boxes.
 fn height(row: &[Place], width: f64) -> f64 {
     let each = (width - BESIDE * row.len().saturating_sub(1) as f64) / row.len().max(1) as f64;
     let lines = row.iter().map(|place| 1 + folded(&place.about, each).len());
@@ -203,7 +204,7 @@ fn frame(out: &mut String, x: f64, y: f64, width: f64, height: f64) {
     );
 }
 
-/// Between two rows, the way that payload goes.
+/// Draws an arrow between two rows, in the directions of the payload.
 fn arrow(out: &mut String, x: f64, from: f64, to: f64, down: bool, up: bool) {
     let _ = write!(
         out,
@@ -234,7 +235,7 @@ fn text(out: &mut String, class: &str, x: f64, y: f64, text: &str, room: f64) {
     );
 }
 
-/// As much of a text as has room.
+/// Shortens a text to a width.
 pub(super) fn cut(text: &str, room: f64) -> String {
     let most = (room / CHARACTER).max(1.0) as usize;
     if text.chars().count() <= most {
@@ -245,7 +246,7 @@ pub(super) fn cut(text: &str, room: f64) -> String {
     short
 }
 
-/// A text in lines that fit into a box; what does not fit into the last is cut there.
+/// Wraps text to the lines of a box; the last line holds the rest and is shortened later.
 fn folded(text: &str, width: f64) -> Vec<String> {
     let most = ((width - 12.0) / (CHARACTER * ABOUT)).max(4.0) as usize;
     let mut lines: Vec<String> = Vec::new();
@@ -262,22 +263,22 @@ fn folded(text: &str, width: f64) -> Vec<String> {
     lines
 }
 
-/// Ports on both sides of the threads that carry frames from one to the other.
+/// Diagram of forwarding: receive queues, threads, transmit queues.
 pub(crate) struct Crossing {
-    /// What it shows.
+    /// Title and accessible name.
     pub(crate) title: String,
-    /// Queues that frames come from.
+    /// Receive queues.
     pub(crate) from: Vec<Place>,
-    /// The threads.
+    /// Forwarding threads.
     pub(crate) threads: Vec<Place>,
-    /// Queues that they go to.
+    /// Transmit queues.
     pub(crate) to: Vec<Place>,
-    /// Which queue is read by which thread, and which it writes to.
+    /// Streams as indices of receive queue, thread and transmit queue.
     pub(crate) streams: Vec<(usize, usize, usize)>,
 }
 
 impl Crossing {
-    /// Draws it: three columns of boxes with a line for each stream.
+    /// Renders three columns of boxes with a line for each stream.
     pub(crate) fn draw(&self, size: Size) -> String {
         let apart = size.width * 0.09;
         let width = (size.width - 2.0 * apart) / 3.0;
@@ -296,7 +297,7 @@ impl Crossing {
             let count = columns[column].len().max(1) as f64;
             TITLE + whole / count * (place as f64 + 0.5)
         };
-        for (column, name) in ["received from", "carried by", "sent to"]
+        for (column, name) in ["received from", "forwarded by", "sent to"]
             .iter()
             .enumerate()
         {
@@ -416,7 +417,7 @@ mod tests {
         boxes(&mut out, &[place], 0.0, 0.0, 100.0, 60.0);
         let (_, rest) = out.split_once("<text class=\"value\"").unwrap();
         let (name, _) = rest.split_once('>').unwrap().1.split_once('<').unwrap();
-        // 13 px of DejaVu Sans Bold: 8.2 px a character.
+        // A character of DejaVu Sans Bold at 13 px is 8.2 px wide.
         assert!(
             name.ends_with('…') && name.chars().count() as f64 * 8.2 < 92.0,
             "{name}"
