@@ -1,4 +1,4 @@
-//! What is told of a document does not depend on what stands beside it.
+//! The presentation of a document does not depend on the document it is compared with.
 
 mod samples;
 
@@ -18,7 +18,7 @@ fn set(set: RunSet) -> Document {
     Document::Set(Box::new(set))
 }
 
-/// Round trips of three sizes, as `-l 64,1K,32K` makes them.
+/// Returns latency runs of three sizes, as `-l 64,1K,32K` makes them.
 fn sizes() -> RunSet {
     let of = |bytes: u64| {
         let mut run = samples::latency_blocking();
@@ -39,7 +39,7 @@ fn sizes() -> RunSet {
     }
 }
 
-/// One of each kind of document, one whose main figure is missing among them.
+/// Returns one document of each kind, including one without its main figure.
 fn documents() -> Vec<Document> {
     let mut unanswered = samples::latency_blocking();
     unanswered.id = "20261121T160000Z-00a5e5".to_owned();
@@ -63,7 +63,7 @@ fn documents() -> Vec<Document> {
     ]
 }
 
-/// Every number of a document's figures is another; what it is called and what it did stay.
+/// Changes every number in the figures of a document; names and plan stay.
 fn otherwise(document: &Document) -> Document {
     fn walk(value: &mut Value) {
         match value {
@@ -84,7 +84,7 @@ fn otherwise(document: &Document) -> Document {
             walk(&mut value[key]);
         }
         let mut other: Record = serde_json::from_value(value).unwrap();
-        // Of a stream the number is a name.
+        // The number of a stream is its name.
         for (way, known) in other.directions.iter_mut().zip(&run.directions) {
             for (stream, known) in way.streams.iter_mut().zip(&known.streams) {
                 stream.id = known.id;
@@ -109,8 +109,8 @@ fn otherwise(document: &Document) -> Document {
     }
 }
 
-/// What is said of the document of that name: its sentences, its clauses of sentences about all (without
-/// the letter), its lines of tables, its parts of the page.
+/// Returns all text about one document: sentences, clauses of common sentences (without the
+/// letter), table lines, and parts of the page.
 fn told(documents: &[Document], at: usize) -> Vec<String> {
     let sides = SideBySide::of(documents);
     let name = sides.sides[at].name.clone();
@@ -121,7 +121,7 @@ fn told(documents: &[Document], at: usize) -> Vec<String> {
     };
     let mut found = Vec::new();
     for sentence in &sides.verdict {
-        match sentence.split_once(" of each: ") {
+        match sentence.split_once(" per document: ") {
             Some((figure, clauses)) => {
                 for (number, clause) in clauses.trim_end_matches('.').split("), ").enumerate() {
                     if number == at {
@@ -144,7 +144,7 @@ fn told(documents: &[Document], at: usize) -> Vec<String> {
             })
             .map(str::to_owned),
     );
-    // A column of the tables, cell by cell.
+    // Column of the table, cell by cell.
     let markdown = markdown::side_by_side(&sides);
     let rows = markdown
         .lines()
@@ -154,19 +154,19 @@ fn told(documents: &[Document], at: usize) -> Vec<String> {
         format!("{} {}", cells[0], cells[at + 1].trim_end_matches(" |"))
     }));
     let page = html::side_by_side("x", &sides, documents);
-    // The sentences of its head were looked at above.
+    // The sentences of the header are already covered.
     let sections = page.split("<section").skip(1);
     let parts = sections.flat_map(|part| part.split("<figure"));
     let rows = parts.flat_map(|part| part.split("<tr"));
-    // What ends a table belongs to no row of it.
+    // Text after the end of a row does not belong to it.
     let rows = rows.map(|row| row.split("</tr>").next().unwrap_or(row));
-    // The second place of a record that stands there twice.
+    // A record that is on the page twice has a suffix in its second id.
     let row = |row: &str| row.replace("-2\"", "\"");
     found.extend(rows.filter(|row| of_it(row)).map(row));
     found
 }
 
-/// Figures that a document lacks, and the other has, make lines that say so.
+/// Removes the lines of figures that a document lacks and the other one has.
 fn known(told: Vec<String>) -> Vec<String> {
     told.into_iter()
         .filter(|line| !line.ends_with(" -"))
@@ -187,10 +187,10 @@ fn figures_of_two_documents_never_mix() {
                 assert_ne!(
                     told(&pair, 1),
                     told(&beside, 1),
-                    "{what}: the other is another"
+                    "{what}: the second one has changed"
                 );
             }
-            // The same document twice, with the same id and name, is told apart, too.
+            // Two documents with the same id and name get distinct names.
             let swapped = [changed, one.clone()];
             let (sides, turned) = (SideBySide::of(&beside), SideBySide::of(&swapped));
             assert_ne!(sides.sides[0].name, sides.sides[1].name, "{what}");
@@ -253,7 +253,7 @@ fn a_series_of_each_document_is_a_chart_of_its_own() {
     }
 }
 
-/// "Than blocking" is said of runs that belong together.
+/// "Than blocking" is used only for runs of one document.
 #[test]
 fn a_run_is_not_measured_by_that_of_another_document() {
     let (block, spin) = (samples::latency_blocking(), samples::latency_spinning());

@@ -1,4 +1,5 @@
-//! Every text as people see it. After a wanted change: `INSTA_UPDATE=always cargo test -p linerate-report --test golden`.
+//! Snapshots of all texts. To accept a change: `INSTA_UPDATE=always cargo test -p linerate-report
+//! --test golden`.
 
 mod samples;
 
@@ -23,7 +24,7 @@ const SMALL: Style = Style {
     ..Style::PLAIN
 };
 
-/// What the engine tells of a run.
+/// Returns the events that the engine emits for a run.
 fn events(test: u32, record: &Record) -> Vec<Event> {
     let mut all = vec![
         What::Connected {
@@ -103,7 +104,7 @@ fn live_lines_of_a_server_carry_the_test() {
             also: Vec::new(),
         },
     }];
-    // Two tests side by side: the columns are named again when they change.
+    // Two concurrent tests: the header is repeated when the columns change.
     all.extend(tcp[..5].iter().cloned());
     all.extend(udp[..6].iter().cloned());
     all.extend(tcp[11..].iter().cloned());
@@ -111,16 +112,16 @@ fn live_lines_of_a_server_carry_the_test() {
         test: 4,
         what: What::Failed {
             problem: Problem::new(
-                "nothing was heard for 10 s",
+                "no data for 10 s",
                 "10.77.0.1:40522",
-                "look whether the client still runs",
+                "check whether the client is still running",
             ),
         },
     });
     assert_snapshot!("lines_server", lines(Lines::serving(Style::PLAIN), &all));
 }
 
-/// What another program received is not known to the server that sent it.
+/// The server does not know how much another program received.
 #[test]
 fn a_server_marks_what_it_sent() {
     let mut record = samples::far_unknown();
@@ -166,7 +167,7 @@ fn a_servers_record_is_told_as_the_server_saw_it() {
     record.plan.directions = vec![Direction::Send, Direction::Receive];
     record.plan.in_turn = true;
     let text = text::summary(&record, &Style::PLAIN);
-    assert!(text.starts_with("TCP one way after the other with 10.77.0.1"));
+    assert!(text.starts_with("TCP one direction after the other with 10.77.0.1"));
 }
 
 #[test]
@@ -237,7 +238,7 @@ fn calls_are_shown_by_what_they_found() {
     record.calls.insert("<b>\x1b".to_owned(), evil);
     let page = html::report("calls", &[record.clone()], &[]);
     tags(&page).unwrap_or_else(|error| panic!("{error}"));
-    assert!(page.contains("What system calls took") && !page.contains("<b>\x1b"));
+    assert!(page.contains("System call times") && !page.contains("<b>\x1b"));
     assert!(!text::summary(&record, &Style::PLAIN).contains('\x1b'));
 }
 
@@ -251,7 +252,7 @@ fn stages_are_shown_where_the_time_went() {
     record.timeline.as_mut().unwrap().slices[0].name = "<u>\x1b".to_owned();
     let page = html::report("stages", &[record.clone()], &[]);
     tags(&page).unwrap_or_else(|error| panic!("{error}"));
-    assert!(page.contains("Where the time of a round trip went"));
+    assert!(page.contains("Stages of a round trip"));
     assert!(!page.contains("<b>\x1b") && !page.contains("<i>\x1b") && !page.contains("<u>"));
     assert!(!text::summary(&record, &Style::PLAIN).contains('\x1b'));
 }
@@ -277,7 +278,7 @@ fn runs_of_one_plan_under_several_names_are_not_mixed() {
     let text = text::set(&set, &Style::PLAIN);
     assert!(!text.contains("median of"), "{text}");
     assert!(
-        text.contains("Idle: half of all") && text.contains("Loaded: half"),
+        text.contains("Idle: UDP") && text.contains("Loaded:"),
         "{text}"
     );
 }
@@ -350,7 +351,7 @@ fn every_event_is_one_line_of_json() {
     assert_snapshot!(stream::line(&doubted, now), @r#"{"schema":"linerate/event/1","time":"2026-11-21T14:40:43.5Z","test":1,"event":"doubted","doubt":{"doubt":"cores-shared","why":"both ends share 2 cores"}}"#);
 }
 
-/// The page without what makes it long: style, script, paths and rows of data.
+/// Removes the long parts of a page: style, script, paths, rows of data.
 fn skeleton(page: &str) -> String {
     let mut out = String::new();
     let mut rest = page;
@@ -394,14 +395,14 @@ fn a_series_of_runs_has_a_chart_of_what_differs() {
         run.summary.rtt_intended_ns = run.summary.rtt_ns;
     });
     assert!(loads.contains("<h4>Round-trip times by load</h4>"));
-    assert!(loads.contains("p90 from when due") && loads.contains(">4,000/s</th>"));
+    assert!(loads.contains("p90 from scheduled") && loads.contains(">4,000/s</th>"));
     let rounds = with(&|number, run| {
         let name = ["blocking", "spinning"][number % 2];
         run.label = Some(name.to_owned());
     });
     assert!(
         !rounds.contains("Median of each round"),
-        "two rounds are no line"
+        "two rounds are no curve"
     );
     let rounds = with(&|_, run| run.label = Some("blocking".to_owned()));
     assert!(rounds.contains("<h4>Median of each round</h4>"));
@@ -416,11 +417,11 @@ fn a_series_of_runs_has_a_chart_of_what_differs() {
 fn a_page_of_a_set_says_what_follows() {
     let page = html::of_set("set", &samples::conclusions());
     assert!(tags(&page).is_ok());
-    assert!(page.contains("<h2>What follows</h2>") && page.contains("per fragment"));
+    assert!(page.contains("<h2>Conclusions</h2>") && page.contains("per fragment"));
     assert!(page.contains("<td class=\"text short\">per byte</td>"));
     assert!(!page.contains("<pre>"), "no copy of the terminal");
     let page = html::of_set("set", &samples::repeats());
-    assert!(!page.contains("What follows"));
+    assert!(!page.contains("Conclusions"));
 }
 
 #[test]
@@ -431,10 +432,10 @@ fn the_page() {
     assert_snapshot!("page", skeleton(&page));
 }
 
-/// Tags that stand alone in what is written here.
+/// Elements without an end tag.
 const VOID: &[&str] = &["meta", "input", "path", "rect", "!doctype"];
 
-/// The tags of a page, each of which must close what was opened last.
+/// Counts the elements of a page and checks that they are properly nested.
 fn tags(page: &str) -> Result<usize, String> {
     let mut open = Vec::new();
     let mut count = 0;
@@ -522,7 +523,7 @@ fn a_long_run_makes_a_small_page() {
     assert!(page.len() < 300_000, "{} bytes", page.len());
 }
 
-/// Rounds and points of a curve say little one by one.
+/// Rounds and points of a curve are not shown one by one.
 #[test]
 fn of_many_runs_a_page_shows_what_they_come_to() {
     let mut set = samples::waiting();
@@ -540,12 +541,16 @@ fn of_many_runs_a_page_shows_what_they_come_to() {
         })
         .collect();
     let page = html::of_set("waiting", &set);
-    assert_eq!(page.matches("class=\"run\"").count(), 2, "one of each way");
-    assert!(page.contains("median of 3 runs") && page.contains("6 runs (2 of them shown)"));
+    assert_eq!(
+        page.matches("class=\"run\"").count(),
+        2,
+        "one per wait mode"
+    );
+    assert!(page.contains("median of 3 runs") && page.contains("6 runs (2 shown)"));
     assert!(page.contains("Median of each round"), "of all of them");
     let mut set = samples::conclusions();
     let page = html::of_set("curve", &set);
-    assert!(page.contains("runs one by one</summary>") && page.contains("Side by side"));
+    assert!(page.contains(" runs</summary>") && page.contains("<h2>Comparison</h2>"));
     set.result.load_curve = None;
-    assert!(!html::of_set("sizes", &set).contains("runs one by one"));
+    assert!(!html::of_set("sizes", &set).contains(" runs</summary>"));
 }

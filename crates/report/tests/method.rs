@@ -1,44 +1,62 @@
-//! Every number that a record or a set can hold, and every figure that `--expect` knows, has its word in
-//! docs/METHOD.md.
+//! Checks that the files of docs/method name every number of a record or set, and every figure of
+//! `--expect`.
 
 use std::collections::BTreeSet;
+use std::fs;
 
 use linerate_metric::expect::FIGURES;
 use linerate_metric::figure::named;
 use linerate_report::schema;
 use serde_json::Value;
 
-const METHOD: &str = include_str!("../../../docs/METHOD.md");
+const METHOD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/method");
 
-/// Types of what was asked for, besides those that end in `Plan`: they are as the command line says.
-const ASKED: &[&str] = &["Pace", "Burst", "Argument"];
+/// Types of options that do not end in `Plan`; the command line documents them.
+const ASKED: &[&str] = &["PaceBurst", "CommandArgument"];
 
-/// Types of what a host is: they are as the kernel and the device say.
+/// Types of host facts, documented by the kernel and the device.
 const FACTS: &[&str] = &[
-    "Host",
-    "Cpu",
+    "HostFacts",
+    "CpuFacts",
     "IdleState",
-    "Interface",
+    "InterfaceFacts",
     "ChildQdisc",
-    "Coalescing",
-    "EnergyEfficient",
+    "CoalescingSettings",
+    "EeeState",
 ];
 
-/// Fields of files, not of measurements.
+/// Fields of the file format rather than of measurements.
 const LAYOUT: &[(&str, &str)] = &[
-    ("HistogramData", "buckets"), // places and counts, from which the percentiles are made
+    ("HistogramData", "buckets"), // positions and counts from which the percentiles are computed
 ];
 
-/// Names that the file has between backticks, taken apart at what is no part of a name.
-fn words() -> BTreeSet<&'static str> {
-    // Blocks of code have three of them, and are left out.
-    let prose = METHOD.split("```").step_by(2);
-    let code = prose.flat_map(|text| text.split('`').skip(1).step_by(2));
-    code.flat_map(|code| code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'))
-        .collect()
+/// Returns the names between backticks in all files of the folder.
+fn words() -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for entry in fs::read_dir(METHOD).expect("docs/method is readable") {
+        let path = entry.expect("docs/method is readable").path();
+        if path.extension().is_none_or(|extension| extension != "md") {
+            continue;
+        }
+        let text = fs::read_to_string(&path).expect("a file of docs/method is text");
+        // Code blocks have three backticks and are left out.
+        let fences = text.matches("```").count();
+        assert!(
+            fences.is_multiple_of(2),
+            "{}: open code block",
+            path.display()
+        );
+        let prose = text.split("```").step_by(2);
+        let code = prose.flat_map(|text| text.split('`').skip(1).step_by(2));
+        names.extend(
+            code.flat_map(|code| code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'))
+                .map(str::to_owned),
+        );
+    }
+    names
 }
 
-/// Whether a field holds a number, or a list of them.
+/// Returns whether a field holds a number or a list of numbers.
 fn is_number(field: &Value) -> bool {
     let is = |name: &str| match &field["type"] {
         Value::String(only) => only == name,
@@ -48,7 +66,7 @@ fn is_number(field: &Value) -> bool {
     is("integer") || is("number") || (is("array") && is_number(&field["items"]))
 }
 
-/// Fields of a type and of its variants.
+/// Collects the number fields of a type and of its variants.
 fn fields(of: &Value, found: &mut BTreeSet<String>) {
     for (name, field) in of["properties"].as_object().into_iter().flatten() {
         if is_number(field) {
@@ -62,10 +80,10 @@ fn fields(of: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// `Type.field` of all that no word is about.
-fn unnamed(schema: &str, words: &BTreeSet<&str>) -> Vec<String> {
+/// Returns `Type.field` of all number fields that are not documented.
+fn unnamed(schema: &str, words: &BTreeSet<String>) -> Vec<String> {
     let schema: Value = serde_json::from_str(schema).expect("a schema is JSON");
-    let types = schema["$defs"].as_object().expect("it has types");
+    let types = schema["$defs"].as_object().expect("a schema has types");
     let own = [("the document".to_owned(), &schema)];
     let types = types.iter().map(|(name, of)| (name.clone(), of));
     let mut missing = Vec::new();
@@ -87,28 +105,24 @@ fn unnamed(schema: &str, words: &BTreeSet<&str>) -> Vec<String> {
 #[test]
 fn every_number_has_its_word() {
     let words = words();
-    assert!(
-        words.len() > 300,
-        "the file is taken apart: {}",
-        words.len()
-    );
+    assert!(words.len() > 300, "too few names parsed: {}", words.len());
     for schema in [schema::record_schema(), schema::set_schema()] {
         let missing = unnamed(&schema, &words);
         assert!(
             missing.is_empty(),
-            "docs/METHOD.md says nothing of {missing:?}: what it is, from where, how wrong"
+            "docs/method does not document {missing:?}: add meaning, source and error"
         );
     }
     for figure in FIGURES {
-        // By its own name, or as the record spells it.
+        // Under its own name, or as spelled in the record.
         let name = figure.name;
-        let is_it = |word: &&str| {
+        let is_it = |word: &String| {
             word.strip_suffix("_ns") == Some(name)
                 || named(word).is_some_and(|known| known.name == name)
         };
         assert!(
             words.iter().any(is_it),
-            "docs/METHOD.md says nothing of `--expect {name}`"
+            "docs/method does not document `--expect {name}`"
         );
     }
 }

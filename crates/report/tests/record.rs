@@ -1,4 +1,4 @@
-//! Records keep every bit on their way through JSON, and old ones still load.
+//! Records survive a round trip through JSON unchanged, and old records still load.
 
 mod samples;
 
@@ -37,7 +37,8 @@ fn every_sample_round_trips_exactly() {
     }
 }
 
-/// As the first version wrote it; also with a field that a later one may add. Never change this file.
+/// A record written by the first version, with an additional field as a later version may write.
+/// Never change the file.
 #[test]
 fn a_record_of_the_first_version_loads() {
     let record = Record::from_json(include_str!("fixtures/run-1.json")).unwrap();
@@ -46,7 +47,7 @@ fn a_record_of_the_first_version_loads() {
     assert_eq!(record.summary.loss_fraction, None);
     assert_eq!(record.directions[0].streams.len(), 1);
     assert_eq!(record.hosts.len(), 1);
-    // What is made from it does not fail on what it lacks.
+    // Rendering does not fail on missing fields.
     let text = linerate_report::text::summary(&record, &linerate_report::Style::PLAIN);
     assert!(text.contains("941 Mb/s"), "{text}");
     assert!(linerate_report::html::report("old", &[record], &[]).contains("941 Mb/s"));

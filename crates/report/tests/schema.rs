@@ -1,4 +1,4 @@
-//! The committed schemas are those of the types.
+//! Compares the committed schemas with the types.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! A Perfetto trace is decoded by its schema: every field is known, every slice is whole.
+//! Decodes a Perfetto trace with its schema: all fields are known, all slices are complete.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ fn decode(bytes: &[u8]) -> DynamicMessage {
     DynamicMessage::decode(trace, bytes).unwrap()
 }
 
-/// Fails on any byte that the schema does not know.
+/// Fails on any field that is not in the schema.
 fn all_known(message: &DynamicMessage) {
     assert_eq!(message.unknown_fields().count(), 0, "{message}");
     for (_, value) in message.fields() {
@@ -51,7 +51,7 @@ fn inner(message: &DynamicMessage, field: &str) -> Option<DynamicMessage> {
     message.get_field_by_name(field)?.as_message().cloned()
 }
 
-/// The slices by track name, as a viewer would show them.
+/// Returns the slices by track name.
 fn slices(bytes: &[u8]) -> BTreeMap<String, Vec<(String, u64, u64)>> {
     let trace = decode(bytes);
     all_known(&trace);
@@ -164,7 +164,8 @@ fn what_happened_stands_on_the_right_track() {
 }
 
 proptest! {
-    /// Slices of a track follow each other, as a thread's calls do, meeting or not, long or not.
+    /// Slices of a track are consecutive, like the calls of a thread, with and without gaps and
+    /// length.
     #[test]
     fn every_slice_comes_back(lengths in prop::collection::vec((0u64..1 << 40, 0u64..50), 1..60)) {
         let mut at = 0;

@@ -1,4 +1,4 @@
-//! Hosts, and what was examined on them.
+//! Sample hosts and doctor reports.
 
 use std::collections::BTreeMap;
 
@@ -97,7 +97,8 @@ pub fn server() -> Host {
     host
 }
 
-/// A machine of another kind: hardware that knows its firmware, and things that could not be read.
+/// Another kind of machine: physical hardware with firmware facts, and facts that could not be
+/// read.
 pub fn board() -> Host {
     Host {
         role: Some(Role::Server),
@@ -132,7 +133,7 @@ pub fn board() -> Host {
     }
 }
 
-/// What a doctor could find.
+/// Doctor report with all support levels.
 pub fn examination() -> Examination {
     let check = |name: &str, ability, found: &str, enable: Option<&str>| Check {
         name: name.to_owned(),

@@ -1,4 +1,4 @@
-//! Runs as they come out of real ones, made by hand and always the same.
+//! Sample runs, modelled on real ones and deterministic.
 #![allow(dead_code, unused_imports)] // each test binary uses some of them
 
 mod hosts;
@@ -20,7 +20,7 @@ pub use streams::*;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Numbers that look random and are the same everywhere.
+/// Deterministic pseudo-random numbers.
 pub struct Noise(u64);
 
 impl Noise {
@@ -37,7 +37,7 @@ impl Noise {
         (self.0 >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Around 1, within `spread` to either side.
+    /// Returns a value around 1, within `spread` to either side.
     pub fn around(&mut self, spread: f64) -> f64 {
         1.0 + spread * (2.0 * self.uniform() - 1.0)
     }
@@ -51,7 +51,7 @@ fn empty(id: &str, plan: Plan) -> Record {
     }
 }
 
-/// A distribution whose median is `p50`.
+/// Returns a distribution with the median `p50`.
 fn times(p50: u64) -> Option<linerate_metric::histogram::Quantiles> {
     Some(linerate_metric::histogram::Quantiles {
         count: 1_000_000,
@@ -136,7 +136,7 @@ fn cpu(near: f64, far: f64) -> Vec<CpuCost> {
     ]
 }
 
-/// An interval without figures.
+/// Returns an interval without figures.
 fn interval(direction: Direction) -> Interval {
     Interval {
         number: 0,
@@ -162,7 +162,7 @@ fn interval(direction: Direction) -> Interval {
     }
 }
 
-/// Where the samples' ends wait: the near one sleeps, the far one spins.
+/// Wait modes of the samples: the client blocks, the server spins.
 pub fn block_spin() -> Ends<Wait> {
     Ends {
         near: Wait::Block,

@@ -1,4 +1,4 @@
-//! Round trips.
+//! Sample latency runs.
 
 use std::collections::BTreeMap;
 
@@ -13,12 +13,12 @@ use linerate_metric::round_trip::Attachment;
 
 use super::{Noise, SECOND, cpu, empty, interval};
 
-/// UDP round trips that sleep while they wait: 48 us, with a tail.
+/// UDP round trips with blocking sockets: 48 us, with a tail.
 pub fn latency_blocking() -> Record {
     latency("20261121T144118Z-c0ffee", Wait::Block, 48_000.0, 101)
 }
 
-/// The same with a limit, and with answers that were slow, wrong, late and repeated.
+/// Latency run with a limit, and with responses that were slow, wrong, late and duplicated.
 pub fn latency_limited() -> Record {
     let mut record = latency("20261121T144121Z-51011e", Wait::Block, 48_000.0, 101);
     record.plan.round_trip.limit_ns = Some(200_000);
@@ -56,7 +56,8 @@ pub fn latency_limited() -> Record {
     record
 }
 
-/// A socket for each round trip, on a schedule of its own. (No run has both; each has its table.)
+/// One socket per round trip, with a send schedule. (Real runs have one or the other; each has its
+/// table.)
 pub fn latency_reopened() -> Record {
     let mut record = latency("20261121T144122Z-0be0ed", Wait::Block, 48_000.0, 101);
     record.plan.round_trip.attachment = Attachment::Reopened;
@@ -81,7 +82,7 @@ pub fn latency_reopened() -> Record {
     record
 }
 
-/// The same without ever sleeping: 6 us.
+/// UDP round trips with spinning sockets: 6 us.
 pub fn latency_spinning() -> Record {
     latency("20261121T144124Z-facade", Wait::Spin, 6_050.0, 202)
 }
@@ -99,7 +100,7 @@ pub(super) fn latency(id: &str, wait: Wait, typical: f64, seed: u64) -> Record {
         let mut part = Histogram::new();
         for _ in 0..5_000 {
             let body = typical * (0.86 + 0.2 * noise.uniform() + 0.1 * noise.uniform());
-            // One in a hundred waits for a timer tick, few in ten thousand for another thread.
+            // One in a hundred is delayed by a timer tick, a few in ten thousand by another thread.
             let rare = noise.uniform();
             let tail = if rare < 0.000_4 {
                 1_500_000.0 * noise.uniform()
@@ -160,7 +161,7 @@ pub(super) fn latency(id: &str, wait: Wait, typical: f64, seed: u64) -> Record {
     record
 }
 
-/// Round trips of which every call was timed.
+/// Latency run with all calls timed.
 pub fn timed() -> Record {
     let times = |around: u64, count: u64| {
         let mut histogram = Histogram::new();

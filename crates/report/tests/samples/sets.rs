@@ -1,4 +1,4 @@
-//! Several runs and what they come to.
+//! Sample sets of runs with their results.
 
 use linerate_metric::fit::{Cost, SizeCosts};
 use linerate_metric::load::{LoadCurve, LoadPoint, UnderLoad};
@@ -9,7 +9,7 @@ use linerate_metric::waiting::Turns;
 
 use super::{latency, latency_blocking, latency_spinning, tcp, tcp_receive, tcp_send, udp_both};
 
-/// Costs of all kinds, as series of runs find them.
+/// Set with costs of all kinds.
 pub fn conclusions() -> RunSet {
     let mut set = demo();
     let cost = |ns: f64| Cost {
@@ -47,7 +47,7 @@ pub fn conclusions() -> RunSet {
     set
 }
 
-/// Ways of waiting in turn.
+/// Alternating runs with several wait modes.
 pub fn waiting() -> RunSet {
     let mut set = demo();
     set.result.waiting_costs = Turns {
@@ -64,7 +64,7 @@ fn labelled(label: &str, mut record: Record) -> Record {
     record
 }
 
-/// What the demo measures.
+/// Result of the demo.
 pub fn demo() -> RunSet {
     let mut tcp_blocking = labelled(
         "TCP round trips, blocking",
@@ -84,7 +84,7 @@ pub fn demo() -> RunSet {
     let runs = vec![
         labelled("TCP, sending", tcp_send()),
         labelled("TCP, receiving", tcp_receive()),
-        labelled("UDP, both ways", udp_both()),
+        labelled("UDP, bidirectional", udp_both()),
         labelled("UDP round trips, blocking", latency_blocking()),
         labelled("UDP round trips, spinning", latency_spinning()),
         tcp_blocking,
@@ -106,7 +106,7 @@ pub fn demo() -> RunSet {
     }
 }
 
-/// The same run seven times.
+/// Seven repeats of one run.
 pub fn repeats() -> RunSet {
     let runs: Vec<_> = (0..7)
         .map(|n| {

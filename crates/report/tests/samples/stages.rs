@@ -1,4 +1,4 @@
-//! Round trips with their stages.
+//! Sample latency run with stages.
 
 use linerate_metric::facts::Role;
 use linerate_metric::record::{Record, Stage, StagePass};
@@ -6,7 +6,7 @@ use linerate_metric::timeline::{DriverWork, Lane, Slice, Timeline};
 
 use super::latency_blocking;
 
-/// Round trips with their stages, and a picture of the last of them.
+/// Latency run with stages and a timeline of the last round trips.
 pub fn staged() -> Record {
     let mut record = latency_blocking();
     record.label = Some("where the time goes".to_owned());

@@ -1,4 +1,4 @@
-//! Streams and datagrams one way or both: good ones, and those that went wrong.
+//! Sample throughput runs: TCP and UDP, one or two directions, with and without failures.
 
 use linerate_metric::cost::{MemoryCost, StreamInterval, TcpInterval, ThreadShares};
 use linerate_metric::facts::Role;
@@ -58,12 +58,12 @@ fn tcp_stream(id: u32, summary: Summary) -> Stream {
     }
 }
 
-/// TCP over veth: 10 s at about 60 Gb/s, one second omitted before.
+/// TCP over veth: 10 s at about 60 Gb/s, after one omitted second.
 pub fn tcp_send() -> Record {
     tcp("20261121T144042Z-3f9a1c", Direction::Send, 61.2e9, 3)
 }
 
-/// The same the other way.
+/// TCP over veth in the other direction.
 pub fn tcp_receive() -> Record {
     tcp("20261121T144054Z-77d0e2", Direction::Receive, 57.4e9, 41)
 }
@@ -147,7 +147,7 @@ pub(super) fn tcp(id: &str, direction: Direction, goodput: f64, seed: u64) -> Re
     record
 }
 
-/// Ten TCP streams of which the last starves.
+/// Ten TCP streams; the last one starves.
 pub fn ten_streams() -> Record {
     let mut record = tcp_send();
     record.id = "20261121T144300Z-0a0a0a".to_owned();
@@ -201,7 +201,7 @@ pub fn ten_streams() -> Record {
     record
 }
 
-/// UDP both ways with 0.3 % lost on the way out, and where.
+/// UDP in both directions with 0.3 % loss from client to server.
 pub fn udp_both() -> Record {
     let mut plan = Plan::new(Kind::Throughput, Protocol::Udp, "10.77.0.2");
     plan.directions = vec![Direction::Send, Direction::Receive];
@@ -270,7 +270,7 @@ pub fn udp_both() -> Record {
                 ("udp-receive-queue", at_socket, true),
                 ("path", lost_all - at_socket - 120, false),
             ] {
-                // What a shared counter may have is the path's otherwise.
+                // Losses that the shared counter may not have seen belong to the path.
                 let at_most = match place {
                     "path" => lost_all - at_socket,
                     _ => packets,
@@ -317,7 +317,7 @@ pub fn udp_both() -> Record {
     record
 }
 
-/// Ended by Ctrl-C after three seconds.
+/// TCP run interrupted after three seconds.
 pub fn interrupted() -> Record {
     let mut record = tcp_send();
     record.id = "20261121T145000Z-dead00".to_owned();
@@ -329,7 +329,7 @@ pub fn interrupted() -> Record {
     record
 }
 
-/// The far end vanished: nobody knows what arrived.
+/// TCP run whose server was lost, so the received amount is unknown.
 pub fn far_unknown() -> Record {
     let mut record = tcp_send();
     record.id = "20261121T145500Z-0ff11e".to_owned();
@@ -351,12 +351,12 @@ pub fn far_unknown() -> Record {
     record.summary = figures.summary.clone();
     record.validity = vec![Doubt::new(
         "far-count-unknown",
-        "the far end went away before it told what arrived, so only what was sent is known",
+        "the server was lost before it reported the received amount; only the sent amount is known",
     )];
     record
 }
 
-/// Texts that a hostile peer could send.
+/// Record with texts that a hostile peer could send.
 pub fn hostile() -> Record {
     let mut record = udp_both();
     record.id = "20261121T145900Z-666666".to_owned();
@@ -373,14 +373,14 @@ pub fn hostile() -> Record {
     record
 }
 
-/// A stream that was thrown away unseen by its receiver.
+/// TCP run whose receiver discarded the payload in the kernel.
 pub fn discarded() -> Record {
     let mut record = tcp_send();
     record.plan.copies.receive = ReceiveCopy::Discarded;
     record
 }
 
-/// A stream of which a byte did not arrive as it was sent.
+/// TCP run with one corrupted byte.
 pub fn corrupted() -> Record {
     let mut record = tcp_send();
     record.plan.verify = true;
