@@ -1,4 +1,4 @@
-//! The table of system calls.
+//! Table of system calls.
 
 use linerate_metric::record::Record;
 
@@ -6,7 +6,7 @@ use super::table::table;
 use crate::calls;
 use crate::style::{Paint, Style, clean, wrap};
 
-/// What each call took; `None` for a run that did not record them.
+/// Renders the times of each call; `None` for a run that did not record calls.
 pub(super) fn calls(record: &Record, style: &Style) -> Option<String> {
     let rows: Vec<_> = calls::rows(record)
         .into_iter()
@@ -23,7 +23,7 @@ pub(super) fn calls(record: &Record, style: &Style) -> Option<String> {
     if rows.is_empty() {
         return None;
     }
-    let mut headings = vec!["end", "call", "found"];
+    let mut headings = vec!["host", "call", "result"];
     headings.extend(calls::COLUMNS.map(|(name, _)| name));
     let mut text = table(&headings, rows, 3, style);
     for clock in calls::clocks(record) {

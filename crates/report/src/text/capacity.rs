@@ -1,4 +1,4 @@
-//! What a device can carry, as tables.
+//! Tables of a capacity measurement (RFC 2544).
 
 use linerate_metric::capacity::{BackToBack, Capacity, CapacityTrial, SizeCapacity, Throughput};
 use linerate_metric::units::{
@@ -9,25 +9,25 @@ use super::table::Grid;
 use crate::style::{Paint, Style, clean, wrap};
 use crate::words::{duration, or_unknown};
 
-/// `trial 3, throughput, 64: 52.0 k/s for 1.00 s, 48.2 k/s arrived, 7.30 % lost`; where less was offered
-/// than asked for, both are told.
+/// Describes a trial: `trial 3, throughput, 64: 52.0 k/s for 1.00 s, 48.2 k/s received, 7.30 %
+/// lost`. When the offered load missed the intended load, both are shown.
 #[must_use]
 pub fn trial(trial: &CapacityTrial) -> String {
     let offered = rate(trial.offered_fps);
     let load = match trial.asked_fps {
         Some(asked) if !trial.kept => {
-            format!("{offered} of {} asked", format_per_second(asked))
+            format!("{offered} of {} intended", format_per_second(asked))
         }
         Some(_) => offered,
-        None => format!("{offered}, all it gave,"),
+        None => format!("{offered} (maximum)"),
     };
     let arrived = match trial.forwarding_fps > 0.0 {
         true => format!(
-            "{} arrived, {} lost",
+            "{} received, {} lost",
             format_per_second(trial.forwarding_fps),
             format_share(trial.loss_fraction)
         ),
-        false => "nothing arrived".to_owned(),
+        false => "nothing received".to_owned(),
     };
     let mut line = format!(
         "trial {}, {}, {}: {load} for {}, {arrived}",
@@ -43,7 +43,7 @@ pub fn trial(trial: &CapacityTrial) -> String {
     line
 }
 
-/// `a queue was filling (420 ms)`, `made again: this machine was late`.
+/// Returns notes on a trial: `a queue was filling (420 ms)`, `repeated: this host was late`.
 fn trial_notes(trial: &CapacityTrial) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some(wait) = trial.queue_wait_ns {
@@ -53,12 +53,12 @@ fn trial_notes(trial: &CapacityTrial) -> Vec<String> {
         ));
     }
     if trial.again {
-        notes.push("made again: this machine was late".to_owned());
+        notes.push("repeated: this host was late".to_owned());
     }
     notes
 }
 
-/// All results, a table a test.
+/// Renders all results, one table per test.
 pub(crate) fn capacity(capacity: &Capacity, style: &Style) -> String {
     let mut blocks = vec![style.paint(Paint::Bold, &title(capacity))];
     let grids = [throughput, latency, frame_loss, bursts].map(|grid| grid(capacity));
@@ -71,14 +71,15 @@ pub(crate) fn capacity(capacity: &Capacity, style: &Style) -> String {
     blocks.join("\n\n")
 }
 
-/// `Without loss pass 1.49 M/s of 64 B frames and 81.3 k/s of 1518 B frames.`
+/// Summarises the throughput: `Without loss pass 1.49 M/s of 64 B frames and 81.3 k/s of 1518 B
+/// frames.`
 pub(crate) fn headline(capacity: &Capacity) -> Option<String> {
     let found: Vec<(String, &Throughput)> = (capacity.sizes.iter())
         .filter_map(|size| Some((clean(&size.size).into_owned(), size.throughput.first()?)))
         .collect();
     let (_, strictest) = found.first()?;
     let goal = match strictest.loss_goal > 0.0 {
-        true => format!("With up to {} lost", format_share(strictest.loss_goal)),
+        true => format!("With up to {} loss", format_share(strictest.loss_goal)),
         false => "Without loss".to_owned(),
     };
     let rate = |(size, found): &(String, &Throughput)| {
@@ -86,13 +87,13 @@ pub(crate) fn headline(capacity: &Capacity) -> Option<String> {
             true => format!("{size} B frames"),
             false => size.clone(),
         };
-        // What lies between it and the lowest that failed was not found out.
+        // The range between this rate and the lowest failed rate was not searched.
         let is_bound = ["generator", "interrupted", "trials"].contains(&found.stopped_by.as_str());
         let rate = match found.fps {
             Some(fps) if is_bound => format!("at least {}", format_per_second(fps)),
             Some(fps) => format_per_second(fps),
             None if found.stopped_by == "floor" => "nothing".to_owned(),
-            // Where it ended before anything passed or failed, nothing is known of the device.
+            // The search ended before any trial passed or failed.
             None => "an unknown rate".to_owned(),
         };
         let but =
@@ -106,10 +107,10 @@ pub(crate) fn headline(capacity: &Capacity) -> Option<String> {
     })
 }
 
-/// `ring:0 to ring:0: trials of 5 s, bounds within 0.5 %`.
+/// Describes the measurement: `ring:0 to ring:0: trials of 5 s, resolution 0.5 %`.
 pub(crate) fn title(capacity: &Capacity) -> String {
     format!(
-        "{} to {}: trials of {}, bounds within {}",
+        "{} to {}: trials of {}, resolution {}",
         clean(&capacity.send),
         clean(&capacity.receive),
         duration(capacity.trial_ns),
@@ -117,7 +118,7 @@ pub(crate) fn title(capacity: &Capacity) -> String {
     )
 }
 
-/// `NDR`, `PDR 0.1 %`.
+/// Names the loss goal: `NDR` (no loss), `PDR 0.1 %` (partial drop rate).
 pub(crate) fn goal(throughput: &Throughput) -> String {
     match throughput.loss_goal > 0.0 {
         true => format!("PDR {}", format_share(throughput.loss_goal)),
@@ -125,7 +126,7 @@ pub(crate) fn goal(throughput: &Throughput) -> String {
     }
 }
 
-/// The highest rate for each size and goal.
+/// Returns the table of the highest rate per frame size and loss goal.
 pub(crate) fn throughput(capacity: &Capacity) -> Option<Grid> {
     let mut rows = Vec::new();
     for size in &capacity.sizes {
@@ -143,17 +144,24 @@ pub(crate) fn throughput(capacity: &Capacity) -> Option<Grid> {
         }
     }
     let headings = [
-        "size", "goal", "passes", "fails", "L2", "L1", "lost", "ended by",
+        "size",
+        "goal",
+        "passes",
+        "fails",
+        "L2",
+        "L1",
+        "lost",
+        "stopped by",
     ];
     Grid::new(&headings, rows, 2)
 }
 
-/// A rate; a trial that sent nothing, or all at once, has none.
+/// Formats a rate; a trial that sent nothing, or a single burst, has none.
 fn rate(fps: f64) -> String {
     or_unknown(Some(fps).filter(|&fps| fps > 0.0), format_per_second)
 }
 
-/// `0.71 % were lost at 243 k/s`: what speaks against a throughput.
+/// Describes a later trial that contradicts the throughput: `0.71 % were lost at 243 k/s`.
 fn later_loss(found: &Throughput) -> Option<String> {
     let (fps, loss) = (found.contradicted_fps?, found.contradicted_loss?);
     Some(format!(
@@ -171,7 +179,7 @@ fn ended(found: &Throughput) -> String {
     words.join(", ")
 }
 
-/// Words of a record that may come from anywhere: known ones only.
+/// Maps a keyword of a record to a known one, since records can come from anywhere.
 fn clean_word(word: &str) -> &str {
     const KNOWN: &[&str] = &[
         "resolution",
@@ -189,13 +197,13 @@ fn clean_word(word: &str) -> &str {
         .unwrap_or("?")
 }
 
-/// An offered rate, with a star where more was asked for than the generator could offer.
+/// Formats an offered load, with a star if the intended load was not reached.
 fn starred(offered_fps: f64, not_offered_fps: Option<f64>) -> String {
     let star = if not_offered_fps.is_some() { " *" } else { "" };
     format!("{}{star}", rate(offered_fps))
 }
 
-/// Delay at shares of the throughput.
+/// Returns the table of delays at shares of the throughput.
 pub(crate) fn latency(capacity: &Capacity) -> Option<Grid> {
     let mut rows = Vec::new();
     for size in &capacity.sizes {
@@ -228,7 +236,7 @@ pub(crate) fn latency(capacity: &Capacity) -> Option<Grid> {
     Grid::new(&headings, rows, 1)
 }
 
-/// Loss by offered load.
+/// Returns the table of loss by offered load.
 pub(crate) fn frame_loss(capacity: &Capacity) -> Option<Grid> {
     let mut rows = Vec::new();
     for size in &capacity.sizes {
@@ -242,11 +250,11 @@ pub(crate) fn frame_loss(capacity: &Capacity) -> Option<Grid> {
             ]);
         }
     }
-    let headings = ["size", "of the most", "offered", "arrived", "lost"];
+    let headings = ["size", "of maximum", "offered", "received", "lost"];
     Grid::new(&headings, rows, 1)
 }
 
-/// The longest bursts.
+/// Returns the table of the longest bursts without loss.
 pub(crate) fn bursts(capacity: &Capacity) -> Option<Grid> {
     let row = |size: &SizeCapacity| {
         let found = size.back_to_back.as_ref()?;
@@ -268,7 +276,7 @@ pub(crate) fn bursts(capacity: &Capacity) -> Option<Grid> {
     Grid::new(&headings, rows, 1)
 }
 
-/// What the reader has to know of results that are no limits of the device.
+/// Returns explanations of results that are not limits of the device.
 pub(crate) fn endings(capacity: &Capacity) -> Vec<&'static str> {
     let by = |word: &str| {
         let mut found = capacity.sizes.iter().flat_map(|size| &size.throughput);
@@ -284,19 +292,19 @@ pub(crate) fn endings(capacity: &Capacity) -> Vec<&'static str> {
     let sentences = [
         (
             by("generator"),
-            "Where the generator ended it, the device may carry more: this is the tool's limit (tool-limit).",
+            "Stopped by the generator: the device may carry more; the limit is this tool (tool-limit).",
         ),
         (
             by("line"),
-            "Where the line ended it, the device carries all that the line does.",
+            "Stopped by the line: the device carries the full line rate.",
         ),
         (
             by("floor"),
-            "Where the floor ended it, not even a frame a trial passed.",
+            "Stopped by the floor: not even one frame per trial passed.",
         ),
         (
             by("trials"),
-            "Where trials ended it, what arrives varies too much: longer trials or --tries help.",
+            "Stopped by trials: the received rate varies too much; use longer trials or --tries.",
         ),
         (
             capacity
@@ -304,28 +312,28 @@ pub(crate) fn endings(capacity: &Capacity) -> Vec<&'static str> {
                 .iter()
                 .flat_map(|size| &size.throughput)
                 .any(|found| later_loss(found).is_some()),
-            "Where it is contradicted, a later trial lost more than the goal at no higher a load: what \
-             passed once is not what the device carries each time (contradicted).",
+            "Contradicted: a later trial at the same or a lower load lost more than the goal, so \
+             the device does not always carry this rate (contradicted).",
         ),
         (
             (capacity.sizes.iter()).any(|size| size.throughput.iter().any(|found| found.disturbed)),
-            "Where it is disturbed, the lowest load that failed did so only in trials in which this machine was \
-             late itself: the device may carry more (trials-disturbed).",
+            "Disturbed: the lowest failed load failed only in trials in which this host was late, \
+             so the device may carry more (trials-disturbed).",
         ),
         (
             (capacity.sizes.iter())
                 .flat_map(|size| &size.trials)
                 .any(|trial| trial.test == "throughput" && trial.queued.is_some()),
-            "A queue on the way was still filling when some trials ended: these count as failed, though nothing \
-             was lost for as long as it had room.",
+            "Some trials ended while a queue on the path was still filling. They count as failed, although \
+             no frame was lost while the queue had space.",
         ),
         (
             by("nothing-sent"),
-            "Where nothing was sent, no frame left the port: that says nothing of the device.",
+            "Nothing sent: no frame left the port, so there is no result about the device.",
         ),
         (
             by("interrupted"),
-            "Where it was interrupted, the bounds are those known until then.",
+            "Interrupted: the bounds are those known at that time.",
         ),
         (
             (capacity.sizes.iter()).any(|size| {
@@ -333,24 +341,24 @@ pub(crate) fn endings(capacity: &Capacity) -> Vec<&'static str> {
                 let mut all = losses.chain(size.latency.iter().map(|at| at.not_offered_fps));
                 all.any(|asked| asked.is_some())
             }),
-            "Offered rates marked with a star are less than was asked for, which the generator could not offer: \
-             what was lost, or took so long, did so at the lower rate (tool-limit).",
+            "A star marks an offered load below the intended load, because the generator could not send \
+             faster: loss and delay belong to the lower load (tool-limit).",
         ),
         (
             capacity.line_bps.is_none() && bursts(|_| true),
-            "No rate of a line is known: bursts left as fast as the generator could (--line-rate says it).",
+            "The line rate is unknown: bursts were sent as fast as the generator could (set --line-rate).",
         ),
         (
             bursts(|found| found.at_line_rate == Some(false)),
-            "Bursts marked with a star left more slowly than the line would carry them: what holds \
-             is the rate beside them, and the device may do worse with closer ones (tool-limit).",
+            "A star marks bursts that were sent below the line rate: the result holds for the rate in the \
+             table, and the device may do worse with denser bursts (tool-limit).",
         ),
     ];
     let known = sentences.into_iter().filter(|(holds, _)| *holds);
     known.map(|(_, sentence)| sentence).collect()
 }
 
-/// All trials in their order.
+/// Returns the table of all trials in order.
 pub(crate) fn trials(capacity: &Capacity) -> Option<Grid> {
     let trials = capacity.sizes.iter().flat_map(|size| &size.trials);
     let rows = trials.map(|trial| {
@@ -368,15 +376,7 @@ pub(crate) fn trials(capacity: &Capacity) -> Option<Grid> {
         ]
     });
     let headings = [
-        "trial",
-        "test",
-        "size",
-        "asked",
-        "offered",
-        "for",
-        "arrived",
-        "lost",
-        "load kept",
+        "trial", "test", "size", "intended", "offered", "for", "received", "lost", "load met",
         "note",
     ];
     Grid::new(&headings, rows.collect(), 3)
@@ -412,7 +412,7 @@ mod tests {
         assert!(!plain.contains('*'), "{plain}");
         let starred = capacity(&found(Some(10_000.0)), &Style::PLAIN);
         assert!(starred.contains("5.00 k/s *"), "{starred}");
-        assert!(starred.contains("marked with a star"), "{starred}");
+        assert!(starred.contains("A star marks"), "{starred}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Two sides of one figure: their medians, how far they are apart, and what that is worth.
+//! Comparison of two sides in one figure: medians, difference, verdict.
 
 use linerate_metric::comparison::{Better, Comparison, Pair, Side, Test, Verdict, fewest};
 use linerate_metric::expect::Unit;
@@ -9,7 +9,7 @@ use super::table::{Grid, table};
 use crate::style::{Paint, Style, clean, hang, wrap};
 use crate::words;
 
-/// `pair 3: A 9.41 Gb/s, B 9.80 Gb/s: +4.1 %`.
+/// Describes a pair of runs: `pair 3: A 9.41 Gb/s, B 9.80 Gb/s: +4.1 %`.
 #[must_use]
 pub fn pair(number: usize, name: &str, pair: &Pair, width: usize) -> String {
     let prefix = format!("pair {number}: ");
@@ -18,7 +18,7 @@ pub fn pair(number: usize, name: &str, pair: &Pair, width: usize) -> String {
         false => signed_value(name, pair.b - pair.a),
     };
     let dropped = match &pair.dropped {
-        Some(why) => format!(" (does not count: {})", clean(why)),
+        Some(why) => format!(" (excluded: {})", clean(why)),
         None => String::new(),
     };
     let said = format!(
@@ -29,21 +29,24 @@ pub fn pair(number: usize, name: &str, pair: &Pair, width: usize) -> String {
     hang(&prefix, &prefix, &said, width)
 }
 
-/// `goodput of A and B: 8 pairs in turn`.
+/// Describes the comparison: `goodput of A and B: 8 alternating pairs`.
 pub(crate) fn title(found: &Comparison) -> String {
     let name = clean(&found.figure);
     match found.test {
         Test::SignedRank => {
             let pairs = found.pairs.iter().filter(|pair| pair.dropped.is_none());
-            format!("{name} of A and B: {} in turn", many(pairs.count(), "pair"))
+            format!(
+                "{name} of A and B: {}",
+                many(pairs.count(), "alternating pair")
+            )
         }
-        Test::MannWhitney => format!("{name} of A and B, measured apart"),
+        Test::MannWhitney => format!("{name} of A and B, independent runs"),
     }
 }
 
-/// Both sides with what they are.
+/// Returns the table of both sides with their descriptions.
 pub(crate) fn sides(found: &Comparison) -> Grid {
-    let mut headings = vec!["side", "what it is"];
+    let mut headings = vec!["side", "description"];
     headings.extend(&FIGURES[1..]);
     let what = |mut row: Vec<String>, side: &Side| {
         row.insert(1, clean(&side.label).into_owned());
@@ -57,7 +60,7 @@ pub(crate) fn sides(found: &Comparison) -> Grid {
     }
 }
 
-/// What a side is told by.
+/// Headings of the figures of a side.
 const FIGURES: [&str; 5] = ["side", "median", "95 % from", "to", "runs"];
 
 fn rows(found: &Comparison) -> [Vec<String>; 2] {
@@ -74,23 +77,23 @@ fn rows(found: &Comparison) -> [Vec<String>; 2] {
     [row("A", &found.a), row("B", &found.b)]
 }
 
-/// Sentences beside the verdict: how many pairs it takes, and which did not count.
+/// Returns notes on the verdict: the number of pairs needed, and the excluded pairs.
 pub(crate) fn notes(found: &Comparison) -> Vec<String> {
     let mut notes = vec![needed_words(found)];
     let dropped = found.pairs.iter().filter(|pair| pair.dropped.is_some());
     let dropped = match dropped.count() {
         0 => return notes,
-        1 => "1 pair does not count: it was".to_owned(),
-        n => format!("{n} pairs do not count: they were"),
+        1 => "1 pair was excluded".to_owned(),
+        n => format!("{n} pairs were excluded"),
     };
     notes.push(format!(
-        "{dropped} measured while the processors moved: the time of a cache line between them \
-         changed between the halves."
+        "{dropped}: the threads moved to other cores, because the cache-line round trip between the cores \
+         changed between the two runs."
     ));
     notes
 }
 
-/// What a comparison found, in a sentence and a table.
+/// Renders a comparison as a table with its verdict.
 pub(super) fn comparison(found: &Comparison, style: &Style) -> String {
     let mut text = style.paint(Paint::Bold, &title(found));
     text.push('\n');
@@ -119,10 +122,10 @@ pub(super) fn comparison(found: &Comparison, style: &Style) -> String {
     text
 }
 
-/// The verdict as a sentence.
+/// Describes the verdict in a sentence.
 pub(crate) fn verdict_words(found: &Comparison) -> String {
     let Some(told) = found.ratio.or(found.difference) else {
-        return "Undecided: no pair counts.".to_owned();
+        return "Undecided: no valid pair.".to_owned();
     };
     let name = clean(&found.figure);
     let p = words::or_unknown(found.p_value, probability);
@@ -146,18 +149,18 @@ pub(crate) fn verdict_words(found: &Comparison) -> String {
             )
         }
         Verdict::Slower => format!(
-            "B is {}, by less than matters: its {name} is {size} ({bounds}).",
+            "B is {}, but by less than the relevant effect: its {name} is {size} ({bounds}).",
             worse_word(found)
         ),
         Verdict::NoDifference if largest.is_empty() => {
-            format!("No difference: {name} was the same on both sides each time ({bounds}).")
+            format!("No difference: {name} was equal on both sides each time ({bounds}).")
         }
         Verdict::NoDifference => {
             format!("No difference larger than {largest} ({bounds}).")
         }
         Verdict::Undecided if told.runs < 2 => format!(
-            "Undecided: B's {name} is {size}, and one run of a side does not tell a difference from \
-             noise."
+            "Undecided: B's {name} is {size}, but with one run per side a difference cannot be separated \
+             from noise."
         ),
         Verdict::Undecided => {
             let what = match found.test {
@@ -166,18 +169,18 @@ pub(crate) fn verdict_words(found: &Comparison) -> String {
             };
             let sides = match found.test {
                 Test::SignedRank => "",
-                Test::MannWhitney => " of each side",
+                Test::MannWhitney => " per side",
             };
             let fewest = fewest(found.test, found.significance);
             let seen = counted(found);
             match seen < fewest {
                 true => format!(
-                    "Undecided: {}{sides} cannot tell, however clear it looks: it takes {fewest} at least. \
-                     In these B's {name} is {size} ({bounds}).",
+                    "Undecided: only {}{sides}, at least {fewest} are needed. \
+                     B's {name} is {size} ({bounds}).",
                     many(seen, what)
                 ),
                 false => format!(
-                    "Undecided: the noise hides whether they differ by {}: B's {name} is {size} ({bounds}).",
+                    "Undecided: the noise hides a difference of {}. B's {name} is {size} ({bounds}).",
                     share(found.effect)
                 ),
             }
@@ -185,8 +188,8 @@ pub(crate) fn verdict_words(found: &Comparison) -> String {
     }
 }
 
-/// A ratio in words, the ends of its interval, and what no difference is larger than; the last of a figure
-/// that never differed is empty.
+/// Describes a ratio: its size, the bounds of its interval, and the largest plausible difference.
+/// The last is empty if the sides never differed.
 fn sizes(ratio: Estimate, largest: Option<f64>) -> (String, String, String, String) {
     let change = ratio.median - 1.0;
     let way = if change > 0.0 { "higher" } else { "lower" };
@@ -202,7 +205,7 @@ fn sizes(ratio: Estimate, largest: Option<f64>) -> (String, String, String, Stri
     (size, low, high, largest)
 }
 
-/// The same of a difference, where a figure was zero; the last of a figure that never differed is empty.
+/// Like [`sizes`] for a difference, used when a figure was zero.
 fn differences(figure: &str, found: Estimate) -> (String, String, String, String) {
     let way = if found.median > 0.0 {
         "higher"
@@ -219,7 +222,7 @@ fn differences(figure: &str, found: Estimate) -> (String, String, String, String
     (size, low, high, largest)
 }
 
-/// Pairs that count, or runs of the side that has fewer.
+/// Number of valid pairs, or of runs of the side that has fewer.
 fn counted(found: &Comparison) -> usize {
     match found.test {
         Test::SignedRank => {
@@ -233,7 +236,8 @@ fn counted(found: &Comparison) -> usize {
     }
 }
 
-/// Rates and times are faster or slower; losses and costs are better or worse.
+/// Returns whether the figure is a rate or time (faster, slower) rather than a loss or cost
+/// (better, worse).
 fn is_speed(found: &Comparison) -> bool {
     figure::named(&found.figure).is_some_and(|figure| {
         figure.name != figure::CPU.name
@@ -256,17 +260,17 @@ fn needed_words(found: &Comparison) -> String {
     };
     let (what, whose) = match found.test {
         Test::SignedRank => ("pair", ""),
-        Test::MannWhitney => ("run", " of each side"),
+        Test::MannWhitney => ("run", " per side"),
     };
     let effect = share(found.effect);
     let needed = match found.pairs_needed {
         Some(needed) => {
             let count = many(usize::try_from(needed).unwrap_or(usize::MAX), what);
-            format!("With this noise a difference of {effect} takes {count}{whose}")
+            format!("With this noise, a difference of {effect} needs {count}{whose}")
         }
-        None => format!("How many {what}s a difference of {effect} takes is not known from these"),
+        None => format!("The number of {what}s needed for a difference of {effect} is unknown"),
     };
-    format!("{needed}; {} is better {better}.", clean(&found.figure))
+    format!("{needed}; {better} {} is better.", clean(&found.figure))
 }
 
 fn many(count: usize, what: &str) -> String {
@@ -276,7 +280,7 @@ fn many(count: usize, what: &str) -> String {
     }
 }
 
-/// `4.1 %`, with the digits that a difference has.
+/// Formats a relative difference with two significant digits: `4.1 %`.
 pub(crate) fn share(share: f64) -> String {
     let percent = share * 100.0;
     match percent.abs() {
@@ -286,7 +290,7 @@ pub(crate) fn share(share: f64) -> String {
     }
 }
 
-/// `+4.1 %`.
+/// Formats a relative change: `+4.1 %`.
 pub(crate) fn signed(change: f64) -> String {
     format!(
         "{}{}",
@@ -295,7 +299,7 @@ pub(crate) fn signed(change: f64) -> String {
     )
 }
 
-/// `+12`, in the unit of the figure.
+/// Formats a difference in the unit of the figure: `+12`.
 fn signed_value(figure: &str, value: f64) -> String {
     format!(
         "{}{}",
@@ -304,7 +308,7 @@ fn signed_value(figure: &str, value: f64) -> String {
     )
 }
 
-/// `p = 0.03`.
+/// Formats a p-value: `p = 0.03`.
 fn probability(p: f64) -> String {
     match p {
         p if p < 1e-4 => "p < 0.0001".to_owned(),
@@ -359,7 +363,7 @@ mod tests {
                 "loss",
                 0.0,
                 0.0,
-                "No difference: loss was the same on both sides each time (+0.00 % to +0.00 % with 98 % confidence, p = 1.00).",
+                "No difference: loss was equal on both sides each time (+0.00 % to +0.00 % with 98 % confidence, p = 1.00).",
             ),
             (
                 "retransmits",
@@ -382,7 +386,7 @@ mod tests {
     fn a_figure_that_is_the_same_each_time_has_no_difference() {
         assert_eq!(
             compared("took", 0.4, 0.4),
-            "No difference: took was the same on both sides each time (+0.00 % to +0.00 % with 98 % confidence, p = 1.00)."
+            "No difference: took was equal on both sides each time (+0.00 % to +0.00 % with 98 % confidence, p = 1.00)."
         );
     }
 

@@ -1,4 +1,4 @@
-//! What follows from several runs: costs by size, by waiting, by load.
+//! Conclusions from several runs: cost by size, by wait mode, by load.
 
 use linerate_metric::fit::{Cost, SizeCosts};
 use linerate_metric::forward::Saturation;
@@ -16,11 +16,10 @@ use crate::forward;
 use crate::style::{Style, clean, wrap};
 use crate::words;
 
-/// What follows from several runs: a table, and what is to be known of it.
+/// Conclusion from several runs: a table and its explanation.
 pub(crate) struct Conclusion {
-    /// Its figures.
     pub(crate) grid: Option<Grid>,
-    /// Sentences below them; may be empty.
+    /// Sentences below the table; may be empty.
     pub(crate) said: String,
 }
 
@@ -33,7 +32,8 @@ impl Conclusion {
     }
 }
 
-/// What follows by size, by way of waiting and by load. All else that a set may say has a page of its own.
+/// Returns the conclusions by size, wait mode and load. Other results of a set have modules of
+/// their own.
 pub(crate) fn conclusions_of(result: &SetResult) -> Vec<Conclusion> {
     let mut all = Vec::new();
     all.extend(result.size_costs.as_ref().map(by_size));
@@ -43,7 +43,7 @@ pub(crate) fn conclusions_of(result: &SetResult) -> Vec<Conclusion> {
     all
 }
 
-/// Every conclusion that a set has, each a block.
+/// Renders all results of a set, one block each.
 pub(super) fn conclusions(result: &SetResult, style: &Style) -> Vec<String> {
     let mut blocks: Vec<String> = (conclusions_of(result).into_iter())
         .map(|found| found.text(style))
@@ -66,7 +66,7 @@ pub(super) fn conclusions(result: &SetResult, style: &Style) -> Vec<String> {
     blocks
 }
 
-/// Packets per second against packets in flight, with the plateau of each walk.
+/// Renders packets per second by packets in flight, with the plateau of each sweep.
 fn saturation(result: &SetResult, style: &Style) -> Vec<String> {
     let walks = &result.saturation;
     if walks.is_empty() {
@@ -87,12 +87,12 @@ fn saturation(result: &SetResult, style: &Style) -> Vec<String> {
     vec![table(&headings, rows.collect(), 0, style), lines.join("\n")]
 }
 
-/// Where bars stand: behind the rates that they show.
+/// Column of the bars, after the rates.
 const BARS_AT: usize = 4;
-/// Signs of the longest bar.
+/// Characters of the longest bar.
 const BAR: usize = 14;
 
-/// The rates of a walk as bars against the highest of it: how the curve rises, and where it turns flat.
+/// Draws the rates of a sweep as bars relative to its highest rate.
 fn bars(walk: &Saturation, style: &Style) -> Vec<String> {
     let rates = walk.points.iter().map(|point| point.packets_per_second);
     let highest = rates.clone().fold(0.0, f64::max).max(f64::MIN_POSITIVE);
@@ -105,7 +105,7 @@ fn bars(walk: &Saturation, style: &Style) -> Vec<String> {
         .collect()
 }
 
-/// A time that may be below a nanosecond, or below zero.
+/// Formats a time that may be negative or below a nanosecond.
 fn fine(ns: f64) -> String {
     let sign = if ns < 0.0 { "-" } else { "" };
     let size = ns.abs();
@@ -130,16 +130,16 @@ fn by_size(costs: &SizeCosts) -> Conclusion {
         row(
             "fixed",
             &costs.fixed,
-            "what a round trip costs before its first byte",
+            "cost of a round trip without payload",
         ),
         row(
             "per byte",
             &costs.per_byte,
             match costs.fragments_in_bytes {
-                false => "what each byte of the message adds, both ways together",
+                false => "added by each byte of the message, both directions together",
                 true => {
-                    "what each byte of the message adds, both ways together, with what its \
-                     fragments cost: these runs do not tell them apart"
+                    "added by each byte of the message, both directions together, fragments included: \
+                     these runs do not separate the two"
                 }
             },
         ),
@@ -148,21 +148,23 @@ fn by_size(costs: &SizeCosts) -> Conclusion {
         row(
             "per fragment",
             cost,
-            "what each IP fragment beyond the first adds, both ways together",
+            "added by each IP fragment beyond the first, both directions together",
         )
     }));
     let misses = match costs.residual_ns {
         Some(residual) => format!(
-            "The line misses the medians by {} (root mean square).",
+            "The fitted line deviates from the medians by {} (root mean square).",
             fine(residual)
         ),
-        None => "With as many sizes as costs the line goes through every median: nothing tells \
-                 whether it is one. More sizes would."
-            .to_owned(),
+        None => {
+            "With as many sizes as parameters the line fits every median exactly, so it is not \
+                 tested; use more sizes."
+                .to_owned()
+        }
     };
     let error = match costs.fixed.low_ns {
-        Some(_) => " The bounds come from how the medians of the runs' intervals vary.",
-        None => " The error is not known: a run has fewer than three intervals.",
+        Some(_) => " The bounds come from the variation of the interval medians.",
+        None => " The error is unknown: a run has fewer than three intervals.",
     };
     Conclusion {
         grid: rows_with_meaning(&["cost", "median", "95 % from", "to"], rows),
@@ -170,16 +172,17 @@ fn by_size(costs: &SizeCosts) -> Conclusion {
     }
 }
 
-/// A table of figures whose last cells are sentences, on lines of their own where they do not fit.
+/// Builds a table whose last column holds explanations, which move to lines of their own when they
+/// do not fit.
 fn rows_with_meaning(headings: &[&str], rows: Vec<Vec<String>>) -> Option<Grid> {
     let mut headings = headings.to_vec();
-    headings.push("what it is");
+    headings.push("meaning");
     let left = headings.len();
     Grid::new(&headings, rows, left)
 }
 
-/// What a difference means: a cost, no difference where the rounds do not even agree on its sign, or
-/// the opposite.
+/// Describes a difference between two modes: a cost, no significant difference, or below zero with
+/// a reason.
 fn difference(cost: &Estimate, meaning: &str, below_zero: &str) -> String {
     if cost.low > 0.0 {
         return meaning.to_owned();
@@ -200,46 +203,38 @@ fn waiting(costs: &WaitingCosts) -> Conclusion {
             meaning.to_owned(),
         ]
     };
-    let mut rows = vec![row(
-        "blocking",
-        &costs.blocking_ns,
-        "both ends sleep while they wait",
-    )];
+    let mut rows = vec![row("blocking", &costs.blocking_ns, "both ends block")];
     rows.extend(costs.held_ns.as_ref().map(|cost| {
         row(
             "blocking, held",
             cost,
-            "the same with cores kept from halting",
+            "both ends block, CPU idle states disabled",
         )
     }));
-    rows.push(row(
-        "spinning",
-        &costs.spinning_ns,
-        "neither end ever sleeps",
-    ));
+    rows.push(row("spinning", &costs.spinning_ns, "both ends spin"));
     rows.extend(costs.halt_ns.as_ref().map(|cost| {
         let meaning = difference(
             cost,
-            "blocking minus held: cores leaving their idle state",
-            "holding the cores made it slower: they share their power or their host with others",
+            "blocking minus held: exit from CPU idle states",
+            "disabling idle states made it slower: the cores share power or a host with others",
         );
         row("halt", cost, &meaning)
     }));
-    // Whoever spins keeps a core: where others need it, sleeping lets them.
-    const SPINNING_COST: &str = "spinning made it slower: the threads that spin lack a core each, or \
-                                 keep one from the work that moves the packets";
+    // A spinning thread occupies its core; blocking frees it for other work.
+    const SPINNING_COST: &str = "spinning made it slower: the spinning threads lack a core each, or \
+                                 occupy one that moves the packets";
     rows.extend(costs.wake_up_ns.as_ref().map(|cost| {
         let meaning = difference(
             cost,
-            "held minus spinning: the scheduler waking both threads",
+            "held minus spinning: wake-up of both threads by the scheduler",
             SPINNING_COST,
         );
         row("wake-up", cost, &meaning)
     }));
     let both = match costs.halt_ns {
-        Some(_) => "blocking minus spinning: both together",
+        Some(_) => "blocking minus spinning: wake-up and idle-state exit together",
         None => {
-            "blocking minus spinning: wake-up and halt together, which `--hold-latency` would tell apart"
+            "blocking minus spinning: wake-up and idle-state exit together; `--hold-latency` separates them"
         }
     };
     let meaning = difference(&costs.sleeping_ns, both, SPINNING_COST);
@@ -271,7 +266,14 @@ fn curve(found: &LoadCurve) -> Conclusion {
     };
     let mut rows: Vec<_> = found.points.iter().map(row).collect();
     let mut headings = vec![
-        "load", "asked", "answered", "p50 due", "p90 due", "p99 due", "p50 sent", "p99 sent",
+        "load",
+        "intended",
+        "achieved",
+        "p50 sched",
+        "p90 sched",
+        "p99 sched",
+        "p50 sent",
+        "p99 sent",
     ];
     let mut missing = "";
     if found
@@ -279,24 +281,24 @@ fn curve(found: &LoadCurve) -> Conclusion {
         .iter()
         .any(|point| point.lost + point.unsent > 0)
     {
-        // In the place of what moves least, so that the table fits.
+        // Replaces the column that varies least, so that the table fits.
         headings[6] = "missing";
         for (row, point) in rows.iter_mut().zip(&found.points) {
             row[6] = format_count(point.lost + point.unsent);
         }
-        missing = " \"missing\" were lost, or due and never left.";
+        missing = " \"missing\": lost, or scheduled and not sent.";
     }
     let knee = match &found.knee {
         Some(knee) => format!(
-            "The knee is at {} of the capacity ({} questions): up to there p90, counted from when a question was due, stays within twice that of the lowest load, and {} of what is asked is answered.",
+            "The knee is at {} of the capacity ({} requests): up to this load, p90 from the scheduled send time stays within twice that of the lowest load, and {} of the requests get a response.",
             format_share(knee.share),
             format_per_second(knee.intended_per_second),
             format_share(KNEE_ANSWERED)
         ),
-        None => "No knee was found: already above the lowest load p90, counted from when a question was due, is more than twice that of it, or questions stay without an answer.".to_owned(),
+        None => "No knee was found: just above the lowest load, p90 from the scheduled send time is already more than twice as high, or requests get no response.".to_owned(),
     };
     let all = format!(
-        "Capacity {} questions, each asked as soon as there was room for it. \"due\" counts from the time at which a question was to leave, \"sent\" from the time at which it did.{missing} {knee}",
+        "Capacity: {} requests, each sent as soon as a slot was free. \"sched\" counts from the scheduled send time, \"sent\" from the actual one.{missing} {knee}",
         format_per_second(found.capacity_per_second)
     );
     Conclusion {
@@ -324,24 +326,21 @@ fn under_load(found: &UnderLoad) -> Conclusion {
     });
     let load = clean(&found.load);
     let mut what = match found.load_goodput_bps {
-        Some(rate) => format!(
-            "The load ({load}) moved {} meanwhile.",
-            format_bit_rate(rate)
-        ),
-        None => format!("The load is {load}."),
+        Some(rate) => format!("Goodput of the load ({load}): {}.", format_bit_rate(rate)),
+        None => format!("Load: {load}."),
     };
     what.push_str(match (found.added_p50_ns < 0.0, found.load_goodput_bps) {
         (true, _) => {
-            " The median is lower beside it: it keeps cores awake that halt in the idle run, and that hides what it adds. `--hold-latency` keeps them awake in both."
+            " The median is lower under load: the load keeps cores out of idle states, which hides the delay it adds. `--hold-latency` disables idle states in both runs."
         }
         (false, Some(_)) => {
-            " What it adds is the time in queues that it fills (bufferbloat), and in both ends' kernels."
+            " The added time is queueing (bufferbloat), and kernel time on both hosts."
         }
-        (false, None) => " What it adds is the time that the threads wait for a processor.",
+        (false, None) => " The added time is the wait of the threads for a CPU.",
     });
     if let Some(rate) = found.rate_per_second {
         what.push_str(&format!(
-            " Each flow asked {} questions a second in both, and their times count from when they were due.",
+            " Each flow sent {} requests per second in both runs; times count from the scheduled send time.",
             format_count(rate)
         ));
     }
@@ -392,7 +391,7 @@ mod tests {
                 .collect(),
             ..Saturation::default()
         };
-        // Each number of cores has the highest rate of its own.
+        // Bars are relative to the highest rate of their own sweep.
         let result = SetResult {
             saturation: vec![walk(1, [1e9, 2e9, 2e9]), walk(2, [0.0, 1e6, 4e6])],
             ..SetResult::default()
@@ -411,7 +410,7 @@ mod tests {
         assert_eq!(words.lines().count(), 2, "{words}");
         let fits = |text: &str| text.lines().all(|line| line.chars().count() <= 80);
         assert!(fits(&text), "{text}");
-        // What is to be said of a disturbed walk is longer than a line.
+        // The note on a disturbed sweep is longer than a line.
         let mut disturbed = result;
         for walk in &mut disturbed.saturation {
             walk.points

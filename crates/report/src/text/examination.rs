@@ -1,10 +1,10 @@
-//! What `linerate doctor` found.
+//! Report of `linerate doctor`.
 
 use linerate_metric::facts::{Ability, Examination};
 
 use crate::style::{Paint, Style, clean, hang, wrap};
 
-/// How an ability is marked: glyph, word for terminals without it, colour.
+/// Returns the mark of a support level: glyph, ASCII word, colour.
 fn mark(ability: Ability) -> (&'static str, &'static str, Paint) {
     match ability {
         Ability::Ok => ("✓", "ok", Paint::Good),
@@ -14,7 +14,7 @@ fn mark(ability: Ability) -> (&'static str, &'static str, Paint) {
     }
 }
 
-/// Every check on a line of its own, with what to do about what is missing beneath it.
+/// Renders one line per check, followed by the remedy for what is missing.
 #[must_use]
 pub fn examination(examination: &Examination, style: &Style) -> String {
     let name_width = examination
@@ -35,7 +35,7 @@ pub fn examination(examination: &Examination, style: &Style) -> String {
         if let Some(enable) = &check.enable {
             let indent = " ".repeat(mark_width + 2);
             for line in enable.lines() {
-                // An indented line is a command: it must stay whole to be pasted.
+                // An indented line is a command: it is not wrapped, so that it can be pasted.
                 let pieces = if line.starts_with(' ') {
                     vec![clean(line.trim_end()).into_owned()]
                 } else {

@@ -1,4 +1,4 @@
-//! An experiment as text: its tables, then where the shape agrees and where it does not.
+//! Experiment as text: tables, then the state of each expectation.
 
 use linerate_metric::experiment::{ExperimentResult, ShapeState};
 
@@ -9,14 +9,15 @@ use crate::experiment::{
 };
 use crate::style::{Paint, Style, clean, hang, wrap};
 
-/// The title of a table, painted line by line: a terminal that breaks lines by itself breaks words.
+/// Renders the title of a table; each line is coloured separately because wrapping breaks escape
+/// sequences.
 fn title(text: &str, style: &Style) -> String {
     let lines = wrap(&clean(text), style.width).into_iter();
     let painted = lines.map(|line| style.paint(Paint::Bold, &line));
     painted.collect::<Vec<_>>().join("\n")
 }
 
-/// All that an experiment says.
+/// Renders an experiment.
 pub(super) fn experiment(result: &ExperimentResult, style: &Style) -> String {
     let mut blocks = vec![format!(
         "{}\n{}",
@@ -55,7 +56,7 @@ pub(super) fn experiment(result: &ExperimentResult, style: &Style) -> String {
             style.width,
         ));
     }
-    // Those as published are counted in the verdict, and stand on the page.
+    // Trends that agree are counted in the verdict and listed only in the HTML report.
     let others = trends(result).into_iter();
     for trend in others.filter(|trend| trend.state == ShapeState::Misses) {
         let paint = Paint::Warn;

@@ -1,4 +1,4 @@
-//! Why a run was no faster, as text.
+//! Findings as text: causes, limits, evidence, remedies.
 
 use linerate_metric::finding::{Finding, FindingKind};
 use linerate_metric::plan::{Kind, Protocol};
@@ -8,10 +8,10 @@ use linerate_metric::units::format_share;
 use crate::style::{Paint, Style, clean, hang};
 use crate::words;
 
-/// Findings of a run that are shown before the list is cut.
+/// Number of findings shown of a long list.
 const SHOWN: usize = 6;
 
-/// A record's heading and its findings, or that there is none.
+/// Renders the title of a record and its findings, or that there is none.
 #[must_use]
 pub fn explained(record: &Record, style: &Style) -> String {
     let title = match &record.label {
@@ -28,27 +28,28 @@ pub fn explained(record: &Record, style: &Style) -> String {
     }
 }
 
-/// What is said where there is no finding: nothing good of what nobody counted.
+/// Text for a run without findings; a run whose losses or received amount are unknown gets no clean
+/// bill.
 fn unexplained(record: &Record) -> &'static str {
     let of_payload = record.kind == Kind::Throughput;
     let ways = || record.directions.iter().filter(move |_| of_payload);
     let udp = record.plan.protocol == Protocol::Udp;
     if ways().any(|way| way.summary.goodput_bps.is_none()) {
-        "What arrived is not known, and so neither is whether anything slowed it down."
+        "The received amount is unknown, so no bottleneck can be identified."
     } else if udp && ways().any(|way| way.summary.loss_fraction.is_none()) {
-        "Nothing is known that slowed it down; how much was lost is not known."
+        "No bottleneck found; the loss is unknown."
     } else {
-        "Nothing is known that slowed it down."
+        "No bottleneck found."
     }
 }
 
-/// All findings, each with its evidence, what to do and what that would give; empty text for none.
+/// Renders all findings with evidence, remedy and expected gain; empty text for none.
 #[must_use]
 pub fn findings(findings: &[Finding], style: &Style) -> String {
     told(findings, false, style)
 }
 
-/// The same, with the words of a server for what it served.
+/// Renders findings; `serving` selects the server's names of directions.
 pub(super) fn told(findings: &[Finding], serving: bool, style: &Style) -> String {
     let mut blocks: Vec<String> = findings
         .iter()
@@ -100,11 +101,11 @@ fn one(found: &Finding, serving: bool, style: &Style) -> String {
             style.width,
         ));
     };
-    more("seen", &evidence(found));
-    more("try ", &found.remedy);
+    more("evidence", &evidence(found));
+    more("try     ", &found.remedy);
     if let Some(command) = &found.command {
-        // On one line however long: it is there to be copied.
-        lines.push(format!("       {}", clean(command)));
+        // Not wrapped, so that it can be copied.
+        lines.push(format!("           {}", clean(command)));
     }
     let mut more = |name: &str, text: &str| {
         let indented = format!("  {name} ");
@@ -116,16 +117,16 @@ fn one(found: &Finding, serving: bool, style: &Style) -> String {
         ));
     };
     if !found.tried.is_empty() {
-        more("had ", &found.tried.join(", "));
+        more("tried   ", &found.tried.join(", "));
     }
     if let (Some(gain), formula) = (found.gain, &found.gain_formula) {
         let formula = formula.as_deref().unwrap_or("");
-        more("gain", &format!("up to {gain:.2} times ({formula})"));
+        more("gain    ", &format!("up to {gain:.2} times ({formula})"));
     }
     lines.join("\n")
 }
 
-/// The readings in one line.
+/// Renders the evidence in one line.
 fn evidence(found: &Finding) -> String {
     let readings = found.evidence.iter().map(words::evidence);
     readings.collect::<Vec<_>>().join("; ")

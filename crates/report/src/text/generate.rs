@@ -1,4 +1,4 @@
-//! Generating runs as tables.
+//! Tables of packet generator runs.
 
 use linerate_metric::generate::GenerateFigures;
 use linerate_metric::histogram::Quantiles;
@@ -12,7 +12,7 @@ use super::{SHOWN, and_more};
 use crate::style::Style;
 use crate::words::or_unknown;
 
-/// What was asked, offered and forwarded; losses and order; delay; how well the rate was kept; flows.
+/// Returns the tables of a run: load, losses and order, delay, rate error, flows.
 pub(crate) fn tables(record: &Record, style: &Style) -> Vec<String> {
     let Some(figures) = record.generate.as_deref() else {
         return Vec::new();
@@ -39,14 +39,14 @@ pub(crate) fn tables(record: &Record, style: &Style) -> Vec<String> {
     blocks
 }
 
-/// `-0.012 %`: how far the rate was from what was asked for.
+/// Describes the difference between offered and intended load: `-0.012 %`.
 pub(crate) fn rate_error(record: &Record) -> Option<String> {
     let error = record.summary.rate_error?;
     let sign = if error < 0.0 { '-' } else { '+' };
     Some(format!("{sign}{}", format_share(error.abs())))
 }
 
-/// What was asked, offered and received.
+/// Returns the table of intended, offered and received load.
 pub(crate) fn rates(record: &Record, figures: &GenerateFigures) -> Option<Grid> {
     let mut rows = Vec::new();
     let asked = record
@@ -57,7 +57,7 @@ pub(crate) fn rates(record: &Record, figures: &GenerateFigures) -> Option<Grid> 
     if let Some(asked) = asked {
         let dash = String::new;
         rows.push(vec![
-            "asked".to_owned(),
+            "intended".to_owned(),
             dash(),
             format_per_second(asked),
             dash(),
@@ -83,7 +83,7 @@ pub(crate) fn rates(record: &Record, figures: &GenerateFigures) -> Option<Grid> 
     Grid::new(&["load", "frames", "frames/s", "L2", "L1"], rows, 1)
 }
 
-/// What became of frames; none where nothing is received.
+/// Returns the table of losses and order; `None` without a receive port.
 pub(crate) fn losses(figures: &GenerateFigures) -> Option<Grid> {
     figures.received?;
     let headings = [
@@ -92,7 +92,7 @@ pub(crate) fn losses(figures: &GenerateFigures) -> Option<Grid> {
         "out of order",
         "duplicates",
         "corrupted",
-        "foreign",
+        "unrelated",
     ];
     let row = vec![
         or_unknown(figures.lost, format_count),
@@ -105,7 +105,7 @@ pub(crate) fn losses(figures: &GenerateFigures) -> Option<Grid> {
     Grid::new(&headings, vec![row], 0)
 }
 
-/// Delay, and how late frames left.
+/// Returns the table of one-way delay and of lateness at the sender.
 pub(crate) fn times(record: &Record, figures: &GenerateFigures) -> Option<Grid> {
     let row = |name: &str, times: &Quantiles| {
         let mut row = vec![
@@ -126,13 +126,13 @@ pub(crate) fn times(record: &Record, figures: &GenerateFigures) -> Option<Grid> 
     rows.extend(
         (record.summary.lateness_ns)
             .filter(|_| figures.sent > 0)
-            .map(|times| row("left late by", &times)),
+            .map(|times| row("lateness", &times)),
     );
     let headings = ["time", "min", "mean", "p50", "p90", "p99", "p99.9", "max"];
     Grid::new(&headings, rows, 1)
 }
 
-/// The first flows, one by one; none where there is only one.
+/// Returns the table of the first flows; `None` for a single flow.
 pub(crate) fn flows(figures: &GenerateFigures, most: usize) -> Option<Grid> {
     if figures.flows.len() < 2 {
         return None;
@@ -160,6 +160,6 @@ pub(crate) fn flows(figures: &GenerateFigures, most: usize) -> Option<Grid> {
     };
     let mut headings = vec![&*first, "sent", "received", "lost"];
     headings.extend(corrupted.then_some("corrupted"));
-    headings.extend(["late", "p50", "p99", "max"]);
+    headings.extend(["out of order", "p50", "p99", "max"]);
     Grid::new(&headings, rows.collect(), 0)
 }

@@ -1,4 +1,4 @@
-//! The history as text: lists, one entry's marks, trends.
+//! History as text: lists of runs, marks, trends.
 
 use linerate_metric::expect::{FIGURES, Unit};
 use linerate_metric::plan::Direction;
@@ -9,7 +9,7 @@ use crate::history::{Entry, Shapes, Trend};
 use crate::style::{Paint, Style, clean, hang, wrap};
 use crate::words;
 
-/// The figure that a list shows of each kind of run, the first that it has.
+/// Figures in the order of preference for a list; the first that an entry has is shown.
 const SHOWN: &[&str] = &[
     "goodput",
     "p50",
@@ -24,19 +24,19 @@ fn unit(name: &str) -> Unit {
     found.map_or(Unit::Count, |figure| figure.unit)
 }
 
-/// `5 of 6 shapes hold`, `4 of 6 shapes hold, 2 in doubt`.
+/// Describes the expectations of an experiment: `5 of 6 expectations hold, 2 in doubt`.
 fn verdict(shapes: &Shapes) -> String {
     let doubt = match shapes.in_doubt {
         0 => String::new(),
         n => format!(", {n} in doubt"),
     };
     match shapes.tested {
-        0 => "no shape tested".to_owned(),
-        tested => format!("{} of {tested} shapes hold{doubt}", shapes.hold),
+        0 => "no expectation tested".to_owned(),
+        tested => format!("{} of {tested} expectations hold{doubt}", shapes.hold),
     }
 }
 
-/// `1 run`, `24 runs`.
+/// Formats a number of runs: `1 run`, `24 runs`.
 fn count_of(runs: u64) -> String {
     match runs {
         1 => "1 run".to_owned(),
@@ -44,7 +44,8 @@ fn count_of(runs: u64) -> String {
     }
 }
 
-/// `goodput 37.1 Gb/s`, `p50 56.1 us (p99 90.4 us)`, `5 of 6 shapes hold (24 runs)`.
+/// Describes the result of an entry: `goodput 37.1 Gb/s`, `p50 56.1 us, p99 90.4 us`, `5 of 6
+/// expectations hold (24 runs)`.
 fn figure(entry: &Entry) -> String {
     if let Some(shapes) = &entry.shapes {
         return format!("{} ({})", verdict(shapes), count_of(entry.runs));
@@ -72,21 +73,21 @@ fn figure(entry: &Entry) -> String {
     text
 }
 
-/// What a store says in which there is nothing yet.
+/// Text for an empty store.
 #[must_use]
 pub fn nothing_yet(folder: &str) -> String {
     format!(
-        "Nothing was measured yet, or nothing was kept: there is no record in {}.\n\n\
+        "No records in {}: nothing was measured yet, or results were not stored.\n\n\
          Try first:\n  \
-         linerate demo                  everything on this machine, no root needed\n  \
+         linerate demo                  all workloads on this machine, no root needed\n  \
          linerate throughput HOST       with `linerate server` running there\n  \
-         linerate runs import FILE      take records of another machine",
+         linerate runs import FILE      add records of another machine",
         clean(folder)
     )
 }
 
-/// Whom it was with: `10.77.0.2`, `10.77.0.2 (iperf3)`; in the record of a server `from 10.77.0.1 (iperf3)`,
-/// as it sees it.
+/// Names the peer of a run: `10.77.0.2`, `10.77.0.2 (iperf3)`; in a server's record `from 10.77.0.1
+/// (iperf3)`, with the direction from the server's view.
 fn whom(entry: &Entry) -> String {
     let (sends, receives) = (
         entry.directions.contains(&Direction::Receive),
@@ -94,8 +95,8 @@ fn whom(entry: &Entry) -> String {
     );
     let mut whom = match &entry.client {
         None => entry.target.clone(),
-        Some(client) if entry.kind == "latency" => format!("asked by {client}"),
-        Some(client) if sends && receives => format!("both ways, {client}"),
+        Some(client) if entry.kind == "latency" => format!("requests from {client}"),
+        Some(client) if sends && receives => format!("bidirectional, {client}"),
         Some(client) if sends => format!("to {client}"),
         Some(client) => format!("from {client}"),
     };
@@ -105,12 +106,12 @@ fn whom(entry: &Entry) -> String {
     whom
 }
 
-/// Documents, the newest last, as they were found. Where lines are too short for a row each, what was found stands
-/// below it: a terminal that breaks rows by itself breaks them anywhere.
+/// Renders a list of documents, newest last. When the rows do not fit the width, result and notes
+/// follow below each row.
 #[must_use]
 pub fn runs(entries: &[Entry], style: &Style) -> String {
     if entries.is_empty() {
-        return "no record fits; `linerate runs list --all` lists everything".to_owned();
+        return "no record matches; `linerate runs list --all` lists all records".to_owned();
     }
     let rows: Vec<Vec<String>> = entries
         .iter()
@@ -120,7 +121,7 @@ pub fn runs(entries: &[Entry], style: &Style) -> String {
                 about.push("interrupted".to_owned());
             }
             if entry.kept_by.is_some() {
-                about.push("kept by the server".to_owned());
+                about.push("recorded by the server".to_owned());
             }
             about.extend(entry.label.iter().map(|label| clean(label).into_owned()));
             about.extend(entry.tags.iter().map(|tag| format!("#{}", clean(tag))));
@@ -145,7 +146,7 @@ pub fn runs(entries: &[Entry], style: &Style) -> String {
             ]
         })
         .collect();
-    let headings = ["id", "what", "of", "figure", "about"];
+    let headings = ["id", "kind", "peer", "result", "notes"];
     let flat = table(&headings, rows.clone(), headings.len(), style);
     match flat.lines().all(|line| line.chars().count() <= style.width) {
         true => flat,
@@ -153,7 +154,7 @@ pub fn runs(entries: &[Entry], style: &Style) -> String {
     }
 }
 
-/// Rows of a list with its last two columns below the others, indented.
+/// Renders rows with their last two columns below the others, indented.
 fn stacked(rows: Vec<Vec<String>>, style: &Style) -> String {
     const INDENT: &str = "    ";
     let below: Vec<String> = (rows.iter())
@@ -162,13 +163,13 @@ fn stacked(rows: Vec<Vec<String>>, style: &Style) -> String {
             about => format!("{}; {about}", row[3]),
         })
         .collect();
-    // The last column as it is: a heading and a line for each row.
+    // The unlimited width keeps each row on one line.
     let wide = Style {
         width: usize::MAX,
         ..*style
     };
     let above = rows.into_iter().map(|row| row[..3].to_vec()).collect();
-    let above = table(&["id", "what", "of"], above, 3, &wide);
+    let above = table(&["id", "kind", "peer"], above, 3, &wide);
     let mut lines = above.lines();
     let mut out: Vec<String> = lines.next().map(str::to_owned).into_iter().collect();
     for (line, below) in lines.zip(below) {
@@ -179,7 +180,7 @@ fn stacked(rows: Vec<Vec<String>>, style: &Style) -> String {
     out.join("\n")
 }
 
-/// Tags and notes of one document.
+/// Renders tags and notes of one document.
 #[must_use]
 pub fn marks(entry: &Entry, style: &Style) -> String {
     let mut lines = Vec::new();
@@ -195,7 +196,7 @@ pub fn marks(entry: &Entry, style: &Style) -> String {
     lines.join("\n")
 }
 
-/// A figure over time: its levels, a picture of it, and how it changed.
+/// Renders a figure over time: chart, levels, changes.
 #[must_use]
 pub fn trend(trend: &Trend, style: &Style) -> String {
     let format = |value: f64| match trend.unit {
@@ -204,7 +205,7 @@ pub fn trend(trend: &Trend, style: &Style) -> String {
     };
     let (Some(first), Some(last)) = (trend.points.first(), trend.points.last()) else {
         return format!(
-            "no record that fits has {}: see `linerate runs list`",
+            "no matching record has {}: see `linerate runs list`",
             trend.figure
         );
     };
@@ -219,7 +220,7 @@ pub fn trend(trend: &Trend, style: &Style) -> String {
     if style.unicode {
         blocks.push(picture(trend, style.width));
     }
-    // Where nothing changed a column of changes would only make the table wider.
+    // Without a change there is no column of changes.
     let columns = match trend.levels.len() {
         1 => 6,
         _ => 7,
@@ -255,12 +256,12 @@ pub fn trend(trend: &Trend, style: &Style) -> String {
     ];
     blocks.push(table(&headings[..columns], rows, 2, style));
     if trend.levels.len() == 1 {
-        blocks.push("Its level did not change.".to_owned());
+        blocks.push("The level did not change.".to_owned());
     }
     if trend.plans > 1 {
         let note = format!(
-            "these runs have {} different plans, so a change may be the plan's: --like ID takes only \
-             those that were run as ID was",
+            "these runs have {} different plans, so a change may come from the plan: --like ID selects only \
+             runs with the plan of ID",
             trend.plans
         );
         blocks.push(sentence_note(&note, style, style.width));
@@ -268,7 +269,7 @@ pub fn trend(trend: &Trend, style: &Style) -> String {
     blocks.join("\n\n")
 }
 
-/// A line of bars, one a run or one for several where there are more than columns.
+/// Renders a bar per run, or per group of runs when there are more runs than columns.
 fn picture(trend: &Trend, width: usize) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let values: Vec<f64> = trend.points.iter().map(|point| point.value).collect();
@@ -305,9 +306,9 @@ mod tests {
             ..Entry::default()
         };
         for (hold, tested, in_doubt, told) in [
-            (5, 6, 0, "5 of 6 shapes hold (24 runs)"),
-            (6, 6, 2, "6 of 6 shapes hold, 2 in doubt (24 runs)"),
-            (0, 0, 0, "no shape tested (24 runs)"),
+            (5, 6, 0, "5 of 6 expectations hold (24 runs)"),
+            (6, 6, 2, "6 of 6 expectations hold, 2 in doubt (24 runs)"),
+            (0, 0, 0, "no expectation tested (24 runs)"),
         ] {
             let shapes = Shapes {
                 hold,
@@ -357,9 +358,9 @@ mod tests {
             unicode: false,
         };
         insta::assert_snapshot!(runs(&entries, &style), @r"
-        id                       what                         of
+        id                       kind                         peer
         20261126T125413Z-677736  set:experiment udp-response  10.77.0.2
-            8 of 8 shapes hold, 7 in doubt (36 runs); interrupted
+            8 of 8 expectations hold, 7 in doubt (36 runs); interrupted
         20261126T125457Z-f1616e  set:experiment udp-response  10.77.0.2
             36 runs; interrupted
         ");
@@ -367,7 +368,7 @@ mod tests {
             width: usize::MAX,
             ..style
         };
-        // A line each: for grep.
+        // One line per entry, for grep.
         assert_eq!(runs(&entries, &wide).lines().count(), 3);
     }
 

@@ -1,4 +1,4 @@
-//! The table of hosts.
+//! Table of hosts.
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
@@ -8,11 +8,11 @@ use crate::facts::{self, Fact};
 use crate::style::{Paint, Style, clean};
 use crate::words::UNKNOWN;
 
-/// What is known of each host: one column a host, one row a fact.
+/// Renders the facts of each host: one column per host, one row per fact.
 #[must_use]
 pub fn hosts(hosts: &[Host], style: &Style) -> String {
     if hosts.is_empty() {
-        return "no host is known".to_owned();
+        return "no host facts recorded".to_owned();
     }
     let mut table = Table::new();
     table.load_style(NOTHING);

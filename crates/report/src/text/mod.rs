@@ -1,4 +1,4 @@
-//! Results as text: aligned tables with the doubts beside the figures.
+//! Results as text: aligned tables with caveats.
 
 mod calls;
 pub(crate) mod capacity;
@@ -52,15 +52,15 @@ use linerate_metric::record::Doubt;
 
 use crate::style::{Paint, Style, clean, hang};
 
-/// Entries of a long list that are shown before it is cut.
+/// Number of entries shown of a long list.
 const SHOWN: usize = 10;
 
-/// Something that a server did not do for somebody.
+/// Renders a request that a server refused.
 #[must_use]
 pub fn refusal(problem: &Problem, style: &Style) -> String {
     let mut said = format!("{}: {}", clean(&problem.object), clean(&problem.situation));
     if !problem.next_step.is_empty() {
-        // Not everything can be allowed.
+        // Only some refusals can be lifted with an option.
         let allows = ["--", "`ulimit "];
         let lead = match allows.iter().any(|word| problem.next_step.contains(word)) {
             true => "to allow it: ",
@@ -77,7 +77,7 @@ pub fn refusal(problem: &Problem, style: &Style) -> String {
     )
 }
 
-/// A failure: what happened to what, and what to do.
+/// Renders an error: object, situation and next step.
 #[must_use]
 pub fn problem(problem: &Problem, style: &Style) -> String {
     let error = format!("{}: {}", clean(&problem.object), clean(&problem.situation));
@@ -99,7 +99,7 @@ pub fn problem(problem: &Problem, style: &Style) -> String {
     text
 }
 
-/// Names with a sentence each, under each other: `udp-hops       What does each switch add?`.
+/// Renders names with a sentence each, one per line: `udp-hops       What does each switch add?`.
 #[must_use]
 pub fn named(entries: &[(String, String)], style: &Style) -> String {
     let names = entries.iter().map(|(name, _)| name.chars().count());
@@ -111,7 +111,7 @@ pub fn named(entries: &[(String, String)], style: &Style) -> String {
     entries.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// `note: why [id]`.
+/// Renders a caveat: `note: why [id]`.
 pub(crate) fn note(doubt: &Doubt, style: &Style, width: usize) -> String {
     let text = format!("{} [{}]", clean(&doubt.why), clean(&doubt.doubt));
     sentence_note(&text, style, width)
@@ -121,7 +121,7 @@ fn sentence_note(text: &str, style: &Style, width: usize) -> String {
     hang("note: ", &style.paint(Paint::Warn, "note: "), text, width)
 }
 
-/// `… and 5 more`.
+/// Renders the end of a shortened list: `… and 5 more`.
 fn and_more(left: usize, style: &Style) -> String {
     format!("{} and {left} more", style.glyph("…", "..."))
 }

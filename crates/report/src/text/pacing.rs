@@ -1,4 +1,4 @@
-//! How well a rate was kept, and how evenly datagrams left and arrived.
+//! Table of pacing: rate error, lateness, arrival gaps, delays.
 
 use linerate_metric::histogram::Quantiles;
 use linerate_metric::record::{DirectionFigures, Record};
@@ -8,8 +8,8 @@ use super::table::table;
 use crate::style::Style;
 use crate::words::{self, or_unknown};
 
-/// What was asked of the sender's clock and what came of it, and what is known of delays; `None` for a
-/// run without either.
+/// Renders how precisely the rate was kept, and the recorded delays; `None` for a run without
+/// either.
 pub(super) fn pacing(record: &Record, serving: bool, style: &Style) -> Option<String> {
     let has_delay = |way: &DirectionFigures| way.summary.one_way_delay_ns.is_some();
     if record.plan.rate_bps.is_none() && !record.directions.iter().any(has_delay) {
@@ -19,9 +19,9 @@ pub(super) fn pacing(record: &Record, serving: bool, style: &Style) -> Option<St
     for way in &record.directions {
         let summary = &way.summary;
         let kinds = [
-            ("left late by", summary.lateness_ns),
-            ("arrived apart", summary.arrival_gap_ns),
-            ("delay varied by", summary.delay_variation_ns),
+            ("lateness", summary.lateness_ns),
+            ("arrival gap", summary.arrival_gap_ns),
+            ("delay variation", summary.delay_variation_ns),
             ("one-way delay", summary.one_way_delay_ns),
         ];
         let mut error = Some(or_unknown(summary.rate_error, signed));
@@ -37,11 +37,20 @@ pub(super) fn pacing(record: &Record, serving: bool, style: &Style) -> Option<St
             }
         }
     }
-    let headings = ["way", "rate", "what", "p50", "p90", "p99", "p99.9", "max"];
+    let headings = [
+        "direction",
+        "rate error",
+        "time",
+        "p50",
+        "p90",
+        "p99",
+        "p99.9",
+        "max",
+    ];
     (!rows.is_empty()).then(|| table(&headings, rows, 3, style))
 }
 
-/// `+0.02 %`, `-1.50 %`.
+/// Formats a relative error: `+0.02 %`, `-1.50 %`.
 fn signed(error: f64) -> String {
     let sign = if error < 0.0 { '-' } else { '+' };
     format!("{sign}{}", format_share(error.abs()))

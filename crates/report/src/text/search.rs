@@ -1,4 +1,4 @@
-//! A search for the highest rate: its trials as they come, and what it found.
+//! Search for the highest rate: trials and result.
 
 use linerate_metric::set::{RateSearch, RunSet, Trial};
 use linerate_metric::units::{format_bit_rate, format_share};
@@ -7,22 +7,23 @@ use super::table::Grid;
 use crate::style::{Paint, Style, clean, hang, wrap};
 use crate::words;
 
-/// `trial 3: 52.0 Mb/s asked, 52.0 Mb/s offered, 48.2 Mb/s arrived, 7.30 % lost: too much`.
+/// Describes a trial: `trial 3: 52.0 Mb/s intended, 52.0 Mb/s offered, 48.2 Mb/s received, 7.30 %
+/// lost: fails`.
 #[must_use]
 pub fn trial(trial: &Trial, width: usize) -> String {
     let asked = match trial.asked_bps {
-        Some(rate) => format!("{} asked", format_bit_rate(rate)),
-        None => "as fast as it goes".to_owned(),
+        Some(rate) => format!("{} intended", format_bit_rate(rate)),
+        None => "maximum rate".to_owned(),
     };
     let verdict = match (trial.passed, trial.confirms) {
         (true, true) => "confirmed",
         (true, false) => "passes",
         (false, true) => "not confirmed",
-        (false, false) => "too much",
+        (false, false) => "fails",
     };
     let prefix = format!("trial {}: ", trial.number);
     let said = format!(
-        "{asked}, {} offered, {} arrived, {} lost: {verdict}",
+        "{asked}, {} offered, {} received, {} lost: {verdict}",
         format_bit_rate(trial.offered_bps),
         format_bit_rate(trial.goodput_bps),
         format_share(trial.loss_fraction)
@@ -30,7 +31,7 @@ pub fn trial(trial: &Trial, width: usize) -> String {
     hang(&prefix, &prefix, &said, width)
 }
 
-/// What a search found, in a sentence and its trials.
+/// Renders the result of a search and its trials.
 pub(super) fn search(set: &RunSet, search: &RateSearch, style: &Style) -> String {
     let title = set.runs.first().map_or_else(String::new, |run| {
         format!("{}: ", clean(&words::title(&run.plan)))
@@ -46,19 +47,19 @@ pub(super) fn search(set: &RunSet, search: &RateSearch, style: &Style) -> String
     text
 }
 
-/// `Highest rate with nothing lost: 48.1 Mb/s offered, 48.1 Mb/s arrived, ...`.
+/// Summarises a search: `Highest rate with no loss: 48.1 Mb/s offered, 48.1 Mb/s received, …`.
 pub(crate) fn headline(search: &RateSearch) -> String {
     format!("Highest rate with {}: {}", limit(search), sentence(search))
 }
 
 fn limit(search: &RateSearch) -> String {
     match search.loss_limit > 0.0 {
-        true => format!("at most {} lost", format_share(search.loss_limit)),
-        false => "nothing lost".to_owned(),
+        true => format!("at most {} loss", format_share(search.loss_limit)),
+        false => "no loss".to_owned(),
     }
 }
 
-/// Its trials, a row each.
+/// Returns the table of trials.
 pub(crate) fn trials(search: &RateSearch) -> Grid {
     let rows = search
         .trials
@@ -68,7 +69,7 @@ pub(crate) fn trials(search: &RateSearch) -> Grid {
                 trial.number.to_string(),
                 trial
                     .asked_bps
-                    .map_or_else(|| "all it can".to_owned(), format_bit_rate),
+                    .map_or_else(|| "maximum".to_owned(), format_bit_rate),
                 format_bit_rate(trial.offered_bps),
                 format_bit_rate(trial.goodput_bps),
                 format_share(trial.loss_fraction),
@@ -82,7 +83,7 @@ pub(crate) fn trials(search: &RateSearch) -> Grid {
             ]
         })
         .collect();
-    let headings = ["trial", "asked", "offered", "goodput", "lost", "verdict"];
+    let headings = ["trial", "intended", "offered", "goodput", "lost", "verdict"];
     Grid {
         headings: headings.map(str::to_owned).into(),
         rows,
@@ -90,18 +91,19 @@ pub(crate) fn trials(search: &RateSearch) -> Grid {
     }
 }
 
-/// `48.1 Mb/s offered, 48.1 Mb/s arrived; 48.6 Mb/s was too much. ...`.
+/// Describes the result: `48.1 Mb/s offered, 48.1 Mb/s received, 0 % lost, confirmed. 48.6 Mb/s
+/// failed.`
 fn sentence(search: &RateSearch) -> String {
     let Some(rate) = search.rate_bps else {
         return match search.stopped_by.as_str() {
-            "floor" => "No rate passed: something is lost at any.".to_owned(),
-            _ => "No rate passed before it was ended.".to_owned(),
+            "floor" => "No rate passed: there was loss at every rate.".to_owned(),
+            _ => "No rate passed before the search ended.".to_owned(),
         };
     };
     let mut text = format!("{} offered", format_bit_rate(rate));
     if let (Some(goodput), Some(loss)) = (search.goodput_bps, search.loss_fraction) {
         text.push_str(&format!(
-            ", {} arrived, {} lost",
+            ", {} received, {} lost",
             format_bit_rate(goodput),
             format_share(loss)
         ));
@@ -113,13 +115,13 @@ fn sentence(search: &RateSearch) -> String {
     });
     match (search.stopped_by.as_str(), search.failed_bps) {
         ("sender", _) => {
-            text.push_str(" No more left the sender: it is the limit, or a link that holds it back (the findings tell).");
+            text.push_str(" The sender could not offer more: the sender or its link is the limit (see the findings).");
         }
         (_, Some(failed)) => {
-            text.push_str(&format!(" {} was too much.", format_bit_rate(failed)));
+            text.push_str(&format!(" {} failed.", format_bit_rate(failed)));
             if let Some(gap) = search.gap().filter(|&gap| gap > search.resolution) {
                 text.push_str(&format!(
-                    " The truth lies between: {} apart, more than the {} asked for.",
+                    " The result lies between the two: the gap of {} exceeds the resolution of {}.",
                     format_share(gap),
                     format_share(search.resolution)
                 ));
@@ -128,8 +130,8 @@ fn sentence(search: &RateSearch) -> String {
         _ => {}
     }
     match search.stopped_by.as_str() {
-        "trials" => text.push_str(" It took too many trials: what arrives varies."),
-        "interrupted" => text.push_str(" It was interrupted."),
+        "trials" => text.push_str(" The limit of trials was reached: the received rate varies."),
+        "interrupted" => text.push_str(" The search was interrupted."),
         _ => {}
     }
     text
@@ -141,7 +143,7 @@ mod tests {
     use linerate_metric::record::Record;
     use linerate_metric::set::{SET_SCHEMA, SetResult};
 
-    /// Its first trial is a flood, which nobody takes for its result.
+    /// The first trial floods the path and must not be shown as the result.
     #[test]
     fn what_a_search_found_comes_first_on_every_surface() {
         let run = include_str!("../../tests/fixtures/run-1.json");
@@ -185,18 +187,18 @@ mod tests {
         let page = crate::html::of_set("x", &set);
         let (head, rest) = page.split_once("</header>").unwrap();
         for part in [
-            "Highest rate with nothing lost",
+            "Highest rate with no loss",
             "6.00&nbsp;Gb/s",
-            "Interrupted: what is here",
+            "Interrupted: these are the results",
         ] {
             assert!(head.contains(part), "{part}: {head}");
         }
         assert!(!head.contains("12.0&nbsp;Gb/s"), "{head}");
-        assert!(rest.contains("trial by trial") && rest.contains("The 2 runs one by one"));
+        assert!(rest.contains("Trials of the search") && rest.contains("All 2 runs"));
         let markdown = crate::markdown::search(&found);
         assert!(
-            markdown.starts_with("Highest rate with nothing lost: 6.00 Gb/s offered")
-                && markdown.contains("| 1 | all it can | 24.0 Gb/s | 12.0 Gb/s | 50.0 % | fails |"),
+            markdown.starts_with("Highest rate with no loss: 6.00 Gb/s offered")
+                && markdown.contains("| 1 | maximum | 24.0 Gb/s | 12.0 Gb/s | 50.0 % | fails |"),
             "{markdown}"
         );
     }

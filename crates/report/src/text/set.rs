@@ -1,4 +1,4 @@
-//! Several runs together: repeats as medians with intervals, different measurements side by side.
+//! Sets of runs: repeats as medians with intervals, different measurements in one table.
 
 use linerate_metric::expect::{FIGURES, Unit};
 use linerate_metric::record::{Doubt, Record};
@@ -10,14 +10,14 @@ use super::{SHOWN, and_more, note, sentence_note};
 use crate::style::{Paint, Style, clean, wrap};
 use crate::words::{self, or_unknown};
 
-/// What several runs say: for repeats the median and interval of every figure, otherwise one row a
-/// measurement with a sentence on what its figure means.
+/// Renders a set: for repeats the median and interval of every figure, otherwise one row per
+/// measurement with an explanation.
 #[must_use]
 pub fn set(set: &RunSet, style: &Style) -> String {
     let mut blocks = Vec::new();
     if set.interrupted {
         blocks.push(sentence_note(
-            "interrupted: what follows was measured until then",
+            "interrupted: these are the results up to the interruption",
             style,
             style.width,
         ));
@@ -26,17 +26,17 @@ pub fn set(set: &RunSet, style: &Style) -> String {
         blocks.push(super::experiment::experiment(result, style));
     } else if let Some(capacity) = &set.result.capacity {
         blocks.push(super::capacity::capacity(capacity, style));
-        // All runs are between the same ports.
+        // All runs use the same ports.
         let ways = set.runs.first().map(|run| super::summary::ways(run, style));
         blocks.extend(ways.map(|lines| lines.join("\n")));
     } else if let Some(search) = &set.result.search {
         blocks.push(super::search::search(set, search, style));
     } else if set.result.is_many_alike() {
-        // The conclusion below says it all: each run says little alone.
+        // The conclusion below summarises the runs, so they are not listed.
     } else if let (Some(_), Some(run)) = (&set.result.waiting_costs, set.runs.first()) {
-        // Its rounds are many, and each says little alone.
+        // There are many rounds, so only their number is shown.
         let title = format!(
-            "{}: {} runs in turn",
+            "{}: {} alternating runs",
             clean(&words::title(&run.plan)),
             set.runs.len()
         );
@@ -68,8 +68,8 @@ pub fn set(set: &RunSet, style: &Style) -> String {
     blocks.join("\n\n")
 }
 
-/// The calls of each run that recorded them, under its name. Rounds of a comparison are many, and
-/// alike; experiments and searches have tables of their own.
+/// Renders the calls of each run that recorded them. Rounds of a comparison are too many to list;
+/// experiments and searches have tables of their own.
 fn calls(set: &RunSet, style: &Style) -> Vec<String> {
     let result = &set.result;
     let own = result.experiment.is_some() || result.search.is_some() || result.capacity.is_some();
@@ -97,7 +97,7 @@ fn repeats(set: &RunSet, style: &Style) -> String {
     });
     let mut text = style.paint(Paint::Bold, &format!("{title}median of {runs} runs"));
     text.push('\n');
-    // Fewer runs cannot carry a 95 % interval: then low and high are the extremes.
+    // A 95 % interval of the median needs six runs; with fewer, low and high are the extremes.
     let (low, high) = if runs < 6 {
         ("lowest", "highest")
     } else {
@@ -107,7 +107,7 @@ fn repeats(set: &RunSet, style: &Style) -> String {
         .iter()
         .filter_map(|figure| Some((figure, figures.get(figure.name)?)))
         .map(|(figure, estimate)| {
-            // The median of a count may lie between two of them.
+            // The median of an even number of counts may be fractional.
             let format = |value: f64| match figure.unit {
                 Unit::Count if value.fract() != 0.0 => words::short(value),
                 unit => unit.format(value),
@@ -153,7 +153,7 @@ fn repeats(set: &RunSet, style: &Style) -> String {
     text
 }
 
-/// Columns of the measurement's name before its figure.
+/// Maximum width of a measurement's name.
 const NAME_WIDTH: usize = 34;
 
 fn measurements(set: &RunSet, style: &Style) -> String {
@@ -173,7 +173,7 @@ fn measurements(set: &RunSet, style: &Style) -> String {
         .max("result".len());
     let indent = name_width + 2 + figure_width + 2;
     let head = format!(
-        "{:<name_width$}  {:>figure_width$}  what it means",
+        "{:<name_width$}  {:>figure_width$}  meaning",
         "measurement", "result"
     );
     let mut lines = vec![style.paint(Paint::Head, &head)];
@@ -203,14 +203,15 @@ fn measurements(set: &RunSet, style: &Style) -> String {
     lines.join("\n")
 }
 
-/// Whether the runs are many, and each says little alone: rounds, and points of an experiment.
+/// Returns whether caveats are counted by kind, because there are many runs: rounds or points of an
+/// experiment.
 fn counts_doubts(set: &RunSet) -> bool {
     let result = &set.result;
     result.waiting_costs.is_some() || result.is_many_alike() || result.experiment.is_some()
 }
 
-/// The set's own notes, then the doubts of its runs: each once, with the runs that it is about, or of
-/// many runs each kind once, with how many have it.
+/// Renders the notes of a set, then the caveats of its runs: each once with its runs, or for many
+/// runs each kind with the number of runs that have it.
 fn notes(set: &RunSet, style: &Style) -> Option<String> {
     let mut notes: Vec<_> = set
         .result
@@ -218,7 +219,7 @@ fn notes(set: &RunSet, style: &Style) -> Option<String> {
         .iter()
         .map(|text| sentence_note(&clean(text), style, style.width))
         .collect();
-    // What speaks against trials of a capacity stands in the set's own notes, once.
+    // The notes of a capacity measurement already contain the caveats of its trials.
     let runs = match set.result.capacity {
         Some(_) => &[][..],
         None => &set.runs[..],

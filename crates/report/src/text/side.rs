@@ -1,4 +1,4 @@
-//! Runs side by side.
+//! Comparison of documents as text.
 
 use super::sentence_note;
 use super::table::table;
@@ -8,7 +8,7 @@ use crate::side::SideBySide;
 use crate::style::{Style, clean, wrap};
 use crate::words;
 
-/// A row a figure, a column a document; with two of them the second over the first.
+/// Renders one row per figure and one column per document; two documents get a ratio column.
 #[must_use]
 pub fn side_by_side(sides: &SideBySide, style: &Style) -> String {
     let two = sides.sides.len() == 2;
@@ -58,7 +58,7 @@ pub fn side_by_side(sides: &SideBySide, style: &Style) -> String {
     text
 }
 
-/// What was told to them and where they ran, as far as it differs; nothing for one document.
+/// Renders the differences in options and hosts; empty for one document.
 fn differences(sides: &SideBySide, style: &Style) -> String {
     if sides.sides.len() < 2 {
         return String::new();

@@ -1,4 +1,4 @@
-//! Our own stack: what it is, what it takes, what it counted.
+//! The user-space stack: configuration, memory, counters.
 
 use linerate_metric::facts::Host;
 use linerate_metric::plan::Kind;
@@ -10,7 +10,7 @@ use super::table::table;
 use crate::figures;
 use crate::style::{Paint, Style, clean, hang};
 
-/// Blocks of a record about the stacks of its hosts.
+/// Renders the blocks of a record about the stacks of its hosts.
 pub(crate) fn blocks(record: &Record, style: &Style) -> Vec<String> {
     let mut blocks = Vec::new();
     if let Some(figures) = &record.stack {
@@ -27,7 +27,7 @@ pub(crate) fn blocks(record: &Record, style: &Style) -> Vec<String> {
     blocks
 }
 
-/// `12.0-13.0 s  udp: in_datagrams 1,234, ...`.
+/// Renders the counters of an interval: `12.0-13.0 s  udp: in_datagrams 1,234, …`.
 #[must_use]
 pub fn interval(interval: &StackInterval) -> String {
     let seconds = |ns: u64| ns as f64 / 1e9;
@@ -37,7 +37,7 @@ pub fn interval(interval: &StackInterval) -> String {
         seconds(interval.end_ns)
     );
     if interval.counters.is_empty() {
-        text.push_str("  nothing");
+        text.push_str("  no change");
     }
     for (protocol, counters) in &interval.counters {
         let counted: Vec<_> = (counters.iter())
@@ -48,14 +48,15 @@ pub fn interval(interval: &StackInterval) -> String {
     text
 }
 
-/// `client's stack  tap:t0 as 10.0.0.1/24; 1.2 MiB, all of it allocated at the start`.
+/// Renders the heading of a stack: `client's stack tap:t0 as 10.0.0.1/24; 1.2 MiB of memory,
+/// allocated at start`.
 fn heading(record: &Record, host: &Host, stack: &StackFacts, style: &Style) -> String {
     let prefix = match host.role.filter(|_| record.kind != Kind::Stack) {
         Some(role) => format!("{}'s stack  ", figures::role(role)),
         None => "stack  ".to_owned(),
     };
     let words = format!(
-        "{} as {}; {} of memory, all of it allocated at the start",
+        "{} as {}; {} of memory, allocated at start",
         stack.device,
         stack.addresses.join(" and "),
         format_bytes(stack.memory.bytes)
@@ -68,7 +69,7 @@ fn heading(record: &Record, host: &Host, stack: &StackFacts, style: &Style) -> S
     )
 }
 
-/// The whole configuration, a key a line.
+/// Renders the complete configuration, one key per line.
 #[must_use]
 pub fn configuration(stack: &StackFacts, style: &Style) -> String {
     let rows = stack.configuration.iter();
@@ -76,20 +77,20 @@ pub fn configuration(stack: &StackFacts, style: &Style) -> String {
     table(&["setting", "value"], rows.collect(), 2, style)
 }
 
-/// What a stack takes of memory, item by item.
+/// Renders the memory of a stack by purpose.
 #[must_use]
 pub fn memory(memory: &StackMemory, style: &Style) -> String {
     let row = |what: &str, bytes: u64| vec![what.to_owned(), format_bytes(bytes)];
     let mut rows: Vec<_> = (memory.items.iter())
         .map(|item| row(&clean(&item.what), item.bytes))
         .collect();
-    rows.push(row("all", memory.bytes));
+    rows.push(row("total", memory.bytes));
     table(&["memory", "bytes"], rows, 1, style)
 }
 
-/// What services did.
+/// Renders the traffic of the services.
 fn services(services: &[ServiceFigures], style: &Style) -> Option<String> {
-    // The rare case has its column where there is one.
+    // The column for lost responses exists only if there are any.
     let lost = services.iter().any(|service| service.answers_lost > 0);
     let rows: Vec<_> = services
         .iter()
@@ -114,11 +115,11 @@ fn services(services: &[ServiceFigures], style: &Style) -> Option<String> {
         "received",
         "sent",
     ];
-    headings.extend(lost.then_some("answers lost"));
+    headings.extend(lost.then_some("responses lost"));
     (!rows.is_empty()).then(|| table(&headings, rows, 1, style))
 }
 
-/// Counters that are not zero, a protocol a line as in /proc/net/snmp.
+/// Renders non-zero counters, one protocol per line as in /proc/net/snmp.
 fn counters(stack: &StackFacts, style: &Style) -> Option<String> {
     let rows: Vec<_> = (stack.counters.iter())
         .filter_map(|(protocol, counters)| {
@@ -134,5 +135,5 @@ fn counters(stack: &StackFacts, style: &Style) -> Option<String> {
             })
         })
         .collect();
-    (!rows.is_empty()).then(|| table(&["protocol", "counted"], rows, 2, style))
+    (!rows.is_empty()).then(|| table(&["protocol", "counters"], rows, 2, style))
 }

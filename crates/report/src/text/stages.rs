@@ -1,4 +1,4 @@
-//! Where the time of a round trip went.
+//! Stages of a round trip: table, timestamp sources, clock errors.
 
 use linerate_metric::plan::Stamping;
 use linerate_metric::record::{Record, Stage, StagePass};
@@ -11,7 +11,7 @@ use crate::style::{Paint, Style, clean, wrap};
 /// Characters of the longest bar.
 const BAR: usize = 18;
 
-/// The stages as a table, with how they were found; `None` when nobody asked for them.
+/// Renders the stages and how they were measured; `None` for a run without a timestamped pass.
 pub(super) fn stages(record: &Record, style: &Style) -> Option<String> {
     let pass = record.stage_pass.as_ref()?;
     let mut blocks = Vec::new();
@@ -35,7 +35,7 @@ fn rows(record: &Record, pass: &StagePass, style: &Style) -> String {
     let row = |stage: &Stage, is_part: bool| {
         let bar = (stage.p50_ns as f64 / longest * BAR as f64).round() as usize;
         let (indent, bar, share) = if is_part {
-            // A part is of another pass: it has no share of this one's sum.
+            // A part comes from another pass, so it has no share of this pass's sum.
             (
                 "  ",
                 style.glyph("▒", "-").repeat(bar.min(BAR)),
@@ -70,12 +70,12 @@ fn rows(record: &Record, pass: &StagePass, style: &Style) -> String {
     table(&["stage", "", "share", "p50", "p90", "p99"], rows, 2, style)
 }
 
-/// How the stages were found, in one sentence or two.
+/// Describes how the stages were measured.
 pub(crate) fn pass_words(record: &Record, pass: &StagePass) -> String {
     let mut text = match &pass.rtt_ns {
-        None => "no round trip of the stamped pass has all of its stamps".to_owned(),
+        None => "no round trip of the timestamped pass has all timestamps".to_owned(),
         Some(rtt) => format!(
-            "stages of {} stamped round trips ({} stamps), p50 {}",
+            "stages of {} timestamped round trips ({} timestamps), p50 {}",
             format_count(pass.round_trips),
             stamps(record),
             format_nanos(rtt.p50 as f64)
@@ -83,33 +83,33 @@ pub(crate) fn pass_words(record: &Record, pass: &StagePass) -> String {
     };
     if pass.left_out > 0 {
         text.push_str(&format!(
-            " ({} lack a stamp and are left out)",
+            " ({} without all timestamps are excluded)",
             format_count(pass.left_out)
         ));
     }
     if let Some(asking) = pass.asking_ns {
         let size = format_nanos(asking.unsigned_abs() as f64);
-        // Then the difference is mostly of something else.
+        // With this caveat most of the difference has another cause.
         let unlike = record
             .validity
             .iter()
             .any(|doubt| doubt.doubt == "stages-unlike");
         text.push_str(&if asking >= 0 && unlike {
             format!(
-                "; that pass was {size} slower than the run, which is more than stamps cost: see \
+                "; that pass was {size} slower than the run, which is more than timestamps cost: see \
                  stages-unlike"
             )
         } else if asking >= 0 {
-            format!("; asking for the stamps cost {size}, and the figures above are without it")
+            format!("; timestamping cost {size}, which is not part of the figures above")
         } else {
-            format!("; the pass without stamps was {size} slower: the machine changed meanwhile")
+            format!("; the pass without timestamps was {size} slower: the load of the machine changed")
         });
     }
     if let Some(watching) = pass.watching_ns.filter(|&cost| cost >= 0)
         && record.stages.iter().any(|stage| !stage.parts.is_empty())
     {
         text.push_str(&format!(
-            "; indented parts are of a pass that watched the scheduler too, {} slower: they do not add up to their stage",
+            "; indented parts come from a pass that also traced the scheduler and was {} slower; they do not add up to their stage",
             format_nanos(watching as f64)
         ));
     }
@@ -117,7 +117,7 @@ pub(crate) fn pass_words(record: &Record, pass: &StagePass) -> String {
     text
 }
 
-/// How far the clocks that stamped may be apart; empty where it was one clock.
+/// Describes the error of the clock offsets; empty if a single clock was used.
 fn clock_words(stages: &[Stage]) -> String {
     let by_device = stages.iter().any(|stage| stage.stamps == "hardware");
     let error = stages.iter().filter_map(|stage| stage.clock_error_ns).max();
@@ -125,15 +125,17 @@ fn clock_words(stages: &[Stage]) -> String {
     match (by_device, error) {
         (_, None) => String::new(),
         (false, Some(error)) => {
-            format!("; the hosts' clocks are known to {error}, which the two path stages share")
+            format!(
+                "; the offset of the hosts' clocks is known to {error}, an error shared by the two path stages"
+            )
         }
         (true, Some(error)) => format!(
-            "; devices' clocks, and hosts', are known to {error} in the worst stage, and neighbours share it with opposite signs"
+            "; clock offsets of devices and hosts are known to {error} in the worst stage; adjacent stages have this error with opposite signs"
         ),
     }
 }
 
-/// Which clocks gave the stamps.
+/// Names the sources of the timestamps.
 fn stamps(record: &Record) -> String {
     let mut kinds: Vec<_> = (record.stages.iter())
         .map(|stage| clean(&stage.stamps).into_owned())
@@ -143,14 +145,13 @@ fn stamps(record: &Record) -> String {
     kinds.join(" and ")
 }
 
-/// How the receive drivers worked, where that was asked for.
+/// Renders the work of the receive drivers, if it was requested.
 pub(super) fn drivers(record: &Record, style: &Style) -> Option<String> {
     let work = &record.timeline.as_ref()?.driver;
     if work.is_empty() {
         let asked = record.plan.stamps == Stamping::Driver;
         return asked.then(|| {
-            let why =
-                "receive driver: not known, because the kernel's tracepoints could not be read";
+            let why = "receive driver: unknown, the kernel's tracepoints could not be read";
             wrap(why, style.width).join("\n")
         });
     }
@@ -194,7 +195,7 @@ mod tests {
             (vec![own.clone()], ""),
             (
                 vec![own.clone(), stage("software", Some(4_000))],
-                "; the hosts' clocks",
+                "; the offset of the hosts' clocks",
             ),
             (
                 vec![
@@ -202,7 +203,7 @@ mod tests {
                     own,
                     stage("hardware", Some(650)),
                 ],
-                "; devices' clocks, and hosts', are known to 650 ns",
+                "; clock offsets of devices and hosts are known to 650 ns",
             ),
         ] {
             let text = clock_words(&stages);

@@ -1,4 +1,4 @@
-//! The summary of one run.
+//! Summary of one run.
 
 use linerate_metric::plan::{Kind, Plan};
 use linerate_metric::record::{DirectionFigures, Record, Summary};
@@ -14,14 +14,14 @@ use crate::style::{Paint, Style, clean, hang, wrap};
 use crate::timeline::{file_words, trigger_words};
 use crate::words::{self, UNKNOWN, or_unknown};
 
-/// Everything people look for after a run: what was done, the figures by direction and stream, what it
-/// cost, what was lost where, and what speaks against the figures. What a server kept is told as it saw it.
+/// Renders a run: title, figures by direction and stream, cost, losses, findings, caveats. A record
+/// of a server is rendered from the server's view.
 #[must_use]
 pub fn summary(record: &Record, style: &Style) -> String {
     told(record, record.served.as_ref().map(|it| &*it.client), style)
 }
 
-/// The same in the words of a server, of a test with this client.
+/// Renders a run from the view of the server, for a test with this client.
 #[must_use]
 pub fn served_summary(record: &Record, peer: &str, style: &Style) -> String {
     let peer = match peer {
@@ -90,7 +90,7 @@ fn told(record: &Record, client: Option<&str>, style: &Style) -> String {
     blocks.join("\n\n")
 }
 
-/// What a forwarding run did: nothing of it is between two ends.
+/// Renders a forwarding run, which has no client and server.
 fn forward_blocks(record: &Record, style: &Style) -> Vec<String> {
     let mut blocks = vec![one_row(
         figures::figures(&record.plan, &record.summary),
@@ -144,7 +144,7 @@ fn heading(record: &Record, client: Option<&str>, style: &Style) -> String {
     lines.extend(ways(record, style));
     if record.interrupted {
         let until = record.summary.duration_ns.map_or_else(
-            || "the figures cover what was measured until then".to_owned(),
+            || "the figures cover the time until then".to_owned(),
             |time| format!("the figures cover {}", format_nanos(time as f64)),
         );
         lines.push(hang(
@@ -157,7 +157,7 @@ fn heading(record: &Record, client: Option<&str>, style: &Style) -> String {
     lines.join("\n")
 }
 
-/// Which way of access ports have, a line each that had a choice.
+/// Renders the access mode of each port that had a choice, one line per port.
 pub(super) fn ways(record: &Record, style: &Style) -> Vec<String> {
     let line = |(port, words): &(String, String)| {
         let prefix = format!("{}: ", clean(port));
@@ -167,7 +167,7 @@ pub(super) fn ways(record: &Record, style: &Style) -> Vec<String> {
     obtained(record).iter().map(line).collect()
 }
 
-/// What was obtained of ports where there was a choice: `xdp:eth0`, `XDP native; copy: …`.
+/// Returns the access mode of ports that had a choice: `xdp:eth0`, `XDP native; copy: …`.
 fn obtained(record: &Record) -> Vec<(String, String)> {
     let forward = record.forward.iter().flat_map(|figures| &figures.ports);
     let forward = forward.map(|port| (&port.name, &port.notes, &port.xdp));
@@ -186,7 +186,7 @@ fn obtained(record: &Record) -> Vec<(String, String)> {
     found
 }
 
-/// The notes that say which way of access was obtained; the others are advice.
+/// Selects the notes that name an access mode; the others are advice.
 fn way_of(notes: &[String]) -> Option<String> {
     const BEGIN: [&str; 3] = ["XDP ", "copy: ", "zero-copy: "];
     let is_way = |note: &&String| {
@@ -206,13 +206,13 @@ fn by_direction(record: &Record, serving: bool, style: &Style) -> String {
         summary: record.summary.clone(),
         streams: Vec::new(),
     }];
-    // A run that ended before its directions were known still has its summary.
+    // A run that ended before its directions were set up still has a summary.
     let directions = if record.directions.is_empty() {
         &whole[..]
     } else {
         &record.directions
     };
-    let mut headings = vec!["way", "time"];
+    let mut headings = vec!["direction", "time"];
     let mut rows = Vec::new();
     for direction in directions {
         let shown = figures::figures(&record.plan, &direction.summary);
@@ -242,7 +242,7 @@ fn values(shown: Vec<Figure>) -> impl Iterator<Item = String> {
         .map(|figure| or_unknown(figure.value, |value| value))
 }
 
-/// The flows, when there are several of them, with what they come to.
+/// Renders the streams and their total; `None` for a single stream.
 fn streams(record: &Record, serving: bool, style: &Style) -> Option<String> {
     let flows: Vec<_> = record
         .directions
@@ -260,7 +260,7 @@ fn streams(record: &Record, serving: bool, style: &Style) -> Option<String> {
     }
     let mut headings = vec!["stream"];
     if both_ways {
-        headings.push("way");
+        headings.push("direction");
     }
     headings.extend(
         stream_figures(&record.plan, &Summary::default())
@@ -296,7 +296,7 @@ fn streams(record: &Record, serving: bool, style: &Style) -> Option<String> {
     Some(table(&headings, rows, left, style))
 }
 
-/// A flow's figures: of round trips the few that tell flows apart.
+/// Returns a stream's figures; for round trips only those that differ between streams.
 fn stream_figures(plan: &Plan, summary: &Summary) -> Vec<Figure> {
     let mut shown = figures::stream_figures(plan, summary);
     if plan.kind == Kind::Latency {
@@ -329,15 +329,15 @@ fn cpu(summary: &Summary, style: &Style) -> String {
     lines.join("\n")
 }
 
-/// What the flows took in memory, when there are several of them.
+/// Renders the memory per stream; `None` for a single stream.
 fn memory(record: &Record, style: &Style) -> Option<String> {
     let words = costs::memory_words(record)?;
-    let prefix = "memory a stream  ";
+    let prefix = "memory per stream  ";
     let head = style.paint(Paint::Head, prefix);
     Some(hang(prefix, &head, &words, style.width))
 }
 
-/// Where the timeline is, and whether what it waited for came.
+/// Renders the file of the timeline and the state of its trigger.
 fn timeline(record: &Record, style: &Style) -> Option<String> {
     let lines: Vec<_> = [file_words(record), trigger_words(record)]
         .into_iter()
@@ -351,15 +351,15 @@ fn timeline(record: &Record, style: &Style) -> Option<String> {
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
-/// What sizes of buffers the kernel granted, where somebody asked for some.
+/// Renders the socket buffers granted by the kernel, if sizes were requested.
 fn buffers(record: &Record, style: &Style) -> Option<String> {
     let words = words::granted_buffers(record)?;
-    let prefix = "buffers granted  ";
+    let prefix = "granted buffers  ";
     let head = style.paint(Paint::Head, prefix);
     Some(hang(prefix, &head, &words, style.width))
 }
 
-/// The first slow answers with their causes, and how often each cause was found.
+/// Renders the first slow responses with their causes, and the number of each cause.
 fn slow(record: &Record, style: &Style) -> Option<String> {
     let (headings, rows) = round_trips::slow_rows(record, SHOWN);
     if rows.is_empty() {
@@ -402,7 +402,7 @@ fn losses(record: &Record, serving: bool, style: &Style) -> Option<String> {
         })
         .collect();
     Some(table(
-        &["lost at", "way", "packets", "what it is"],
+        &["lost at", "direction", "packets", "meaning"],
         rows,
         4,
         style,

@@ -1,4 +1,4 @@
-//! A matrix of settings: a heat map, a table, and what is worth having.
+//! Sweep over a matrix of settings: heat map, table, Pareto front.
 
 use linerate_metric::comparison::Better;
 use linerate_metric::figure;
@@ -10,12 +10,12 @@ use super::table::{Grid, table};
 use crate::style::{Paint, Style, clean, wrap};
 use crate::words;
 
-/// Blocks of a heat map from the worst to the best.
+/// Blocks of a heat map, from worst to best.
 const BLOCKS: [&str; 8] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
-/// The same where there is nothing but ASCII.
+/// ASCII replacement of [`BLOCKS`].
 const DIGITS: [&str; 8] = ["1", "2", "3", "4", "5", "6", "7", "8"];
 
-/// What a sweep found.
+/// Renders the result of a sweep.
 pub(super) fn sweep(found: &Sweep, style: &Style) -> String {
     let name = clean(&found.figure);
     let measured = found
@@ -56,18 +56,18 @@ pub(super) fn sweep(found: &Sweep, style: &Style) -> String {
     blocks.join("\n\n")
 }
 
-/// What the marks of the table mean.
+/// Legend of the table.
 pub(crate) fn front_words(found: &Sweep) -> String {
     format!(
-        "Rows marked * are on the front: no other point is as good with less {}. {} is better {}; \
-         memory is that of the socket buffers as granted, both ends. Seed {}.",
+        "Rows marked * are on the Pareto front: no other point is as good with less {}. Figure: {} ({} is better); \
+         memory: granted socket buffers, both ends. Seed {}.",
         match found
             .points
             .iter()
             .any(|point| point.memory_bytes.is_some())
         {
             true => "memory",
-            false => "processor time",
+            false => "CPU time",
         },
         clean(&found.figure),
         match found.better {
@@ -78,7 +78,7 @@ pub(crate) fn front_words(found: &Sweep) -> String {
     )
 }
 
-/// The point on the front that takes the least memory among those within 5 % of the best.
+/// Returns the point on the front with the least memory among those within 5 % of the best.
 fn cheap<'a>(found: &'a Sweep, best: &SweepPoint) -> Option<&'a SweepPoint> {
     let top = best.value?.median;
     let near = |point: &&SweepPoint| {
@@ -94,7 +94,7 @@ fn cheap<'a>(found: &'a Sweep, best: &SweepPoint) -> Option<&'a SweepPoint> {
     })
 }
 
-/// `Best: 10.5 Gb/s with length=32K.`
+/// Summarises a sweep: `Best: 10.5 Gb/s with length=32K.`
 pub(crate) fn best_words(found: &Sweep) -> Option<String> {
     let best = found.points.get(found.best?)?;
     let value = figure::format(&found.figure, best.value?.median);
@@ -112,11 +112,11 @@ fn bytes(value: f64) -> String {
     format_bytes(value as u64)
 }
 
-/// Values this many times apart are told apart by factors: of 0.4 Mb/s to 50 Gb/s, differences would show the best
-/// alone.
+/// Ratio of the highest to the lowest value above which the colour scale is logarithmic. From 0.4
+/// Mb/s to 50 Gb/s a linear scale would distinguish only the best.
 const WIDE: f64 = 30.0;
 
-/// From 0, the worst, to 1, the best, among the values that are there.
+/// Maps a value to 0 (worst) to 1 (best) among the values of the sweep.
 pub(crate) fn rank(found: &Sweep, value: f64) -> f64 {
     let values = || {
         found
@@ -142,7 +142,7 @@ pub(crate) fn rank(found: &Sweep, value: f64) -> f64 {
     }
 }
 
-/// The best value at each pair of values of the first two axes, whatever the others are.
+/// Returns the best value for each pair of values of the first two axes.
 pub(crate) fn cells(found: &Sweep) -> Option<Vec<Vec<Option<f64>>>> {
     let [rows, columns, ..] = found.axes.as_slice() else {
         return None;
@@ -202,7 +202,7 @@ fn heat(found: &Sweep, style: &Style) -> Option<String> {
     Some(table(&headings, lines, 1, style))
 }
 
-/// Every point, the best first.
+/// Returns the table of all points, the best first.
 pub(crate) fn grid(found: &Sweep) -> Option<Grid> {
     let mut headings: Vec<&str> = found.axes.iter().map(|axis| axis.name.as_str()).collect();
     let axes = headings.len();

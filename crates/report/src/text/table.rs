@@ -1,25 +1,24 @@
-//! Aligned columns without lines around them.
+//! Aligned columns without borders.
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 
 use crate::style::{Paint, Style, wrap};
 
-/// Narrowest column of sentences: below it they are harder to read than a line that is too long.
+/// Narrowest column for sentences: below this width an overlong line is easier to read.
 const NARROWEST_SENTENCE: usize = 20;
 
-/// A table before it is laid out, for a terminal or for a page.
+/// A table for text or HTML.
 pub(crate) struct Grid {
-    /// Headings of its columns.
     pub(crate) headings: Vec<String>,
-    /// Rows, as long as the headings.
+    /// Rows; each has as many cells as there are headings.
     pub(crate) rows: Vec<Vec<String>>,
-    /// Columns that are flush left.
+    /// Number of left-aligned columns.
     pub(crate) left: usize,
 }
 
 impl Grid {
-    /// A table of these columns; none without rows.
+    /// Creates a table; `None` without rows.
     pub(crate) fn new(headings: &[&str], rows: Vec<Vec<String>>, left: usize) -> Option<Self> {
         let headings = headings.iter().map(|&heading| heading.to_owned());
         (!rows.is_empty()).then(|| Self {
@@ -29,18 +28,18 @@ impl Grid {
         })
     }
 
-    /// As text.
+    /// Renders the table as text.
     pub(super) fn text(self, style: &Style) -> String {
         let headings: Vec<_> = self.headings.iter().map(String::as_str).collect();
         table(&headings, self.rows, self.left, style)
     }
 }
 
-/// Lays out a table: the first `left` columns flush left, the others flush right under their headings.
-/// Where lines are too short for it, sentences in the last column are wrapped, and figures go on in
-/// a second table below.
+/// Lays out a table: the leading columns are left-aligned, the others right-aligned. If the
+/// lines are too long, sentences in the last column are wrapped, or the remaining figures follow in
+/// a second table.
 ///
-/// Cells must be clean already.
+/// Cells must not contain control characters.
 pub(super) fn table(
     headings: &[&str],
     mut rows: Vec<Vec<String>>,
@@ -63,7 +62,7 @@ pub(super) fn table(
     let all = headings.len();
     let has_sentences = left == all;
     let for_sentences = |gap: usize| style.width.saturating_sub(room(all - 1, gap) + gap);
-    // Figures move together where that gives a sentence its room.
+    // The gap shrinks to one space if that makes the column of sentences wide enough.
     let is_helped = |gap| for_sentences(gap) >= NARROWEST_SENTENCE;
     let sentences_keep = has_sentences && (is_helped(2) || !is_helped(1));
     let gap = if room(all, 2) <= style.width || sentences_keep {
@@ -92,7 +91,7 @@ pub(super) fn table(
 
 type Part<'a> = (Vec<&'a str>, Vec<Vec<String>>);
 
-/// Two tables of one: the columns before `first`, and the others after the `left` that name the rows.
+/// Splits a table in two; the second part repeats the columns that name the rows.
 fn split<'a>(
     headings: &[&'a str],
     rows: &[Vec<String>],
@@ -134,7 +133,7 @@ fn lay_out(
             CellAlignment::Right
         });
     }
-    // Colours come after the layout: their sequences must not count as width.
+    // Colours are added after the layout, because escape sequences would count as width.
     let lines: Vec<_> = table
         .lines()
         .enumerate()
@@ -162,23 +161,16 @@ mod tests {
         };
         let mut cells: Vec<String> = vec!["connect".into()];
         cells.extend(["2.36 us"; 6].map(str::to_owned));
-        cells.push("naming the far end; over TCP the handshake".into());
+        cells.push("naming the server; over TCP the handshake".into());
         let headings = [
-            "step",
-            "min",
-            "p50",
-            "p90",
-            "p99",
-            "p99.9",
-            "max",
-            "what it is",
+            "step", "min", "p50", "p90", "p99", "p99.9", "max", "meaning",
         ];
         let text = table(&headings, vec![cells], headings.len(), &style);
         assert!(
             text.lines().all(|line| line.chars().count() <= 80),
             "{text}"
         );
-        assert!(text.contains("us naming the far end;"), "{text}");
+        assert!(text.contains("us naming the server;"), "{text}");
     }
 
     #[test]
@@ -198,24 +190,24 @@ mod tests {
                 vec!["receive".into(), "1 Gb/s".into(), "1".into(), "17".into()],
             ]
         };
-        let headings = ["way", "goodput", "lost", "reordered"];
+        let headings = ["dir", "goodput", "lost", "reordered"];
         insta::assert_snapshot!(table(&headings, rows(), 1, &style), @r"
-        way       goodput   lost
+        dir       goodput   lost
         send    31.0 Gb/s 60,391
         receive    1 Gb/s      1
-        way      reordered
+        dir      reordered
         send             0
         receive         17
         ");
         let sentence = vec![vec![
             "path".into(),
-            "between the ends, or nowhere at all".into(),
+            "between the hosts, or nowhere at all".into(),
         ]];
-        let lines = table(&["lost at", "what it is"], sentence, 2, &style);
+        let lines = table(&["lost at", "meaning"], sentence, 2, &style);
         insta::assert_snapshot!(lines, @r"
-        lost at  what it is
-        path     between the ends, or
-                 nowhere at all
+        lost at  meaning
+        path     between the hosts,
+                 or nowhere at all
         ");
     }
 }

@@ -1,4 +1,4 @@
-//! What a search over knobs found: the changes, their proof, and what was tried in vain.
+//! Result of a search over knobs: changes, their proof, rejected settings.
 
 use linerate_metric::comparison::Side;
 use linerate_metric::figure;
@@ -10,7 +10,7 @@ use super::table::Grid;
 use crate::style::{Paint, Style, clean, hang, wrap};
 use crate::words;
 
-/// What `tune` found.
+/// Renders the result of `tune`.
 pub(super) fn tuning(found: &Tuning, style: &Style) -> String {
     let name = clean(&found.goal);
     let title = format!("{name} of {}", clean(&found.command));
@@ -53,7 +53,7 @@ pub(super) fn tuning(found: &Tuning, style: &Style) -> String {
         blocks.push(text);
     }
     if !found.vain.is_empty() {
-        let mut lines = vec!["Tried in vain:".to_owned()];
+        let mut lines = vec!["Rejected settings:".to_owned()];
         for vain in &found.vain {
             let said = format!("{}={}: {}", vain.knob, vain.value, vain.why);
             lines.push(hang("  ", "  ", &clean(&said), style.width));
@@ -63,14 +63,13 @@ pub(super) fn tuning(found: &Tuning, style: &Style) -> String {
     blocks.join("\n\n")
 }
 
-/// What is said of changes without a proof of all of them together.
-pub(crate) const UNPROVED: &str =
-    "Each of these had its own pairs; the proof of all against the start is missing.";
+/// Text for changes without a final comparison of all of them together.
+pub(crate) const UNPROVED: &str = "Each change was tested in pairs; the proof of all changes together against the start is missing.";
 
-/// What is said of settings that did not go back.
+/// Text for settings that were not restored.
 pub(crate) const KEPT: &str = "These settings were left in place.";
 
-/// The goal before and after, and what both cost; none without a proof.
+/// Returns the table of goal and cost before and after; `None` without a proof.
 pub(crate) fn before_and_after(found: &Tuning) -> Option<Grid> {
     let proof = found.proof.as_deref()?;
     let name = clean(&found.goal);
@@ -91,7 +90,7 @@ pub(crate) fn before_and_after(found: &Tuning) -> Option<Grid> {
     Grid::new(&["", "start (A)", "tuned (B)"], rows, 1)
 }
 
-/// The changes that matter, each with what is lost without it; none where nothing does.
+/// Returns the table of changes with the loss without each; `None` without changes.
 pub(crate) fn changes(found: &Tuning) -> Option<Grid> {
     let rows = found.changes.iter().map(|change| {
         vec![
@@ -105,23 +104,23 @@ pub(crate) fn changes(found: &Tuning) -> Option<Grid> {
     Grid::new(&["change", "from", "to", &heading], rows.collect(), 3)
 }
 
-/// What the mark behind a change means, where one has it.
+/// Explains the question mark after a change; `None` if no change has one.
 pub(crate) fn undecided(found: &Tuning) -> Option<&'static str> {
     let is_there = found.changes.iter().any(|change| change.undecided);
     let mark = match found.proof {
         Some(_) => {
-            "(?) It stays although its own pairs were too few or too wild to be sure, or it could not be measured without \
-             it: all changes together have their proof."
+            "(?) Kept although its pairs were too few or too noisy for a verdict, or it could not be measured without \
+             it; the proof covers all changes together."
         }
         None => {
-            "(?) Its own pairs were too few or too wild to be sure, or it could not be measured without it: it may be of no \
-             use."
+            "(?) Its pairs were too few or too noisy for a verdict, or it could not be measured without it; it may have \
+             no effect."
         }
     };
     is_there.then_some(mark)
 }
 
-/// What is lost without a change; a question mark where its own pairs were too few or too wild to be sure.
+/// Formats the loss without a change; a question mark if its pairs were too few or too noisy.
 fn without(change: &Change) -> String {
     let lost = words::or_unknown(change.without, |ratio| signed(ratio.median - 1.0));
     match change.undecided {
@@ -130,18 +129,18 @@ fn without(change: &Change) -> String {
     }
 }
 
-/// What the runs were for.
+/// Renders the number of runs by purpose.
 fn spent(found: &Tuning, style: &Style) -> String {
     wrap(&spent_words(found), style.width).join("\n")
 }
 
-/// `53 runs: 14 search, 12 which changes matter, 24 proof`.
+/// Describes the number of runs by purpose: `53 runs: 14 search, 12 minimal set, 24 proof`.
 pub(crate) fn spent_words(found: &Tuning) -> String {
     let spent = &found.spent;
     let parts = [
         (spent.search, "search"),
-        (spent.check, "check of what can be had"),
-        (spent.minimal_set, "which changes matter"),
+        (spent.check, "availability check"),
+        (spent.minimal_set, "minimal set"),
         (spent.proof, "proof"),
     ];
     let parts: Vec<_> = (parts.iter())
@@ -154,12 +153,12 @@ pub(crate) fn spent_words(found: &Tuning) -> String {
     }
 }
 
-/// What the first measurement pointed at.
+/// Renders the findings of the first measurement.
 fn pointed(found: &Tuning, style: &Style) -> Option<String> {
     if found.findings.is_empty() {
         return None;
     }
-    let mut lines = vec!["The first measurement found:".to_owned()];
+    let mut lines = vec!["Findings of the first measurement:".to_owned()];
     for finding in &found.findings {
         let knobs = pointed_words(finding);
         let said = format!(
@@ -172,15 +171,15 @@ fn pointed(found: &Tuning, style: &Style) -> Option<String> {
     Some(lines.join("\n"))
 }
 
-/// The knobs that a finding points at.
+/// Lists the knobs related to a finding.
 pub(crate) fn pointed_words(finding: &Pointed) -> String {
     match finding.knobs.is_empty() {
-        true => "no knob that can be turned here".to_owned(),
+        true => "no knob available here".to_owned(),
         false => finding.knobs.join(", "),
     }
 }
 
-/// Why there is no proof: nothing helps, or it was not finished.
+/// Explains the missing proof: no improvement, or an interruption.
 pub(crate) fn without_proof(found: &Tuning) -> String {
     let best = found.best_seen.as_ref().map(|best| {
         let setting: Vec<_> = (best.setting.iter())
@@ -191,9 +190,9 @@ pub(crate) fn without_proof(found: &Tuning) -> String {
             .start
             .map_or_else(String::new, |start| format!(" (start {})", value(start)));
         match setting.is_empty() {
-            true => format!("Best seen until then: the start, {}.", value(best.value)),
+            true => format!("Best so far: the start, {}.", value(best.value)),
             false => format!(
-                "Best seen until then, not proved: {} with {}{start}, median of {}.",
+                "Best so far, not proved: {} with {}{start}, median of {}.",
                 clean(&setting.join(" ")),
                 value(best.value),
                 words::amount(best.runs as u64, "run")
@@ -201,21 +200,21 @@ pub(crate) fn without_proof(found: &Tuning) -> String {
         }
     });
     match &found.stopped_in {
-        None => "Nothing that was tried makes it better by more than noise.".to_owned(),
+        None => "No tested change improved the goal by more than noise.".to_owned(),
         Some(stage) => {
             let stage = match stage.as_str() {
-                "check" => "while it was looked what can be had",
+                "check" => "during the availability check",
                 "search" => "during the search",
-                "minimal-set" => "while it was found out which changes matter",
+                "minimal-set" => "during the search for the minimal set",
                 _ => "during the proof",
             };
-            let best = best.unwrap_or_else(|| "Nothing but the start was measured.".to_owned());
-            format!("Interrupted {stage}: whether anything helps is not decided. {best}")
+            let best = best.unwrap_or_else(|| "Only the start was measured.".to_owned());
+            format!("Interrupted {stage}: not decided whether any change helps. {best}")
         }
     }
 }
 
-/// What a snippet is for.
+/// Describes the use of a snippet.
 pub(crate) fn of_format(format: &str) -> &str {
     match format {
         "sysctl" => "for a file in /etc/sysctl.d",
@@ -270,8 +269,8 @@ mod tests {
             undecided: true,
         });
         let text = tuning(&found, &Style::PLAIN);
-        assert!(text.contains("may be of no use"), "{text}");
-        assert!(!text.contains("have their proof"), "{text}");
+        assert!(text.contains("may have no effect"), "{text}");
+        assert!(!text.contains("covers all changes"), "{text}");
         assert!(!text.contains("shown to matter"), "{text}");
     }
 
@@ -284,7 +283,7 @@ mod tests {
             start: Some(1.0e9),
         };
         let text = without_proof(&interrupted("search", Some(best)));
-        assert!(!text.contains("Nothing that was tried"), "{text}");
+        assert!(!text.contains("No tested change"), "{text}");
         assert!(
             text.contains("wait=spin with 9.00 Gb/s (start 1.00 Gb/s)"),
             "{text}"
@@ -292,12 +291,12 @@ mod tests {
         assert!(text.contains("median of 2 runs"), "{text}");
         let text = without_proof(&interrupted("check", None));
         assert!(
-            text.contains("not decided") && text.contains("Nothing but the start"),
+            text.contains("not decided") && text.contains("Only the start"),
             "{text}"
         );
         let text = without_proof(&interrupted("", None));
         assert!(
-            text.contains("Nothing that was tried makes it better"),
+            text.contains("No tested change improved the goal"),
             "{text}"
         );
     }

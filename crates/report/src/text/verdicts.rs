@@ -1,10 +1,10 @@
-//! How thresholds came out.
+//! Results of thresholds (`--expect`).
 
 use linerate_metric::expect::Verdict;
 
 use crate::style::{Paint, Style, clean};
 
-/// One line a threshold: whether it holds, and what was measured.
+/// Renders one line per threshold: whether it holds, and the measured value.
 #[must_use]
 pub fn verdicts(verdicts: &[Verdict], style: &Style) -> String {
     let width = verdicts
