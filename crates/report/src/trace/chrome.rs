@@ -1,4 +1,4 @@
-//! The Trace Event Format (JSON), which chrome://tracing and most other viewers read.
+//! Trace Event Format (JSON), for chrome://tracing and other viewers.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Track, process};
 
-/// The timeline as JSON; times are microseconds with three decimals, as the format has them.
+/// Renders a timeline as JSON. Times are microseconds with three decimals, as the format requires.
 #[must_use]
 pub fn chrome(timeline: &Timeline) -> String {
     let tracks: BTreeSet<Track> = timeline.slices.iter().map(Track::of).collect();
@@ -30,7 +30,7 @@ pub fn chrome(timeline: &Timeline) -> String {
             "dur": slice.end_ns.saturating_sub(slice.start_ns) as f64 / 1e3,
         });
         if let Some(trip) = slice.trip {
-            event["args"] = json!({"trip": trip});
+            event["args"] = json!({"round_trip": trip});
         }
         events.push(event);
     }

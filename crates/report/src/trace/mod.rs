@@ -1,4 +1,4 @@
-//! A timeline as a file for the viewers that people have.
+//! Export of timelines to trace viewers.
 
 mod chrome;
 mod perfetto;
@@ -9,7 +9,7 @@ pub use perfetto::perfetto;
 use linerate_metric::facts::Role;
 use linerate_metric::timeline::{Lane, Slice};
 
-/// A track of a viewer: a row of one end, one for each processor where that is known.
+/// Row in a viewer: a lane of one host, split by CPU where the CPU is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Track {
     role: Role,
@@ -34,7 +34,7 @@ impl Track {
                 Some(thread) => format!("measuring thread {}", thread + 1),
                 None => "measuring thread".to_owned(),
             },
-            // The kernel's, or our own.
+            // The kernel's network stack or the user-space stack.
             (Lane::Kernel, _) => "packets in the stack".to_owned(),
             (Lane::Driver, Some(cpu)) => format!("receive work, cpu {cpu}"),
             (Lane::Driver, None) => "receive work".to_owned(),
@@ -42,7 +42,7 @@ impl Track {
     }
 }
 
-/// Which process a viewer is told of.
+/// Returns process id and name of a host in the trace.
 fn process(role: Role) -> (u32, &'static str) {
     match role {
         Role::Client => (1, "client"),

@@ -1,9 +1,9 @@
-//! Perfetto's own format: a `Trace` message of protocol buffers with one `TracePacket` for each
-//! beginning and each end.
+//! Perfetto trace format: a `Trace` message (protocol buffers) with one `TracePacket` for each
+//! start and each end of a slice.
 //!
-//! The numbers of fields are those of perfetto's `trace_packet.proto`, `track_event.proto`,
-//! `track_descriptor.proto` and `debug_annotation.proto`; only what viewers need is written. A test
-//! decodes what is written by a schema of its own.
+//! Field numbers are those of perfetto's `trace_packet.proto`, `track_event.proto`,
+//! `track_descriptor.proto` and `debug_annotation.proto`; only fields that viewers need are
+//! written. A test decodes the output with its own schema.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use linerate_metric::timeline::{Lane, Timeline};
 
 use super::{Track, process};
 
-/// A message that grows field by field.
+/// Encoder of a protocol buffers message.
 #[derive(Default)]
 struct Message(Vec<u8>);
 
@@ -49,14 +49,14 @@ impl Message {
     }
 }
 
-/// Everything that is written belongs to one sequence of packets.
+/// Id of the only packet sequence in the trace.
 const SEQUENCE: u64 = 1;
-/// CLOCK_MONOTONIC, `builtin_clock.proto`.
+/// CLOCK_MONOTONIC in `builtin_clock.proto`.
 const CLOCK_MONOTONIC: u64 = 3;
 const SLICE_BEGIN: u64 = 1;
 const SLICE_END: u64 = 2;
 
-/// The timeline as a trace that ui.perfetto.dev and `trace_processor` read.
+/// Renders a timeline for ui.perfetto.dev and `trace_processor`.
 #[must_use]
 pub fn perfetto(timeline: &Timeline) -> Vec<u8> {
     let mut trace = Message::default();
@@ -107,8 +107,8 @@ fn track_uuid(number: usize) -> u64 {
     0x100 + number as u64
 }
 
-/// Beginnings and ends in order of time; at one moment ends come first, so that slices that meet do
-/// not nest.
+/// Returns starts and ends of slices in time order. At equal times ends come first, so that
+/// adjacent slices do not nest.
 fn events(timeline: &Timeline, tracks: &[Track]) -> Vec<(u64, Message)> {
     let mut events = Vec::with_capacity(2 * timeline.slices.len());
     for slice in &timeline.slices {
@@ -121,17 +121,17 @@ fn events(timeline: &Timeline, tracks: &[Track]) -> Vec<(u64, Message)> {
             .bytes(23, slice.name.as_bytes());
         if let Some(trip) = slice.trip {
             let mut note = Message::default();
-            note.number(3, trip).bytes(10, b"trip");
+            note.number(3, trip).bytes(10, b"round_trip");
             begin.message(4, &note);
             if slice.lane == Lane::Thread {
-                // An arrow from each call to the next one of the trip, across the ends.
+                // A flow arrow connects the calls of a round trip across both hosts.
                 begin.fixed64(47, trip + 1);
             }
         }
         let mut end = Message::default();
         end.number(9, SLICE_END).number(11, uuid);
         let end_ns = slice.end_ns.max(slice.start_ns);
-        // A slice without length ends behind its own beginning.
+        // The end of an empty slice sorts after its start.
         let rank = if end_ns == slice.start_ns { 2 } else { 0 };
         events.push((slice.start_ns, 1, begin));
         events.push((end_ns, rank, end));
