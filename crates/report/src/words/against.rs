@@ -1,4 +1,4 @@
-//! What documents that stand side by side say of each other, in sentences.
+//! Sentences that compare documents.
 
 use linerate_metric::comparison::{Question, SIGNIFICANCE, Side, of_samples};
 use linerate_metric::expect::Figure;
@@ -10,11 +10,11 @@ use linerate_metric::statistics::median;
 use super::{headline, set_headline};
 use crate::document::Document;
 
-/// Relative difference that is worth knowing, as `compare` takes it when nobody says.
+/// Smallest relative difference that counts as an effect: the default of `compare`.
 const EFFECT: f64 = 0.05;
 
-/// One against the other where there are two of one kind, each figure by itself where there are more; what
-/// have no figure in common are told one by one. `names` are what they are called.
+/// Compares documents of one kind: the figure of each, and a verdict if there are two. Documents
+/// without a common figure get a headline each. `names` are the display names.
 pub(crate) fn against(documents: &[Document], names: &[String]) -> Vec<String> {
     if documents.len() < 2 {
         return Vec::new();
@@ -47,7 +47,7 @@ pub(crate) fn against(documents: &[Document], names: &[String]) -> Vec<String> {
             format!("{letter} {value} ({name}{of})")
         });
     let told = told.collect::<Vec<_>>().join(", ");
-    let mut sentences = vec![format!("{} of each: {told}.", figure.name)];
+    let mut sentences = vec![format!("{} per document: {told}.", figure.name)];
     if let [a, b] = &values[..] {
         let question = Question {
             figure: figure.name.to_owned(),
@@ -66,7 +66,7 @@ pub(crate) fn against(documents: &[Document], names: &[String]) -> Vec<String> {
     sentences
 }
 
-/// `A` to `Z`, then `A2` to `Z2`.
+/// Returns the letter of a document: `A` to `Z`, then `A2` to `Z2`.
 fn letter(number: usize) -> String {
     let letter = char::from(b'A' + (number % 26) as u8);
     match number / 26 {
@@ -75,7 +75,8 @@ fn letter(number: usize) -> String {
     }
 }
 
-/// What all runs of a document are; sets whose runs are no repeats of one another have no figure of their own.
+/// Returns the kind of a document's runs; `None` for a set whose runs are not repeats of one
+/// another.
 fn kind(document: &Document) -> Option<Kind> {
     if let Document::Set(set) = document
         && set.result.figures.is_empty()
@@ -90,7 +91,7 @@ fn values(document: &Document, figure: &Figure) -> Vec<f64> {
     document.runs().iter().filter_map(known).collect()
 }
 
-/// The main figures of each document, with its name.
+/// Returns the headline of each document, prefixed with its name.
 fn each(documents: &[Document], names: &[String]) -> Vec<String> {
     let of_one = |(document, name): (&Document, &String)| -> Vec<String> {
         let sentences = match document {
@@ -145,13 +146,10 @@ mod tests {
         let told = told(&[single(1e9), single(2e9)]);
         assert_eq!(
             told[0],
-            "goodput of each: A 1.00 Gb/s (before), B 2.00 Gb/s (after)."
+            "goodput per document: A 1.00 Gb/s (before), B 2.00 Gb/s (after)."
         );
         assert!(told[1].contains("B's goodput is 2.0x as high"), "{told:?}");
-        assert!(
-            told[1].contains("one run of a side does not tell"),
-            "{told:?}"
-        );
+        assert!(told[1].contains("with one run per side"), "{told:?}");
     }
 
     #[test]
@@ -162,10 +160,7 @@ mod tests {
             text[0].contains("B 2.00 Gb/s (after, median of 3 runs)"),
             "{text:?}"
         );
-        assert!(
-            text[1].contains("3 runs of each side cannot tell"),
-            "{text:?}"
-        );
+        assert!(text[1].contains("only 3 runs per side"), "{text:?}");
         let many = |middle: f64| {
             let noise = (0..8).map(|n| middle * (1.0 + f64::from(n) / 1e3));
             repeats(&noise.collect::<Vec<_>>())

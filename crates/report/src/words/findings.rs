@@ -1,4 +1,4 @@
-//! Doubts and findings in words.
+//! Text of caveats and findings.
 
 use linerate_metric::finding::{End, Evidence, Value};
 use linerate_metric::record::{Doubt, Record};
@@ -8,7 +8,7 @@ use linerate_metric::units::{
 
 use super::name;
 
-/// Every doubt of some runs once, with the names of the runs that have it.
+/// Returns each distinct caveat of some runs, with the names of the runs that have it.
 pub(crate) fn doubts(runs: &[Record]) -> Vec<(&Doubt, Vec<String>)> {
     let mut found: Vec<(&Doubt, Vec<String>)> = Vec::new();
     for run in runs {
@@ -22,18 +22,18 @@ pub(crate) fn doubts(runs: &[Record]) -> Vec<(&Doubt, Vec<String>)> {
     found
 }
 
-/// A kind of doubt over many runs.
+/// A kind of caveat, counted over many runs.
 pub(crate) struct Counted<'a> {
-    /// The first that was met.
+    /// First caveat of this kind.
     pub(crate) example: &'a Doubt,
-    /// The run that it is of.
+    /// Run of the example.
     pub(crate) of: &'a Record,
-    /// How many runs have one of its kind, of how many.
+    /// Number of runs with this kind, and number of all runs.
     pub(crate) runs: (usize, usize),
 }
 
 impl Counted<'_> {
-    /// `in 24 of 24 runs, for example hops=0: …`.
+    /// Describes the caveat: `in 24 of 24 runs, for example hops=0: …`.
     pub(crate) fn words(&self) -> String {
         let (runs, of) = self.runs;
         let example = match &self.of.label {
@@ -44,13 +44,13 @@ impl Counted<'_> {
     }
 }
 
-/// Each kind of doubt once, with how many of the runs have it: the most frequent first.
+/// Counts the runs that have each kind of caveat; the most frequent first.
 pub(crate) fn counted(runs: &[Record]) -> Vec<Counted<'_>> {
     let mut found: Vec<Counted<'_>> = Vec::new();
     for run in runs {
         let mut here: Vec<&str> = Vec::new();
         for doubt in &run.validity {
-            // A run may have several of a kind, one for each end.
+            // A run may have several of one kind, such as one per host.
             if here.contains(&&*doubt.doubt) {
                 continue;
             }
@@ -69,7 +69,7 @@ pub(crate) fn counted(runs: &[Record]) -> Vec<Counted<'_>> {
     found
 }
 
-/// Where a finding is, in a word.
+/// Returns the end that a finding is about, as text.
 pub(crate) fn finding_end(end: End) -> &'static str {
     match end {
         End::Client => "client",
@@ -79,7 +79,7 @@ pub(crate) fn finding_end(end: End) -> &'static str {
     }
 }
 
-/// A reading that a finding rests on: `tcpi_rtt 120 us (client TCP_INFO)`.
+/// Describes a reading that supports a finding: `tcpi_rtt 120 us (client TCP_INFO)`.
 pub(crate) fn evidence(reading: &Evidence) -> String {
     let number = |value: f64| match reading.unit.as_str() {
         "share" => format_share(value),
@@ -94,8 +94,8 @@ pub(crate) fn evidence(reading: &Evidence) -> String {
         (Some(Value::Count(count)), _) => number(*count as f64),
         (Some(Value::Number(value)), _) => number(*value),
         (Some(Value::Word(word)), _) => word.clone(),
-        (None, Some(why)) => format!("not known ({why})"),
-        (None, None) => "not known".to_owned(),
+        (None, Some(why)) => format!("unknown ({why})"),
+        (None, None) => "unknown".to_owned(),
     };
     format!("{} {value} ({})", reading.counter, reading.read)
 }

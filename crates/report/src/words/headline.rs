@@ -1,4 +1,4 @@
-//! The main figures of runs in sentences.
+//! Headlines: the main figures of runs as sentences.
 
 use linerate_metric::plan::{Direction, Ends, Kind, Protocol, Wait};
 use linerate_metric::record::{Quantiles, Record};
@@ -11,7 +11,7 @@ use linerate_metric::units::{
 use super::plan::name;
 use super::times;
 
-/// The main figures of some runs in sentences, one for each protocol and kind, in the runs' order.
+/// Returns the main figures of some runs as sentences, one per kind and protocol.
 pub(crate) fn headline(runs: &[Record]) -> Vec<String> {
     let mut sentences = Vec::new();
     for protocol in [Protocol::Tcp, Protocol::Udp] {
@@ -24,8 +24,8 @@ pub(crate) fn headline(runs: &[Record]) -> Vec<String> {
     sentences
 }
 
-/// The main figures of runs that belong together: of a measurement of capacity and of a walk to
-/// saturation what they found, of others those of the runs.
+/// Returns the main result of a set of runs: that of its search, comparison, tuning or sweep,
+/// otherwise the main figures of the runs.
 pub(crate) fn set_headline(result: &SetResult, runs: &[Record]) -> Vec<String> {
     let mut sentences: Vec<String> = (result.capacity.iter())
         .filter_map(|capacity| crate::text::capacity::headline(capacity))
@@ -47,8 +47,8 @@ pub(crate) fn set_headline(result: &SetResult, runs: &[Record]) -> Vec<String> {
             .map(|change| format!("{} {} instead of {}", change.knob, change.to, change.from))
             .collect();
         sentences.push(match changes.as_slice() {
-            [] => "Nothing that was tried is proved to make it better.".to_owned(),
-            changes => format!("What matters: {}.", changes.join(", ")),
+            [] => "No tested change gave a proven improvement.".to_owned(),
+            changes => format!("Changes with a proven effect: {}.", changes.join(", ")),
         });
     }
     if sentences.is_empty() {
@@ -57,7 +57,8 @@ pub(crate) fn set_headline(result: &SetResult, runs: &[Record]) -> Vec<String> {
     sentences
 }
 
-/// `io forwarding between 2 ports, 1 core: 1.31 G/s of packets, none dropped.`
+/// Summarises forwarding and generator runs: `io forwarding between 2 ports, 1 core: 1.31 G/s of
+/// packets, none dropped.`
 fn frames_sentences(runs: &[Record]) -> Vec<String> {
     let run = |run: &Record| {
         let meaning = match run.kind {
@@ -71,14 +72,14 @@ fn frames_sentences(runs: &[Record]) -> Vec<String> {
             None => format!("{}: {meaning}.", name(run)),
         })
     };
-    // More of them than one are told side by side.
+    // Several such runs have a table.
     match runs {
         [only] => run(only).into_iter().collect(),
         _ => Vec::new(),
     }
 }
 
-/// `TCP carried 61.2 Gb/s out and 58.9 Gb/s back.`
+/// Summarises throughput: `TCP carried 61.2 Gb/s out and 58.9 Gb/s back.`
 fn throughput_sentence(runs: &[Record], protocol: Protocol) -> Option<String> {
     let found = |direction: Direction| {
         let of = |run: &Record| {
@@ -98,7 +99,7 @@ fn throughput_sentence(runs: &[Record], protocol: Protocol) -> Option<String> {
     };
     let lost = |loss: Option<f64>| match loss {
         Some(loss) if loss > 0.0 => {
-            format!(" with {} lost", format_share(loss))
+            format!(" with {} loss", format_share(loss))
         }
         _ => String::new(),
     };
@@ -118,13 +119,13 @@ fn throughput_sentence(runs: &[Record], protocol: Protocol) -> Option<String> {
     Some(format!("{protocol} carried {text}{}.", of_runs(count)))
 }
 
-/// The runs that did the same as `first`.
+/// Returns the runs with the same plan and label as `first`.
 fn repeats<'a>(runs: &'a [Record], first: &'a Record) -> impl Iterator<Item = &'a Record> {
     let alike = |run: &&Record| run.plan == first.plan && run.label == first.label;
     runs.iter().filter(alike)
 }
 
-/// ` (median of 7 runs)`; one run needs no such words.
+/// Returns ` (median of 7 runs)`; empty for one run.
 fn of_runs(count: usize) -> String {
     match count {
         0 | 1 => String::new(),
@@ -132,7 +133,7 @@ fn of_runs(count: usize) -> String {
     }
 }
 
-/// `Half of all UDP round trips took 48.3 us or less blocking, 6.10 us spinning: 7.9x faster.`
+/// Summarises latency: `UDP round trip p50 48.3 us blocking, 6.10 us spinning: 7.9x faster.`
 fn latency_sentence(runs: &[Record], protocol: Protocol) -> Option<String> {
     let known = |run: &&Record| {
         run.kind == Kind::Latency && run.plan.protocol == protocol && run.summary.rtt_ns.is_some()
@@ -153,7 +154,7 @@ fn latency_sentence(runs: &[Record], protocol: Protocol) -> Option<String> {
         let (block, count) = typical(block, |rtt| rtt.p50)?;
         let (spin, _) = typical(spin, |rtt| rtt.p50)?;
         return Some(format!(
-            "Half of all {protocol} round trips took {} or less when the ends sleep while they wait, {} when they never sleep{}{count}.",
+            "{protocol} round trip p50 {} blocking, {} spinning{}{count}.",
             format_nanos(block),
             format_nanos(spin),
             faster(block, spin),
@@ -163,7 +164,7 @@ fn latency_sentence(runs: &[Record], protocol: Protocol) -> Option<String> {
         return Some(sentence);
     }
     let first = runs.iter().find(known)?;
-    // The same plan under several names: alone, and beside a load.
+    // One plan may have several labels, such as idle and loaded.
     let mut firsts: Vec<&Record> = Vec::new();
     for run in runs.iter().filter(known) {
         if run.plan == first.plan && firsts.iter().all(|first| first.label != run.label) {
@@ -174,10 +175,10 @@ fn latency_sentence(runs: &[Record], protocol: Protocol) -> Option<String> {
         let (p50, count) = typical(first, |rtt| rtt.p50)?;
         let (p99, _) = typical(first, |rtt| rtt.p99)?;
         let label = first.label.as_ref().filter(|_| firsts.len() > 1);
-        let half = label.map_or_else(|| "Half".to_owned(), |label| format!("{label}: half"));
+        let half = label.map_or_else(String::new, |label| format!("{label}: "));
         let half = capitalised(&half);
         Some(format!(
-            "{half} of all {protocol} round trips took {} or less, 99 of 100 took {} or less{count}.",
+            "{half}{protocol} round trip p50 {}, p99 {}{count}.",
             format_nanos(p50),
             format_nanos(p99),
         ))
@@ -186,14 +187,14 @@ fn latency_sentence(runs: &[Record], protocol: Protocol) -> Option<String> {
     Some(sentences?.join(" "))
 }
 
-/// The median over a run's repeats of one of its quantiles, with how many runs that is of.
+/// Returns the median over a run's repeats of one quantile, with the number of runs as text.
 type Typical<'a> = dyn Fn(&Record, fn(&Quantiles) -> u64) -> Option<(f64, String)> + 'a;
 
-/// Measurements up to which a sentence names each.
+/// Largest number of measurements that are listed one by one in a sentence.
 const EACH: usize = 4;
 
-/// `Half of all UDP round trips took 12.3 us or less (64 B) and 41.0 us (32 KiB).`: of runs that differ
-/// in what they did, as those of a sweep do; `None` where they all did the same.
+/// Summarises latency runs with different plans, such as a sweep: `UDP round trip p50 12.3 us (64
+/// B), 41.0 us (32 KiB).` `None` when all plans are equal.
 fn different_round_trips(
     runs: &[Record],
     protocol: Protocol,
@@ -203,8 +204,8 @@ fn different_round_trips(
         .filter(|run| run.kind == Kind::Latency && run.plan.protocol == protocol)
         .filter(|run| run.summary.rtt_ns.is_some())
         .collect();
-    // What was asked at a rate says how long an answer takes at that load; as many questions as there
-    // are answers say how many there can be.
+    // Runs at a fixed rate show the response time at that load. Runs without a rate show the
+    // capacity, so they are left out when there are rated runs.
     let rated = known
         .iter()
         .any(|run| run.plan.round_trip.rate_per_second.is_some());
@@ -231,22 +232,22 @@ fn different_round_trips(
         Some((format_nanos(p50), what(run)))
     };
     let (_, count) = typical(first, |rtt| rtt.p50)?;
-    let half = format!("Half of all {protocol} round trips took");
+    let half = format!("{protocol} round trip p50");
     if firsts.len() > EACH {
         let (low, at_low) = figure(first)?;
         let (high, at_high) = figure(firsts.last()?)?;
         return Some(format!(
-            "{half} {low} or less ({at_low}), {high} or less ({at_high}){count}."
+            "{half} {low} ({at_low}), {high} ({at_high}){count}."
         ));
     }
     let figures: Option<Vec<_>> = firsts
         .iter()
-        .map(|run| figure(run).map(|(time, what)| format!("{time} or less ({what})")))
+        .map(|run| figure(run).map(|(time, what)| format!("{time} ({what})")))
         .collect();
     Some(format!("{half} {}{count}.", figures?.join(", ")))
 }
 
-/// A sentence that begins with a large letter.
+/// Capitalises the first letter of a sentence.
 pub(crate) fn capitalised(text: &str) -> String {
     let mut letters = text.chars();
     match letters.next() {
@@ -255,7 +256,7 @@ pub(crate) fn capitalised(text: &str) -> String {
     }
 }
 
-/// `: 7.9x faster`, `: 1.2x slower`, where the ratio of two times is more than `1.0x`.
+/// Returns `: 7.9x faster` or `: 1.2x slower`; empty if the ratio of the times rounds to `1.0x`.
 pub(super) fn faster(before: f64, after: f64) -> String {
     if before <= 0.0 || after <= 0.0 {
         return String::new();
@@ -312,7 +313,7 @@ mod tests {
             .into();
         assert_eq!(
             headline(&sizes),
-            ["Half of all UDP round trips took 12.0 us or less (64 B), 14.0 us or less (1 KiB)."]
+            ["UDP round trip p50 12.0 us (64 B), 14.0 us (1 KiB)."]
         );
         let mut curve = vec![asked(64, None, "capacity", 900_000)];
         curve.extend((1..=9).map(|n| {
@@ -321,12 +322,10 @@ mod tests {
         }));
         assert_eq!(
             headline(&curve),
-            [
-                "Half of all UDP round trips took 11.0 us or less (10 % load), 19.0 us or less (90 % load)."
-            ]
+            ["UDP round trip p50 11.0 us (10 % load), 19.0 us (90 % load)."]
         );
         let loaded = ["idle", "loaded"].map(|label| asked(64, None, label, 12_000));
         let told = headline(&loaded);
-        assert!(told[0].starts_with("Idle: half of all UDP"), "{told:?}");
+        assert!(told[0].starts_with("Idle: UDP round trip p50"), "{told:?}");
     }
 }

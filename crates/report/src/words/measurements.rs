@@ -1,4 +1,4 @@
-//! Each measurement as a row, and what its figure means.
+//! Measurements as table rows: name, main figure, meaning.
 
 use linerate_metric::plan::{Ends, Kind, Protocol, Wait};
 use linerate_metric::record::{Record, Summary};
@@ -10,7 +10,7 @@ use super::headline::faster;
 use super::or_unknown;
 use super::plan::{many_in_one_call, name};
 
-/// A measurement as one row: what it is called, its main figure, and what that means.
+/// Measurement as a table row.
 pub(crate) struct Measurement<'a> {
     pub(crate) run: &'a Record,
     pub(crate) name: String,
@@ -18,7 +18,7 @@ pub(crate) struct Measurement<'a> {
     pub(crate) meaning: String,
 }
 
-/// One row a run; two for a run both ways.
+/// Returns one row per run; two for a run with two directions.
 pub(crate) fn measurements(runs: &[Record]) -> Vec<Measurement<'_>> {
     runs.iter().flat_map(|run| rows(run, runs)).collect()
 }
@@ -58,7 +58,7 @@ fn rows<'a>(run: &'a Record, runs: &[Record]) -> Vec<Measurement<'a>> {
             run,
             name,
             figure: or_unknown(run.summary.bytes_received, format_bytes),
-            meaning: "payload that came to its services".to_owned(),
+            meaning: "payload received by its services".to_owned(),
         }],
         Kind::Forward => vec![Measurement {
             run,
@@ -72,24 +72,18 @@ fn rows<'a>(run: &'a Record, runs: &[Record]) -> Vec<Measurement<'a>> {
 fn goodput_meaning(run: &Record, summary: &Summary) -> String {
     if summary.goodput_bps.is_none() {
         return match summary.offered_bps {
-            Some(rate) => format!(
-                "nobody knows what arrived; {} were sent",
-                format_bit_rate(rate)
-            ),
-            None => "nobody knows what arrived".to_owned(),
+            Some(rate) => format!("received amount unknown; sent at {}", format_bit_rate(rate)),
+            None => "received amount unknown".to_owned(),
         };
     }
-    let mut text = format!(
-        "{} goodput: payload that arrived per second",
-        run.plan.protocol
-    );
+    let mut text = format!("{} goodput: payload received per second", run.plan.protocol);
     match run.plan.protocol {
         Protocol::Tcp => {
             if let Some(count) = summary.retransmits {
                 text.push_str(&match count {
-                    0 => "; nothing had to be sent again".to_owned(),
-                    1 => "; 1 segment had to be sent again".to_owned(),
-                    n => format!("; {} segments had to be sent again", format_count(n)),
+                    0 => "; no retransmits".to_owned(),
+                    1 => "; 1 retransmit".to_owned(),
+                    n => format!("; {} retransmits", format_count(n)),
                 });
             }
         }
@@ -102,13 +96,13 @@ fn goodput_meaning(run: &Record, summary: &Summary) -> String {
                 ));
             }
             if let Some(many) = many_in_one_call(&run.plan) {
-                text.push_str(&format!(", many in one call ({many})"));
+                text.push_str(&format!(", batched by {many}"));
             }
             if let Some(loss) = summary.loss_fraction {
                 text.push_str(&if loss > 0.0 {
-                    format!("; {} of what was sent did not arrive", format_share(loss))
+                    format!("; {} lost", format_share(loss))
                 } else {
-                    "; nothing was lost".to_owned()
+                    "; no loss".to_owned()
                 });
             }
         }
@@ -118,18 +112,15 @@ fn goodput_meaning(run: &Record, summary: &Summary) -> String {
 
 fn round_trip_meaning(run: &Record, runs: &[Record]) -> String {
     let Some(rtt) = run.summary.rtt_ns else {
-        return "no question was answered".to_owned();
+        return "no response received".to_owned();
     };
-    let mut text = format!(
-        "half of the questions had their answer within this, 99 of 100 within {}",
-        format_nanos(rtt.p99 as f64)
-    );
+    let mut text = format!("p50 (p99 {})", format_nanos(rtt.p99 as f64));
     let wait = run.plan.wait.as_ref();
     if wait == Some(&Ends::both(Wait::Block)) {
-        text.push_str("; both ends sleep while they wait");
+        text.push_str(", blocking at both ends");
     }
     if wait == Some(&Ends::both(Wait::Spin)) {
-        text.push_str("; neither end ever sleeps");
+        text.push_str(", spinning at both ends");
         let blocking = runs.iter().find(|other| {
             other.kind == Kind::Latency
                 && other.plan.protocol == run.plan.protocol

@@ -1,5 +1,5 @@
-//! Plans and records in words, the same on every surface. Texts here are not cleaned or escaped: the
-//! surface that shows them does that.
+//! Phrases for plans and records, shared by text, HTML and Markdown. The texts are not cleaned or
+//! escaped; the renderer does that.
 
 mod against;
 mod findings;
@@ -18,21 +18,21 @@ pub(crate) use plan::{
 
 use linerate_metric::units::format_count;
 
-/// The sign for what is not known.
+/// Placeholder for an unknown value.
 pub(crate) const UNKNOWN: &str = "-";
 
-/// A value, or the sign for one that is not known.
+/// Formats a value, or returns the placeholder for an unknown one.
 pub(crate) fn or_unknown<T>(value: Option<T>, format: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| UNKNOWN.to_owned(), format)
 }
 
-/// `1 run`, `1,234 runs`.
+/// Formats a count with its noun: `1 run`, `1,234 runs`.
 pub(crate) fn amount(count: u64, what: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{} {what}{plural}", format_count(count))
 }
 
-/// `10.77.0.2:5201`, `[fd00::1]:5201`.
+/// Formats a socket address: `10.77.0.2:5201`, `[fd00::1]:5201`.
 pub(crate) fn address(host: &str, port: u16) -> String {
     if host.contains(':') && !host.starts_with('[') {
         format!("[{host}]:{port}")
@@ -41,7 +41,7 @@ pub(crate) fn address(host: &str, port: u16) -> String {
     }
 }
 
-/// `10 s`, `1.5 s`, `500 ms`: a length that somebody chose, without digits that say nothing.
+/// Formats a configured duration without padding zeros: `10 s`, `1.5 s`, `500 ms`.
 pub(crate) fn duration(nanoseconds: u64) -> String {
     let (unit, name) = match nanoseconds {
         n if n >= 1_000_000_000 => (1e9, "s"),
@@ -52,7 +52,7 @@ pub(crate) fn duration(nanoseconds: u64) -> String {
     format!("{} {name}", short(nanoseconds as f64 / unit))
 }
 
-/// Up to three decimals, and no zeros at the end.
+/// Formats a number with up to three decimals and no trailing zeros.
 pub(crate) fn short(value: f64) -> String {
     let text = format!("{value:.3}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
@@ -63,7 +63,8 @@ pub(crate) fn short(value: f64) -> String {
     }
 }
 
-/// `0.736`, `2.57`, `1,544`: of a ratio three digits, and more only where it is larger.
+/// Formats a ratio with three significant digits, or more for large ratios: `0.736`, `2.57`,
+/// `1,544`.
 pub(crate) fn ratio(ratio: f64) -> String {
     match ratio {
         r if r < 0.0995 => format!("{r:.4}"),
@@ -75,7 +76,7 @@ pub(crate) fn ratio(ratio: f64) -> String {
     }
 }
 
-/// `7.9x`, with the digits that such a ratio can carry.
+/// Formats a factor with one decimal below ten: `7.9x`, `12x`.
 pub(crate) fn times(ratio: f64) -> String {
     if ratio >= 9.95 {
         format!("{ratio:.0}x")

@@ -1,4 +1,4 @@
-//! What was asked for: titles, names and the details of a plan.
+//! Plans as text: titles, names and details.
 
 use linerate_metric::pace::Pacing;
 use linerate_metric::plan::{
@@ -10,7 +10,8 @@ use linerate_metric::units::{format_bit_rate, format_bytes, format_count, format
 
 use super::{address, duration};
 
-/// What was not copied: such figures do not compare with others, so they never stand without it.
+/// Names the copies that were skipped. Such figures are not comparable with others, so they are
+/// always marked.
 pub(crate) fn skipped(copies: Copies) -> Option<String> {
     let send = match copies.send {
         SendCopy::Copied => None,
@@ -26,7 +27,7 @@ pub(crate) fn skipped(copies: Copies) -> Option<String> {
     (!words.is_empty()).then(|| words.join(", "))
 }
 
-/// The title of a run, as the end has it that keeps the record.
+/// Returns the title of a run from the view of the program that recorded it.
 pub(crate) fn run_title(record: &Record) -> String {
     match &record.served {
         None => title(&record.plan),
@@ -34,7 +35,7 @@ pub(crate) fn run_title(record: &Record) -> String {
     }
 }
 
-/// `TCP from 10.77.0.1:40000 (iperf3)`.
+/// Appends the protocol of another program: `TCP from 10.77.0.1:40000 (iperf3)`.
 fn with_dialect(title: String, plan: &Plan) -> String {
     match &plan.dialect {
         None => title,
@@ -42,12 +43,12 @@ fn with_dialect(title: String, plan: &Plan) -> String {
     }
 }
 
-/// Which way payload went, as the end has it that keeps the record.
+/// Returns the direction of the payload from the view of the program that recorded it.
 pub(crate) fn way_of(record: &Record, direction: Direction) -> &'static str {
     way(direction, record.served.is_some())
 }
 
-/// `TCP send to 10.77.0.2:5201`.
+/// Returns the title of a run: `TCP send to 10.77.0.2:5201`.
 pub(crate) fn title(plan: &Plan) -> String {
     let mut far = address(&plan.host, plan.port);
     if let Some(dialect) = &plan.dialect {
@@ -74,26 +75,26 @@ pub(crate) fn title(plan: &Plan) -> String {
     }
 }
 
-/// `TCP from 10.77.0.1:40000`: as a server has it, since both ends are somebody's near one.
+/// Returns the title of a run from the server's view: `TCP from 10.77.0.1:40000`.
 pub(crate) fn served_title(plan: &Plan, peer: &str) -> String {
     let protocol = plan.protocol;
     match (plan.kind, directions(plan)) {
-        (Kind::Latency, _) => format!("{protocol} round trips asked by {peer}"),
+        (Kind::Latency, _) => format!("{protocol} round trips requested by {peer}"),
         (_, Ways::Send) => format!("{protocol} from {peer}"),
         (_, Ways::Receive) => format!("{protocol} to {peer}"),
         (_, Ways::Both) => format!("{protocol} {} with {peer}", both_ways(plan)),
     }
 }
 
-/// What two directions are called: at the same time, or not.
+/// Names two directions: concurrent or one after the other.
 fn both_ways(plan: &Plan) -> &'static str {
     match plan.in_turn {
-        false => "both ways",
-        true => "one way after the other",
+        false => "bidirectional",
+        true => "one direction after the other",
     }
 }
 
-/// Which way payload went: as the client sees it, or as a server says it of what it served.
+/// Names the direction of the payload from the view of the client or of the server.
 pub(crate) fn way(direction: Direction, serving: bool) -> &'static str {
     match (direction, serving) {
         (Direction::Send, false) => "send",
@@ -103,7 +104,7 @@ pub(crate) fn way(direction: Direction, serving: bool) -> &'static str {
     }
 }
 
-/// `our stack on tap:t0 as 10.0.0.2/24`.
+/// Describes a host on the user-space stack: `our stack on tap:t0 as 10.0.0.2/24`.
 fn stack_title(plan: &Plan) -> String {
     let stack = plan.near_stack.as_ref();
     stack.map_or_else(
@@ -118,7 +119,7 @@ fn stack_title(plan: &Plan) -> String {
     )
 }
 
-/// What a run is called beside others: its label, or what it does.
+/// Returns the name of a run among others: its label, or a short description.
 pub(crate) fn name(record: &Record) -> String {
     if let Some(label) = &record.label {
         return label.clone();
@@ -155,7 +156,7 @@ pub(crate) fn name(record: &Record) -> String {
     }
 }
 
-/// The same runs under names that tell them apart: of several with one name each gets its number.
+/// Returns the runs with distinct labels: runs with the same name get a number.
 pub(crate) fn told_apart(runs: &[Record]) -> Vec<Record> {
     let names: Vec<String> = runs.iter().map(name).collect();
     runs.iter()
@@ -189,7 +190,7 @@ fn directions(plan: &Plan) -> Ways {
     }
 }
 
-/// `blocking`.
+/// Names a wait mode: `blocking`.
 pub(crate) fn waiting(wait: Wait) -> String {
     match wait {
         Wait::Block => "blocking".to_owned(),
@@ -201,14 +202,15 @@ pub(crate) fn waiting(wait: Wait) -> String {
     }
 }
 
-/// The same of the near end alone, where the far one is another program.
+/// Describes wait mode and CPUs of the local host only, for a remote host that runs another
+/// program.
 pub(crate) fn near_end(name: &str, wait: Wait, cpu: &Cpus) -> String {
     let both = ends(name, "", &Ends::both(wait), &Ends::both(cpu.clone()));
     let only = both.split_once(", ").map(|(near, _)| near.to_owned());
     only.unwrap_or(both)
 }
 
-/// `near blocks on any core, far spins on core 1`.
+/// Describes wait mode and CPUs of both hosts: `client blocks on any core, server spins on core 1`.
 pub(crate) fn ends(near: &str, far: &str, wait: &Ends<Wait>, cpu: &Ends<Cpus>) -> String {
     let one = |name: &str, wait: Wait, cpu: &Cpus| {
         let verb = match wait {
@@ -233,7 +235,7 @@ pub(crate) fn ends(near: &str, far: &str, wait: &Ends<Wait>, cpu: &Ends<Cpus>) -
     )
 }
 
-/// `any core`, `core 1`, `cores 0-3`.
+/// Names a set of CPUs: `any core`, `core 1`, `cores 0-3`.
 pub(crate) fn cores(cpus: &Cpus) -> String {
     match cpus.0.len() {
         0 => "any core".to_owned(),
@@ -242,7 +244,7 @@ pub(crate) fn cores(cpus: &Cpus) -> String {
     }
 }
 
-/// The plan beyond its title: streams, length, sizes, and what was asked for.
+/// Returns the details of a plan beyond its title: streams, duration, sizes, options.
 pub(crate) fn details(plan: &Plan) -> Vec<String> {
     if plan.kind == Kind::Generate {
         return crate::generate::details(plan);
@@ -251,7 +253,7 @@ pub(crate) fn details(plan: &Plan) -> Vec<String> {
         1 => "1 stream".to_owned(),
         n => format!("{} streams{}", format_count(n.into()), on_threads(plan)),
     };
-    // A host's are those of whoever asks it.
+    // On a host with the user-space stack, the number of streams is chosen by its clients.
     let profile = plan
         .near_stack
         .as_ref()
@@ -273,7 +275,7 @@ pub(crate) fn details(plan: &Plan) -> Vec<String> {
     if plan.omit_ns > 0 {
         words.push(format!("first {} omitted", duration(plan.omit_ns)));
     }
-    // A UDP payload of 0 is one that the path has yet to settle.
+    // A UDP payload of 0 is derived from the path MTU later.
     if plan.payload_bytes > 0 {
         let unit = match (plan.kind, plan.protocol) {
             (Kind::Latency, _) => "messages",
@@ -288,27 +290,27 @@ pub(crate) fn details(plan: &Plan) -> Vec<String> {
         words.push(many);
     }
     words.extend(plan.batch.map(|batch| match batch {
-        1 => "1 datagram a call".to_owned(),
+        1 => "1 datagram per call".to_owned(),
         n => format!("batches of {n} datagrams"),
     }));
     words.extend(plan.congestion_control.clone());
     words.extend(pace(plan));
     words.extend(buffers(plan));
     if plan.forced_buffers.near || plan.forced_buffers.far {
-        words.push("buffers forced beyond the system's limit".to_owned());
+        words.push("socket buffers forced above the system's limit".to_owned());
     }
     words.extend(plan.verify.then(|| "content verified".to_owned()));
     words.extend(plan.calls.then(|| "every call timed".to_owned()));
     words.extend(scheduling(plan));
     words.extend(
         plan.hold_latency
-            .then(|| "cores held from halting (--hold-latency)".to_owned()),
+            .then(|| "CPU idle states disabled (--hold-latency)".to_owned()),
     );
     words.extend(plan.bind.as_ref().map(|bind| format!("from {bind}")));
     words.extend(crate::round_trips::details(&plan.round_trip));
-    // Of another program's stack nobody knows.
+    // The stack of another program is unknown.
     let far_known = plan.dialect.is_none() || plan.stack.far != "unknown";
-    // A forwarder's ports have none above them, and of a host the title says it.
+    // Ports of a forwarder have no stack; for a stack host the title names it.
     let has_stack = !matches!(plan.kind, Kind::Forward | Kind::Stack);
     let others = plan.stack.near != "kernel" || (far_known && plan.stack.far != "kernel");
     match has_stack && others {
@@ -319,10 +321,10 @@ pub(crate) fn details(plan: &Plan) -> Vec<String> {
     words
 }
 
-/// `scheduled fifo:50`, `client scheduled fifo:50`: what was asked for.
+/// Describes the requested scheduling: `both ends scheduled fifo:50`, `client scheduled fifo:50`.
 fn scheduling(plan: &Plan) -> Option<String> {
     let Ends { near, far } = plan.sched;
-    // How another program is scheduled nobody knows.
+    // The scheduling of another program is unknown.
     let far = match plan.dialect {
         Some(_) => Sched::Inherited,
         None => far,
@@ -336,7 +338,7 @@ fn scheduling(plan: &Plan) -> Option<String> {
     }
 }
 
-/// `256 KiB socket buffers`, `128 KiB send buffers`: what was asked for.
+/// Describes the requested buffer sizes: `256 KiB socket buffers`, `128 KiB send buffers`.
 fn buffers(plan: &Plan) -> Vec<String> {
     let send = plan.socket.send_buffer_bytes.or(plan.window_bytes);
     let receive = plan.socket.receive_buffer_bytes.or(plan.window_bytes);
@@ -350,8 +352,9 @@ fn buffers(plan: &Plan) -> Vec<String> {
         .collect()
 }
 
-/// What the kernel granted to the sockets, where somebody asked for a size: `client 512 KiB to send;
-/// server 256 KiB to receive`. The kernel doubles what is asked for, for its own overhead.
+/// Describes the socket buffers granted by the kernel if sizes were requested: `client send 512
+/// KiB, server receive 256 KiB`. The kernel doubles the requested size for its overhead
+/// (socket(7)).
 pub(crate) fn granted_buffers(record: &Record) -> Option<String> {
     let plan = &record.plan;
     let asked = plan.window_bytes.is_some()
@@ -374,13 +377,13 @@ pub(crate) fn granted_buffers(record: &Record) -> Option<String> {
         };
         let send = sizes(|stream| stream.sender.as_ref()?.send_buffer_bytes);
         let receive = sizes(|stream| stream.receiver.as_ref()?.receive_buffer_bytes);
-        words.extend(send.map(|size| format!("{sender} {size} to send")));
-        words.extend(receive.map(|size| format!("{receiver} {size} to receive")));
+        words.extend(send.map(|size| format!("{sender} send {size}")));
+        words.extend(receive.map(|size| format!("{receiver} receive {size}")));
     }
     (!words.is_empty()).then(|| words.join(", "))
 }
 
-/// `at 100 Mb/s a stream in bursts of 16 datagrams, kept by the socket`.
+/// Describes the pacing: `at 100 Mb/s per stream in bursts of 16, paced by the socket`.
 fn pace(plan: &Plan) -> Option<String> {
     let rate = plan.rate_bps?;
     let mut words = match plan.pace.packets_per_second {
@@ -389,9 +392,9 @@ fn pace(plan: &Plan) -> Option<String> {
                 Protocol::Udp => "datagrams/s",
                 Protocol::Tcp => "calls/s",
             };
-            format!("at {} {unit} a stream", format_count(count))
+            format!("at {} {unit} per stream", format_count(count))
         }
-        None => format!("at {} a stream", format_bit_rate(rate as f64)),
+        None => format!("at {} per stream", format_bit_rate(rate as f64)),
     };
     let payload = plan.payload_bytes.max(1);
     if plan.payload_bytes > 0 && plan.pace.has_bursts(payload) {
@@ -400,13 +403,13 @@ fn pace(plan: &Plan) -> Option<String> {
     }
     match plan.pace.by {
         Pacing::User => {}
-        Pacing::Socket => words.push_str(", kept by the socket"),
-        Pacing::Txtime => words.push_str(", kept by the discipline"),
+        Pacing::Socket => words.push_str(", paced by the socket"),
+        Pacing::Txtime => words.push_str(", paced by the qdisc"),
     }
     Some(words)
 }
 
-/// ` on 2 threads`, where a thread moves several flows.
+/// Describes the threads if one thread serves several streams: ` on 2 threads`.
 fn on_threads(plan: &Plan) -> String {
     match &plan.threads {
         Some(threads) if threads.near < plan.streams || threads.far < plan.streams => {
@@ -421,7 +424,7 @@ fn on_threads(plan: &Plan) -> String {
     }
 }
 
-/// `GSO and GRO`: what the kernel did for many datagrams in one call.
+/// Names the UDP offloads in use: `GSO and GRO`.
 pub(super) fn many_in_one_call(plan: &Plan) -> Option<String> {
     let offload = &plan.udp_offload;
     match (offload.gso == Some(true), offload.gro == Some(true)) {
@@ -455,7 +458,7 @@ mod tests {
         assert_eq!(details(&plan).len(), usual.len() + 1);
     }
 
-    /// It said "1 stream, stack linerate", and served any number.
+    /// The stack host's details once gave a number of streams, although its clients choose that.
     #[test]
     fn a_host_on_our_stack_says_how_it_is_configured() {
         let mut plan = Plan::new(Kind::Stack, Protocol::Udp, "10.0.0.2/24");
@@ -475,14 +478,14 @@ mod tests {
         for (cpu, want) in [
             (
                 Ends::default(),
-                "near blocks on any core, far spins on any core",
+                "client blocks on any core, server spins on any core",
             ),
             (
                 "0/1-2".parse().unwrap(),
-                "near blocks on core 0, far spins on cores 1-2",
+                "client blocks on core 0, server spins on cores 1-2",
             ),
         ] {
-            assert_eq!(ends("near", "far", &wait, &cpu), want);
+            assert_eq!(ends("client", "server", &wait, &cpu), want);
         }
     }
 }
