@@ -1,4 +1,4 @@
-//! Who the stack is on its network.
+//! Addresses and gateways of the stack.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -6,22 +6,22 @@ use std::str::FromStr;
 
 use crate::error::StackError;
 
-/// An address without what the kernel knows of its own interfaces: a stack has one link, and frames name none.
+/// Removes the IPv6 scope id and flow label: a stack has one link, and frames carry neither.
 pub(crate) fn on_the_link(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip(), address.port())
 }
 
-/// An address and the length of its network's prefix: `10.0.0.2/24`.
+/// Interface address with the prefix length of its network: `10.0.0.2/24`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
-    /// The stack's own address.
+    /// Address of the stack.
     pub address: IpAddr,
-    /// Leading bits that all of its network share.
+    /// Prefix length in bits.
     pub prefix: u8,
 }
 
 impl Network {
-    /// Whether an address is reached without a gateway.
+    /// Returns whether an address is reached without a gateway.
     #[must_use]
     pub fn contains(&self, other: IpAddr) -> bool {
         match (self.address, other) {
@@ -39,16 +39,16 @@ impl Network {
         }
     }
 
-    /// What keeps the address from being one host's on a link: with all zeros or all ones behind the prefix it
-    /// stands for the network or for everybody in it (RFC 1122, section 3.2.1.3), and some are those of every host, for
-    /// itself alone (RFC 4291, section 2.5).
+    /// Returns the kind of a special address that no host can have: network and broadcast addresses
+    /// (RFC 1122, section 3.2.1.3), loopback, 0.0.0.0/8 and IPv4-mapped addresses (RFC 4291,
+    /// section 2.5).
     fn why_no_host(&self) -> Option<&'static str> {
         match self.address {
             IpAddr::V4(own) if own.is_loopback() => return Some("a loopback address"),
             IpAddr::V6(own) if own.is_loopback() => return Some("the loopback address"),
             IpAddr::V4(own) if own.octets()[0] == 0 => return Some("an address of 0.0.0.0/8"),
             IpAddr::V6(own) if own.to_ipv4_mapped().is_some() => {
-                return Some("an address of IPv4 in the words of IPv6");
+                return Some("an IPv4-mapped IPv6 address");
             }
             _ => {}
         }
@@ -68,7 +68,8 @@ impl Network {
             .unwrap_or(0)
     }
 
-    /// The address of all hosts of the network, where it has one (RFC 919, RFC 3021).
+    /// Returns the directed broadcast address, which prefixes of 31 and 32 bits do not have (RFC
+    /// 919, RFC 3021).
     fn broadcast(&self) -> Option<Ipv4Addr> {
         match self.address {
             IpAddr::V4(own) if self.prefix < 31 => {
@@ -111,29 +112,30 @@ impl fmt::Display for Network {
     }
 }
 
-/// The stack's addresses and the way to other networks.
+/// Addresses and gateways of a stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addressing {
-    /// Its addresses: one at least, eight at most.
+    /// Interface addresses: one to eight.
     pub networks: Vec<Network>,
-    /// Gateways to all else, one of each version of IP at most.
+    /// Default gateways, at most one for each IP version.
     pub gateways: Vec<IpAddr>,
-    /// Its Ethernet address; `None`: the port's own, or one made from the first address.
+    /// Ethernet address; `None`: that of the port, or one derived from the first IP address.
     pub ethernet: Option<[u8; 6]>,
-    /// What first ports and sequence numbers are drawn from; the same seed gives the same run.
+    /// Seed of port and sequence numbers; runs with equal seeds are equal.
     pub seed: u64,
 }
 
-/// Addresses that the engine of TCP has room for (`iface-max-addr-count-8`).
+/// Addresses that a smoltcp interface can hold (feature `iface-max-addr-count-8`).
 const MOST_NETWORKS: usize = 8;
-/// One for each version of IP.
+/// A gateway for each IP version.
 const MOST_GATEWAYS: usize = 2;
 
 impl Addressing {
-    /// These addresses with their prefixes, no gateway.
+    /// Returns an addressing with these interface addresses and no gateway.
     ///
     /// # Errors
-    /// [`StackError::BadNetwork`], also for none or more than eight.
+    /// [`StackError::BadNetwork`] or [`StackError::NotAHost`] for an address;
+    /// [`StackError::Contradiction`] for none or more than eight.
     pub fn new(networks: &[&str]) -> Result<Self, StackError> {
         let networks: Result<Vec<Network>, _> = networks.iter().map(|text| text.parse()).collect();
         let addressing = Self {
@@ -146,11 +148,12 @@ impl Addressing {
         Ok(addressing)
     }
 
-    /// Bytes from the heap of what [`Addressing::copied`] gives.
+    /// Heap bytes of what [`Addressing::copied`] returns.
     pub(crate) const HEAP_BYTES: usize =
         MOST_NETWORKS * size_of::<Network>() + MOST_GATEWAYS * size_of::<IpAddr>();
 
-    /// The same, with as much room whatever is in it, so that what a stack takes is known before.
+    /// Copies with full capacity whatever the number of entries, so that a stack's memory is known
+    /// beforehand.
     pub(crate) fn copied(&self) -> Self {
         let mut networks = Vec::with_capacity(MOST_NETWORKS);
         networks.extend_from_slice(&self.networks);
@@ -172,14 +175,14 @@ impl Addressing {
         };
         if self.networks.is_empty() || self.networks.len() > MOST_NETWORKS {
             return refused(
-                format!("a stack with {} addresses", self.networks.len()),
+                format!("the stack has {} addresses", self.networks.len()),
                 "give it one to eight",
             );
         }
         if self.gateways.len() > MOST_GATEWAYS {
             return refused(
-                format!("a stack with {} gateways", self.gateways.len()),
-                "give it one of each version of IP at most",
+                format!("the stack has {} gateways", self.gateways.len()),
+                "give it at most one for each IP version",
             );
         }
         for (at, own) in self.networks.iter().enumerate() {
@@ -188,51 +191,49 @@ impl Addressing {
                 .any(|other| other.address == own.address)
             {
                 return refused(
-                    format!("the stack's address {} is there twice", own.address),
-                    "give each once",
+                    format!("the stack's address {} is given twice", own.address),
+                    "give each address once",
                 );
             }
         }
         for (at, gateway) in self.gateways.iter().enumerate() {
             if self.is_own(*gateway) {
                 return refused(
-                    format!("the gateway {gateway} is the stack itself"),
+                    format!("the gateway {gateway} is an address of the stack itself"),
                     "give another host of its network",
                 );
             }
             let mut before = self.gateways[..at].iter();
             if let Some(other) = before.find(|other| other.is_ipv4() == gateway.is_ipv4()) {
                 return refused(
-                    format!(
-                        "the stack has no way to choose between the gateways {other} and {gateway}"
-                    ),
-                    "give it one of each version of IP at most",
+                    format!("the stack cannot choose between the gateways {other} and {gateway}"),
+                    "give it at most one for each IP version",
                 );
             }
             if !self.networks.iter().any(|own| own.contains(*gateway)) {
                 return refused(
                     format!("the gateway {gateway} is in no network of the stack"),
-                    "give one that is reached directly",
+                    "give a gateway in a network of the stack",
                 );
             }
         }
         if self.ethernet.is_some_and(|address| address[0] & 1 != 0) {
             return refused(
-                "the stack's Ethernet address is one of a group".to_owned(),
+                "the stack's Ethernet address is a multicast address".to_owned(),
                 "give one whose first byte is even",
             );
         }
         Ok(())
     }
 
-    /// Whether an address is one of the stack's own.
+    /// Returns whether an address belongs to the stack.
     #[must_use]
     #[inline]
     pub fn is_own(&self, address: IpAddr) -> bool {
         self.networks.iter().any(|own| own.address == address)
     }
 
-    /// Whether packets to an address are for all hosts of a network.
+    /// Returns whether an address is a broadcast address.
     #[must_use]
     pub fn is_broadcast(&self, address: Ipv4Addr) -> bool {
         address == Ipv4Addr::BROADCAST
@@ -242,15 +243,15 @@ impl Addressing {
                 .any(|own| own.broadcast() == Some(address))
     }
 
-    /// Whether a packet to this address is for the stack.
+    /// Returns whether packets to this address are for the stack.
     #[inline(always)]
     pub(crate) fn accepts(&self, address: IpAddr) -> bool {
         self.is_own(address) || self.is_for_many(address)
     }
 
-    /// Whether no host has an address, so that no packet can come from it (RFC 1122, section 3.2.1.3; RFC 4291,
-    /// section 2.5): a group's, everybody's, loopback, "this host". The unspecified one of IPv6 is left to those who know
-    /// what may come from it.
+    /// Returns whether an address is invalid as a source (RFC 1122, section 3.2.1.3; RFC 4291,
+    /// section 2.5): multicast, broadcast, loopback or "this host". The unspecified IPv6 address is
+    /// left to the caller: duplicate address detection sends from it.
     #[inline(always)]
     pub(crate) fn is_nobody(&self, from: IpAddr) -> bool {
         match from {
@@ -274,7 +275,7 @@ impl Addressing {
         }
     }
 
-    /// The neighbour that a packet goes to; `None` without a route.
+    /// Returns the next hop towards an address; `None` without a route.
     #[must_use]
     pub fn next_hop(&self, to: IpAddr) -> Option<IpAddr> {
         if self.networks.iter().any(|own| own.contains(to)) || self.is_on_the_link(to) {
@@ -286,14 +287,14 @@ impl Addressing {
             .find(|gateway| gateway.is_ipv4() == to.is_ipv4())
     }
 
-    /// Whether an address is one that only holds on the link, of which every interface of IPv6 has one. Linux asks
-    /// from it whether a neighbour is still there (RFC 4861, section 7.3.3).
+    /// Returns whether an address is link-local, which every IPv6 interface has. Linux sends its
+    /// unreachability probes from it (RFC 4861, section 7.3.3).
     fn is_on_the_link(&self, to: IpAddr) -> bool {
         let v6 = |own: &Network| own.address.is_ipv6();
         matches!(to, IpAddr::V6(to) if to.is_unicast_link_local()) && self.networks.iter().any(v6)
     }
 
-    /// The address that packets to `to` come from.
+    /// Returns the source address of packets to `to`.
     pub(crate) fn source_for(&self, to: IpAddr) -> Option<IpAddr> {
         let near = self.networks.iter().find(|own| own.contains(to));
         let same = || {
@@ -304,7 +305,7 @@ impl Addressing {
         near.or_else(same).map(|own| own.address)
     }
 
-    /// An Ethernet address of our own making: locally administered, from the first IP address, so that
+    /// Returns a locally administered Ethernet address derived from the first IP address, so that
     /// stacks with different addresses never share one.
     pub(crate) fn made_ethernet(&self) -> [u8; 6] {
         let low: [u8; 4] = match self.networks[0].address {
@@ -323,7 +324,7 @@ const ALL_HOSTS_V4: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
 /// RFC 4291, section 2.7.1.
 pub(crate) const ALL_NODES_V6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// The group that an address is asked for in (RFC 4291, section 2.7.1).
+/// Returns the solicited-node multicast address (RFC 4291, section 2.7.1).
 pub(crate) fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let low = address.octets();
     Ipv6Addr::new(
@@ -424,7 +425,7 @@ mod tests {
             "224.0.0.1/24",
             "0.0.0.0/0",
             "::/64",
-            // The stack itself drops what comes from such.
+            // The stack itself drops packets from such sources.
             "127.0.0.1/8",
             "127.9.9.9/32",
             "0.1.2.3/8",

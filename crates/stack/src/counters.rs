@@ -1,4 +1,4 @@
-//! What the stack has counted, in the names of the MIBs where they have one.
+//! Counters of the stack, with the names of the SNMP MIBs where these have one.
 
 macro_rules! counters {
     ($($(#[$group_doc:meta])* $group:ident $Group:ident { $($(#[$doc:meta])* $name:ident,)* })*) => {
@@ -10,20 +10,20 @@ macro_rules! counters {
             }
         )*
 
-        /// Everything counted since the stack was made.
+        /// Counters since the stack was created.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counters {
             $($(#[$group_doc])* pub $group: $Group,)*
         }
 
         impl Counters {
-            /// Each counter: its protocol, its name, its value.
+            /// Returns protocol, name and value of each counter.
             #[must_use]
             pub fn rows(&self) -> Vec<(&'static str, &'static str, u64)> {
                 vec![$($((stringify!($group), stringify!($name), self.$group.$name),)*)*]
             }
 
-            /// What was added since an earlier reading.
+            /// Returns the difference to an earlier snapshot.
             #[must_use]
             pub fn since(&self, earlier: &Self) -> Self {
                 Self {
@@ -37,17 +37,17 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Frames and neighbours.
+    /// Link layer: frames and neighbours.
     link Link {
-        /// Frames taken from the port.
+        /// Frames received from the port.
         in_frames,
         /// Frames that the port sent.
         out_frames,
-        /// Frames to other Ethernet addresses, which the port showed us all the same.
+        /// Frames received for other Ethernet addresses.
         in_not_ours,
-        /// Frames of protocols that the stack does not speak.
+        /// Frames of protocols that the stack does not support.
         in_unknown_protocols,
-        /// Frames that end before their headers do.
+        /// Frames shorter than their headers.
         in_errors,
         /// Frames that the port dropped because its ring was full.
         port_ring_full,
@@ -55,104 +55,109 @@ counters! {
         port_no_buffer,
         /// Frames that the port dropped because they are longer than it takes.
         port_too_long,
-        /// Frames that the port dropped because they are none, or cut off.
+        /// Frames that the port dropped because they are malformed or truncated.
         port_bad,
-        /// Frames that the port took and did not send: longer than its interface sends now, or refused by it.
+        /// Frames that the port took and did not send: too long for its interface, or rejected by
+        /// it.
         port_out_dropped,
-        /// Frames that could not be made because no buffer was free.
+        /// Frames that were not made because no buffer was free.
         out_no_buffer,
-        /// Answers that were given up because the transmit ring was full.
+        /// Replies dropped because the transmit ring was full.
         out_ring_full,
-        /// Answers that were given up because answers had their share of what a turn sends: to echo, to neighbours who
-        /// ask, resets and errors; and to echo in fragments, while another datagram leaves in some.
+        /// Replies dropped because replies had used their share of the poll's frames: echo replies,
+        /// neighbour replies, resets and ICMP errors. Also fragmented echo replies dropped while
+        /// another datagram leaves in fragments.
         out_answers_limited,
-        /// Frames that waited for a neighbour's address in vain, or found no place to wait.
+        /// Frames whose neighbour was not resolved, or that found the waiting queue full.
         out_unresolved,
-        /// ARP and neighbour discovery: questions that came.
+        /// ARP requests and neighbour solicitations received.
         in_neighbor_requests,
-        /// ARP and neighbour discovery: answers that came.
+        /// ARP replies and neighbour advertisements received.
         in_neighbor_replies,
-        /// ARP and neighbour discovery: questions asked.
+        /// ARP requests and neighbour solicitations sent.
         out_neighbor_requests,
-        /// ARP and neighbour discovery: answers given.
+        /// ARP replies and neighbour advertisements sent in reply.
         out_neighbor_replies,
-        /// ARP and neighbour discovery: own addresses told to everybody without having been asked.
+        /// Unsolicited announcements of the stack's addresses sent (ARP and neighbour discovery).
         out_announcements,
-        /// ARP and neighbour discovery: messages in which another Ethernet address has an address of ours.
+        /// ARP and neighbour discovery messages that claim an address of the stack for another
+        /// Ethernet address.
         in_address_conflicts,
     }
     /// IPv4 and IPv6 together (ipSystemStatsTable of RFC 4293).
     ip Ip {
-        /// Packets that came.
+        /// Packets received.
         in_receives,
-        /// Packets with a bad header, its checksum among it.
+        /// Packets with an invalid header, wrong checksum included.
         in_header_errors,
-        /// Packets to addresses that are not ours.
+        /// Packets to addresses that the stack does not have.
         in_address_errors,
-        /// Packets of protocols that the stack does not speak.
+        /// Packets of protocols that the stack does not support.
         in_unknown_protocols,
-        /// Packets from addresses that no host has: a group's, everybody's, loopback.
+        /// Packets with an invalid source: multicast, broadcast or loopback.
         in_source_errors,
-        /// Segments of TCP in pieces or behind headers of IPv6, for which no buffer was free.
+        /// Fragmented TCP segments, or segments behind IPv6 extension headers, for which no buffer
+        /// was free.
         in_no_buffer,
-        /// The same, longer than a frame.
+        /// Fragmented TCP segments, or segments behind IPv6 extension headers, longer than a frame.
         in_too_long,
-        /// Packets handed to a protocol.
+        /// Packets delivered to a protocol.
         in_delivers,
-        /// Packets that UDP, TCP and ICMP sent, those that left in fragments once each.
+        /// Packets sent by UDP, TCP and ICMP; a fragmented packet counts once.
         out_requests,
-        /// Packets without a route.
+        /// Packets dropped without a route.
         out_no_routes,
-        /// Fragments that came.
+        /// Fragments received.
         reassembly_required,
-        /// Datagrams put together.
+        /// Datagrams reassembled.
         reassembly_ok,
-        /// Datagrams given up because a fragment did not come in time.
+        /// Datagrams dropped because a fragment did not arrive in time.
         reassembly_timeouts,
-        /// Datagrams given up because newer ones needed their buffer.
+        /// Incomplete datagrams dropped to free their buffer for newer ones.
         reassembly_evicted,
-        /// Fragments dropped because all buffers hold whole datagrams that were not fetched yet.
+        /// Fragments dropped because all buffers hold complete datagrams that were not read yet.
         reassembly_no_buffer,
-        /// Fragments of datagrams that were whole or given up a short while before: duplicates, and what is left of a
-        /// datagram that is lost.
+        /// Fragments of datagrams that were completed or dropped shortly before: duplicates, and
+        /// the rest of a lost datagram.
         reassembly_late,
-        /// Fragments of datagrams that no buffer is long enough for.
+        /// Fragments of datagrams longer than a reassembly buffer.
         reassembly_too_long,
-        /// Fragments that contradict others, or come while reassembly is off.
+        /// Fragments that contradict others, or arrive while reassembly is off.
         reassembly_errors,
-        /// Datagrams that left in fragments.
+        /// Datagrams sent in fragments.
         fragmented_ok,
-        /// Datagrams that would have had to and could not.
+        /// Datagrams that needed fragmentation and could not be fragmented.
         fragmented_fails,
-        /// Fragments made.
+        /// Fragments sent.
         fragments_created,
-        /// Times that a router on the way said of a datagram or an echo answer of IPv6 that it is too long, and shorter
-        /// packets were sent there from then on.
+        /// Packet Too Big messages about IPv6 datagrams or echo replies that reduced the path MTU
+        /// of their destination.
         path_mtu_told,
     }
     /// ICMP and ICMPv6.
     icmp Icmp {
-        /// Messages that came.
+        /// Messages received.
         in_messages,
-        /// Messages cut short or of a bad form.
+        /// Truncated or malformed messages received.
         in_errors,
-        /// Messages with a bad checksum.
+        /// Messages received with a wrong checksum.
         in_checksum_errors,
-        /// Echo requests.
+        /// Echo requests received.
         in_echos,
-        /// Echo requests to everybody, or to a group of IPv4, which nobody has to answer.
+        /// Echo requests to an IPv4 broadcast or multicast address, or from the unspecified
+        /// address, which are ignored.
         in_echos_ignored,
-        /// Messages sent, those of neighbour discovery among them.
+        /// Messages sent, neighbour discovery included.
         out_messages,
-        /// Errors that were not sent because too many had been.
+        /// Errors not sent because of the rate limit.
         out_limited,
-        /// Echo answers sent.
+        /// Echo replies sent.
         out_echo_replies,
-        /// Messages sent that a port is unreachable.
+        /// Port Unreachable errors sent.
         out_port_unreachables,
-        /// Messages sent that headers of IPv6 ask for what the stack does not do.
+        /// Parameter Problem errors sent (IPv6).
         out_parameter_problems,
-        /// Messages received that a port is unreachable.
+        /// Port Unreachable errors received.
         in_port_unreachables,
     }
     /// UDP (RFC 4113).
@@ -161,64 +166,65 @@ counters! {
         in_datagrams,
         /// Datagrams sent.
         out_datagrams,
-        /// Datagrams to a port that nobody has.
+        /// Datagrams to a port without a socket.
         no_ports,
-        /// Datagrams with a bad checksum.
+        /// Datagrams received with a wrong checksum.
         in_checksum_errors,
-        /// Datagrams whose checksum their sender left to a device that is none, taken: their way lies
-        /// within this machine.
+        /// Datagrams with a partial checksum (left to an offload device that does not exist),
+        /// accepted: their path lies within this machine.
         in_open_checksums,
-        /// The same, dropped: whether they are whole cannot be known.
+        /// Datagrams with a partial checksum, dropped: their integrity cannot be verified.
         open_checksum_drops,
-        /// Datagrams cut short or of a bad form.
+        /// Truncated or malformed datagrams received.
         in_errors,
-        /// Datagrams that found their socket's queue full.
+        /// Datagrams dropped because the socket's queue was full.
         receive_queue_full,
-        /// Datagrams for which no packet buffer was left (`udp.buffers`).
+        /// Datagrams dropped because no packet buffer was left (`udp.buffers`).
         no_buffer,
     }
     /// TCP (RFC 4022).
     tcp Tcp {
-        /// Connections asked for by this end.
+        /// Connections opened by this end.
         active_opens,
-        /// Connections asked for by others.
+        /// Connections opened by peers.
         passive_opens,
-        /// Connections that did not come about.
+        /// Connections that failed before they were established.
         attempt_fails,
-        /// Connections that the far end broke off.
+        /// Established connections that were reset.
         established_resets,
-        /// Segments that came.
+        /// Segments received.
         in_segments,
         /// Segments sent.
         out_segments,
-        /// Segments sent that carry payload sent before.
+        /// Segments sent whose payload was sent before.
         retransmitted_segments,
-        /// Segments cut short or of a bad form.
+        /// Truncated or malformed segments received.
         in_errors,
-        /// Segments with a bad checksum.
+        /// Segments received with a wrong checksum.
         in_checksum_errors,
-        /// Segments whose checksum their sender left to a device that is none, taken: their way lies within
-        /// this machine.
+        /// Segments with a partial checksum (left to an offload device that does not exist),
+        /// accepted: their path lies within this machine.
         in_open_checksums,
-        /// The same, dropped: whether they are whole cannot be known.
+        /// Segments with a partial checksum, dropped: their integrity cannot be verified.
         open_checksum_drops,
         /// Resets sent.
         out_resets,
-        /// Acknowledgements sent in answer to a request for a connection that stands, to a reset that may be another
-        /// one's, or to an acknowledgement of what was not sent (RFC 5961).
+        /// Challenge ACKs sent (RFC 5961): for a SYN or a reset on an established connection, or
+        /// for an acknowledgement of data not sent.
         out_challenges,
-        /// Times that a router on the way said that segments are too long, and shorter ones were sent from then on.
+        /// Packet Too Big or Fragmentation Needed messages that reduced the segment size of a
+        /// connection.
         path_mtu_told,
-        /// Times that a segment was sent again in vain until shorter ones were sent: somebody drops long ones, and says
-        /// nothing.
+        /// Reductions of the segment size after repeated timeouts of one segment: long packets are
+        /// dropped without an ICMP message (path MTU black hole).
         path_mtu_guesses,
-        /// Requests for a connection that found the listener's queue full.
+        /// SYNs dropped because the listener's queue was full.
         listen_overflows,
-        /// Requests for a connection that found all sockets in use.
+        /// SYNs dropped because all TCP sockets were in use.
         no_sockets,
-        /// Times that one connection was worked on; a connection that is idle is not.
+        /// Times that a connection was processed; idle connections are not.
         connection_steps,
-        /// Segments to a port where nobody listens, of no connection.
+        /// Segments to a port without a listener that belong to no connection.
         no_ports,
     }
 }

@@ -1,4 +1,4 @@
-//! What is said to neighbours, and what they say: ARP (RFC 826) and neighbour discovery (RFC 4861).
+//! Neighbour resolution and announcements: ARP (RFC 826) and neighbour discovery (RFC 4861).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,26 +11,27 @@ use crate::wire::ip::{self, V6_BYTES};
 use crate::wire::{ETHERTYPE_ARP, ICMPV6, put, sum, word};
 
 const ARP_BYTES: usize = 28;
-/// Ethernet and IPv4, six and four bytes of address (RFC 826).
+/// Hardware type Ethernet, protocol IPv4, address lengths 6 and 4 (RFC 826).
 const ARP_KIND: [u8; 6] = [0, 1, 8, 0, 6, 4];
 const ARP_REQUEST: u16 = 1;
 const ARP_REPLY: u16 = 2;
 
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
-/// What an advertisement says of itself: that it answers a solicitation, and that it replaces what was known.
+/// Flags of an advertisement: reply to a solicitation; replaces a known address.
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
-/// What no packet has that was passed on.
+/// Hop limit of packets that no router has forwarded.
 const MOST_HOPS: u8 = 255;
 const SOURCE_OPTION: u8 = 1;
 const TARGET_OPTION: u8 = 2;
-/// The message, the address in question, and one option with an Ethernet address.
+/// Length of a message with its target address and one link-layer address option.
 const DISCOVERY_BYTES: usize = 32;
 
 impl Link {
-    /// Work of a turn: the own addresses are announced, neighbours that owe an answer are asked again, and what waited
-    /// for them leaves. Gives the next datagram that waited in vain; to be called until there is none.
+    /// Does the periodic work: announces local addresses, repeats requests without a reply, and
+    /// releases frames that waited. Returns the next datagram whose neighbour did not reply; call
+    /// it until it returns `None`.
     pub(crate) fn check_neighbors(&mut self) -> Option<Unreached> {
         while self.neighbors.is_announcing(self.now) && self.has_room() {
             let at = (self.neighbors).announced(self.own.networks.len(), self.now);
@@ -50,7 +51,7 @@ impl Link {
         }
     }
 
-    /// Asks who has an address.
+    /// Sends a request for the Ethernet address of a neighbour.
     pub(crate) fn ask(&mut self, address: IpAddr) {
         self.counters.link.out_neighbor_requests += 1;
         let Some(own) = self.own.source_for(address) else {
@@ -68,13 +69,14 @@ impl Link {
         }
     }
 
-    /// Tells everybody on the link that an address is this stack's: whoever knows it with another Ethernet
-    /// address, of what had it before, renews that.
+    /// Announces a local address to the link: hosts that know it with the Ethernet address of a
+    /// previous owner update their cache.
     #[cold]
     fn announce(&mut self, own: IpAddr) {
         self.counters.link.out_announcements += 1;
         match own {
-            // A question that nobody has to answer (RFC 5227, section 2.3).
+            // A request for the sender's own address, to which no host replies (RFC 5227, section
+            // 2.3).
             IpAddr::V4(own) => self.send_arp(ARP_REQUEST, [0xff; 6], own, ([0; 6], own)),
             IpAddr::V6(own) => {
                 self.send_discovery((ADVERTISEMENT, OVERRIDE), own, (ALL_NODES_V6, None), own);
@@ -104,7 +106,7 @@ impl Link {
         self.push(frame);
     }
 
-    /// An ARP packet came, with whatever pads its frame.
+    /// Processes an ARP packet; bytes behind it are the frame's padding.
     pub(crate) fn input_arp(&mut self, packet: &[u8]) {
         if packet.len() < ARP_BYTES || packet[..6] != ARP_KIND {
             self.counters.link.in_errors += 1;
@@ -127,12 +129,13 @@ impl Link {
         let sane = is_one && near && !is_ours;
         let for_us = self.own.is_own(target.into());
         if sane {
-            // Whoever asks for us will talk to us (RFC 826); others only renew what is known.
+            // A host that requests our address will send to us (RFC 826), so it is added; others
+            // are only updated.
             self.neighbors
                 .learn(from.into(), ethernet, for_us, self.now);
             self.release();
         }
-        // A probe for a free address comes from no address (RFC 5227).
+        // A probe for a free address has no sender address (RFC 5227).
         let probes = is_one && from.is_unspecified();
         let asks = for_us && operation == ARP_REQUEST && (sane || probes);
         if asks && self.may_answer_neighbor() {
@@ -141,15 +144,17 @@ impl Link {
         }
     }
 
-    /// Somebody said which Ethernet address he has; `is_ours`: of an address of this stack's (RFC 5227, section 2.4).
+    /// Counts an address conflict: another host uses an address of the stack (`is_ours`; RFC 5227,
+    /// section 2.4).
     fn count_conflict(&mut self, is_ours: bool, ethernet: [u8; 6]) {
-        // What comes back from where it was sent is no conflict.
+        // A frame of our own that was looped back is no conflict.
         let other = is_ours && ethernet != self.ethernet;
         self.counters.link.in_address_conflicts += u64::from(other);
     }
 
-    /// Sends a message of neighbour discovery: its kind, and of an advertisement what it says of itself. Who has told his
-    /// Ethernet address in his question is answered there, whether he is remembered or not.
+    /// Sends a neighbour discovery message with its type and flags. A solicitation that contains
+    /// the sender's Ethernet address is answered at that address, whether the sender is in the
+    /// cache or not.
     fn send_discovery(
         &mut self,
         (kind, says): (u8, u8),
@@ -184,13 +189,14 @@ impl Link {
         }
     }
 
-    /// A message of neighbour discovery came, its checksum checked. False when it is none.
+    /// Processes a neighbour discovery message with verified checksum. Returns false if it is of
+    /// another type.
     pub(crate) fn input_discovery(&mut self, from: Ipv6Addr, message: &[u8], hops: u8) -> bool {
         let kind = message[0];
         if kind != SOLICITATION && kind != ADVERTISEMENT {
             return false;
         }
-        // One that a router passed on is no neighbour's.
+        // A message forwarded by a router is not from a neighbour.
         let said = (hops == MOST_HOPS).then(|| read(message, from)).flatten();
         let Some((target, ethernet)) = said else {
             self.counters.icmp.in_errors += 1;
@@ -224,7 +230,8 @@ impl Link {
             return true;
         }
         self.counters.link.out_neighbor_replies += 1;
-        // Whoever is about to take the address learns that it is taken (RFC 4861, section 7.2.4).
+        // A host that probes the address before using it learns that it is in use (RFC 4861,
+        // section 7.2.4).
         let (says, to) = match from.is_unspecified() {
             true => (OVERRIDE, ALL_NODES_V6),
             false => (SOLICITED | OVERRIDE, from),
@@ -234,8 +241,8 @@ impl Link {
     }
 }
 
-/// The address in question and the Ethernet address that a message tells of; `None` when it is not as RFC 4861, section
-/// 7.1 wants it.
+/// Parses a message: its target address and the link-layer address option; `None` if it violates
+/// RFC 4861, section 7.1.
 fn read(message: &[u8], from: Ipv6Addr) -> Option<(Ipv6Addr, Option<[u8; 6]>)> {
     let target: [u8; 16] = message.get(8..24)?.try_into().ok()?;
     let target = Ipv6Addr::from(target);
@@ -256,7 +263,7 @@ fn read(message: &[u8], from: Ipv6Addr) -> Option<(Ipv6Addr, Option<[u8; 6]>)> {
         }
         options = &options[bytes..];
     }
-    // Who has no address yet has none to be answered at.
+    // A sender without an address must not include a link-layer address.
     let nobody = from.is_unspecified() && wanted == SOURCE_OPTION && ethernet.is_some();
     (!nobody && options.is_empty()).then_some((target, ethernet))
 }
@@ -269,7 +276,7 @@ mod tests {
 
     const ETHERNET: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
-    /// A message about an address, with these options.
+    /// Returns a message about fd00::9 with these options.
     fn message(kind: u8, options: &[u8]) -> Vec<u8> {
         let mut message = vec![kind, 0, 0, 0, 0, 0, 0, 0];
         message.extend("fd00::9".parse::<Ipv6Addr>().unwrap().octets());
@@ -313,8 +320,20 @@ mod tests {
                 [source.clone(), target.clone()].concat(),
                 Some(Some(ETHERNET)),
             ),
-            ("of nobody", SOLICITATION, nobody, vec![], Some(None)),
-            ("of nobody who has one", SOLICITATION, nobody, source, None),
+            (
+                "unspecified source",
+                SOLICITATION,
+                nobody,
+                vec![],
+                Some(None),
+            ),
+            (
+                "unspecified source with an option",
+                SOLICITATION,
+                nobody,
+                source,
+                None,
+            ),
             (
                 "of no length",
                 ADVERTISEMENT,
