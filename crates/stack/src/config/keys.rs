@@ -1,4 +1,4 @@
-//! The keys: one line each.
+//! Table of configuration keys.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use super::value::{size, span, span_text, switch, switch_text, word, word_of};
 use super::{Checksum, Config, CongestionControl, Psh};
 use crate::error::StackError;
 
-/// A key of the configuration.
+/// Configuration key.
 pub struct Key {
-    /// Its dotted name.
+    /// Dotted name.
     pub name: &'static str,
-    /// What it sets, in a line.
+    /// Meaning, in one line of help.
     pub about: &'static str,
-    /// What it takes, as errors and help say it.
+    /// Accepted values, as errors and help show them.
     pub takes: &'static str,
     read: fn(&Config) -> String,
     write: fn(&mut Config, &str) -> Option<()>,
@@ -49,7 +49,7 @@ const CONTROLS: &[(&str, CongestionControl)] = &[
     ("cubic", CongestionControl::Cubic),
 ];
 
-/// See the table of `tests/probes.rs`.
+/// Chosen from the table in `tests/probes.rs`.
 const PROBE_SLACK: Duration = Duration::from_millis(10);
 
 const MICROSECOND: Duration = Duration::from_micros(1);
@@ -155,7 +155,7 @@ macro_rules! cpus {
         Key {
             name: $name,
             about: $about,
-            takes: "any, or numbers of processors like 0 or 0-3",
+            takes: "any, or CPU numbers such as 0 or 0-3",
             read: |config| config.$($field).+.to_string(),
             write: |config, text| {
                 config.$($field).+ = match text {
@@ -168,23 +168,23 @@ macro_rules! cpus {
     };
 }
 
-/// Every key, in the order that help and records list them.
+/// Configuration keys, in the order of help and records.
 pub const KEYS: &[Key] = &[
     number!(
         "rx_descriptors",
-        "frames taken in by one turn at most; descriptors of the receive ring",
+        "maximum frames received by one poll; receive descriptors",
         "1 to 65536",
         1..=65_536,
         rx_descriptors
     ),
     number!(
         "tx_descriptors",
-        "frames sent by one turn at most; descriptors of the transmit ring",
+        "maximum frames sent by one poll; transmit descriptors",
         "1 to 65536",
         1..=65_536,
         tx_descriptors
     ),
-    // RFC 791: every host takes 576 bytes; the upper end is what a port's URL takes.
+    // RFC 791: every host accepts 576 bytes; the upper bound is that of a port's URL.
     number!(
         "mtu",
         "largest IP packet in a frame, in bytes",
@@ -194,29 +194,29 @@ pub const KEYS: &[Key] = &[
     ),
     word!(
         "checksum",
-        "who sums and checks: the stack, or the port",
+        "where checksums are computed: by the stack, or offloaded to the port",
         "software or offload",
         CHECKSUMS,
         checksum
     ),
-    // The engine's windows end at 1 GiB (RFC 7323).
+    // smoltcp's windows end at 1 GiB (RFC 7323).
     number!(
         "tcp.send_buffer",
-        "bytes that a connection holds until they are acknowledged",
+        "send buffer of a connection, in bytes: queued and unacknowledged",
         "256 B to 1G",
         256..=0x4000_0000,
         tcp.send_buffer
     ),
     number!(
         "tcp.receive_window",
-        "bytes that a connection takes in before they are fetched",
+        "receive buffer of a connection, in bytes",
         "256 B to 1G",
         256..=0x4000_0000,
         tcp.receive_window
     ),
     optional_span!(
         "tcp.delayed_ack",
-        "how long an acknowledgement waits for company",
+        "time that an acknowledgement may be delayed",
         "off, or 1us to 1s",
         "off",
         MICROSECOND,
@@ -225,26 +225,26 @@ pub const KEYS: &[Key] = &[
     ),
     switch!(
         "tcp.nagle",
-        "whether a small segment waits while another is unacknowledged",
+        "Nagle's algorithm: hold a small segment while another is unacknowledged",
         tcp.nagle
     ),
     word!(
         "tcp.psh",
-        "when a segment asks for delivery",
+        "when the PSH flag is set",
         "buffer-empty, always or never",
         PSHS,
         tcp.psh
     ),
     word!(
         "tcp.congestion_control",
-        "what keeps a sender from filling the path",
+        "congestion control",
         "none, reno or cubic",
         CONTROLS,
         tcp.congestion_control
     ),
     span!(
         "tcp.min_rto",
-        "shortest time before payload is sent again",
+        "minimum retransmission timeout",
         "1ms to 1s",
         MILLISECOND,
         SECOND,
@@ -252,7 +252,7 @@ pub const KEYS: &[Key] = &[
     ),
     Key {
         name: "tcp.tail_probe",
-        about: "how long after two silent round trips a segment is sent again",
+        about: "tail loss probe: time after two round trips without an acknowledgement",
         takes: "off, on (10ms), or 1us to 1s",
         read: |config| match config.tcp.tail_probe {
             None => "off".to_owned(),
@@ -268,11 +268,11 @@ pub const KEYS: &[Key] = &[
             Some(())
         },
     },
-    // The least that Linux's TCP_MAXSEG takes; the upper end is a packet of 64 KiB.
+    // The lower bound is that of Linux's TCP_MAXSEG; the upper one is a packet of 64 KiB.
     Key {
         name: "tcp.mss",
-        about: "payload of the longest segment, sent or asked for",
-        takes: "mtu (as it allows), or 88 to 65495 bytes",
+        about: "maximum segment size, for sending and receiving",
+        takes: "mtu (derived from the MTU), or 88 to 65495 bytes",
         read: |config| {
             let mss = config.tcp.mss;
             mss.map_or_else(|| "mtu".to_owned(), |bytes| bytes.to_string())
@@ -287,52 +287,52 @@ pub const KEYS: &[Key] = &[
     },
     number!(
         "udp.receive_queue",
-        "packets that wait at a socket at most",
+        "receive queue of a socket, in packets",
         "1 to 65536",
         1..=65_536,
         udp.receive_queue
     ),
     number!(
         "udp.buffers",
-        "packets that wait at all sockets together at most",
+        "packets in all receive queues together",
         "1 to 1048576",
         1..=1_048_576,
         udp.buffers
     ),
     number!(
         "ip.tos",
-        "type of service or traffic class of segments and datagrams",
+        "type of service or traffic class of packets sent",
         "0 to 255",
         0..=255,
         ip.tos
     ),
     switch!(
         "ip.fragmentation",
-        "whether datagrams longer than the MTU leave in fragments",
+        "send datagrams longer than the MTU in fragments",
         ip.fragmentation
     ),
     switch!(
         "ip.reassembly",
-        "whether fragments are put together",
+        "reassemble received fragments",
         ip.reassembly
     ),
     number!(
         "ip.reassembly_buffers.count",
-        "datagrams in pieces, or whole and not yet fetched, at a time",
+        "datagrams in reassembly, or reassembled and not yet read",
         "1 to 4096",
         1..=4_096,
         ip.reassembly_count
     ),
     number!(
         "ip.reassembly_buffers.bytes",
-        "longest datagram put together, without its IP header",
+        "longest reassembled datagram, without its IP header",
         "1480 to 65535 bytes",
         1_480..=65_535,
         ip.reassembly_bytes
     ),
     span!(
         "ip.reassembly_buffers.timeout",
-        "how long the first fragment waits for the last",
+        "time until an incomplete datagram is dropped",
         "1ms to 60s",
         MILLISECOND,
         MINUTE,
@@ -340,14 +340,14 @@ pub const KEYS: &[Key] = &[
     ),
     number!(
         "arp.cache",
-        "neighbours whose Ethernet address is remembered",
+        "capacity of the neighbour cache (ARP and neighbour discovery)",
         "1 to 65536",
         1..=65_536,
         arp_cache
     ),
     optional_span!(
         "poll.interval",
-        "time from one turn to the next",
+        "time from one poll to the next",
         "spin, or 1us to 1s",
         "spin",
         MICROSECOND,
@@ -356,45 +356,45 @@ pub const KEYS: &[Key] = &[
     ),
     number!(
         "sockets.tcp",
-        "TCP connections at a time",
+        "maximum number of TCP connections",
         "1 to 65535",
         1..=65_535,
         tcp_sockets
     ),
     number!(
         "sockets.udp",
-        "UDP sockets at a time",
+        "maximum number of UDP sockets",
         "1 to 65535",
         1..=65_535,
         udp_sockets
     ),
     number!(
         "threads.count",
-        "one thread for driver and application, or one each with a ring between them",
+        "1: one thread for driver and application; 2: one each, with a ring between them",
         "1 or 2",
         1..=2,
         threads
     ),
     parsed!(
         "threads.driver.sched",
-        "scheduling of the thread that polls the port, where it is one of its own",
+        "scheduling of the driver thread (with threads.count=2)",
         "inherited, nice:-20 to nice:19, fifo:1 to fifo:99 or rr:1 to rr:99",
         driver.sched
     ),
     cpus!(
         "threads.driver.cpus",
-        "processors of the same thread",
+        "CPUs of the driver thread",
         driver.cpus
     ),
     parsed!(
         "threads.application.sched",
-        "scheduling of the application's thread",
+        "scheduling of the application thread",
         "inherited, nice:-20 to nice:19, fifo:1 to fifo:99 or rr:1 to rr:99",
         application.sched
     ),
     cpus!(
         "threads.application.cpus",
-        "processors of the application's thread",
+        "CPUs of the application thread",
         application.cpus
     ),
 ];

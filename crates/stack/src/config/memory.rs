@@ -1,4 +1,4 @@
-//! What a configuration costs in memory.
+//! Memory needed by a configuration.
 
 use linerate_port::{MemoryPlan, PortUrl};
 
@@ -13,47 +13,47 @@ use crate::udp::Udp;
 use crate::udp::fragment::Fragmenter;
 use crate::udp::reassembly::Reassembly;
 
-/// One thing that memory is used for.
+/// Memory used for one purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryItem {
-    /// What it is.
+    /// Purpose.
     pub name: &'static str,
-    /// Its bytes.
+    /// Size in bytes.
     pub bytes: usize,
 }
 
-/// What a stack takes when it is made; it takes nothing afterwards.
+/// Memory that a stack takes when it is created; it allocates none afterwards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryAccount {
-    /// From the heap, for the stack itself.
+    /// Heap memory of the stack itself.
     pub heap: Vec<MemoryItem>,
-    /// Slots of frames that its port and it need, and bytes from one to the next. They are of the memory
-    /// that the caller maps for all ports of a run.
+    /// Frame slots that the stack and its port need. They lie in the memory that the caller maps
+    /// for all ports of a run.
     pub frames: u32,
-    /// As above.
+    /// Bytes from one frame slot to the next.
     pub slot_bytes: usize,
 }
 
 impl MemoryAccount {
-    /// Bytes from the heap.
+    /// Returns the heap memory in bytes.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         self.heap.iter().map(|item| item.bytes).sum()
     }
 
-    /// Bytes of frames.
+    /// Returns the memory for frames in bytes.
     #[must_use]
     pub fn frame_bytes(&self) -> usize {
         self.frames as usize * self.slot_bytes
     }
 
-    /// All bytes.
+    /// Returns heap and frame memory together, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.heap_bytes() + self.frame_bytes()
     }
 
-    /// Every item, frames last.
+    /// Returns all items, frames last.
     pub fn items(&self) -> impl Iterator<Item = MemoryItem> + '_ {
         let frames = MemoryItem {
             name: "frames",
@@ -64,7 +64,7 @@ impl MemoryAccount {
 }
 
 impl Config {
-    /// What a stack with this configuration takes, over a port of this URL.
+    /// Returns the memory that a stack with this configuration takes, over a port of this URL.
     #[must_use]
     pub fn memory(&self, url: &PortUrl) -> MemoryAccount {
         let plan = memory_plan(self, url);
@@ -98,9 +98,9 @@ impl Config {
                 Fragmenter::heap_bytes(self.ip.fragmentation),
             ),
             item("neighbours", Neighbors::heap_bytes(self.arp_cache as usize)),
-            item("smaller paths", Paths::heap_bytes()),
+            item("path MTU cache", Paths::heap_bytes()),
             item(
-                "frame without a place, and pool",
+                "frame pool and scratch packet",
                 Link::heap_bytes(plan, self),
             ),
             item("settings", Addressing::HEAP_BYTES + cpus * size_of::<u32>()),

@@ -1,4 +1,4 @@
-//! How a stack is sized and behaves, in the words of embedded stacks.
+//! Sizes and behaviour of a stack, with the settings that embedded stacks have.
 
 mod keys;
 mod memory;
@@ -14,49 +14,50 @@ use crate::error::StackError;
 pub use keys::{KEYS, Key};
 pub use memory::{MemoryAccount, MemoryItem};
 
-/// Configurations that are shipped: their name, what each is for, and the file.
+/// Built-in configurations: name, purpose, TOML text.
 pub const PROFILES: &[(&str, &str, &str)] = &[
     (
         "default",
-        "for speed",
+        "tuned for speed",
         include_str!("../../profiles/default.toml"),
     ),
     (
         "embedded-default",
-        "an embedded stack as it comes, with the smallest buffers that work",
+        "an embedded stack's defaults: the smallest buffers that work",
         include_str!("../../profiles/embedded-default.toml"),
     ),
     (
         "embedded-tuned",
-        "the same stack with larger buffers and the driver's thread above the application's",
+        "embedded stack with larger buffers, and a driver thread of higher priority than the application",
         include_str!("../../profiles/embedded-tuned.toml"),
     ),
 ];
 
-/// Who sums what is sent and checks what comes.
+/// Place where checksums are computed and verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
-    /// The stack.
+    /// By the stack.
     Software,
-    /// The port's other side, by the vnet header; or nobody, where frames do not leave memory.
+    /// By the other side of the port through the vnet header; on ports within memory no checksum is
+    /// computed.
     Offload,
 }
 
-/// When a TCP segment asks for delivery (PSH).
+/// Policy for the PSH flag of TCP segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Psh {
-    /// When it empties the send buffer.
+    /// Set on the segment that empties the send buffer.
     BufferEmpty,
-    /// Whenever it carries payload.
+    /// Set on every segment with payload.
     Always,
-    /// Never.
+    /// Never set.
     Never,
 }
 
-/// What keeps a TCP sender from filling the path.
+/// Congestion control of TCP senders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CongestionControl {
-    /// The receiver's window alone.
+    /// Limited by the receiver's window alone.
     None,
     /// RFC 5681.
     Reno,
@@ -64,67 +65,68 @@ pub enum CongestionControl {
     Cubic,
 }
 
-/// TCP's part of a [`Config`].
+/// TCP settings of a [`Config`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tcp {
-    /// Bytes that one connection may have sent or queued without an acknowledgement.
+    /// Bytes of one connection that may be queued or unacknowledged.
     pub send_buffer: usize,
-    /// Bytes that one connection takes in before the application fetches them.
+    /// Bytes of one connection that may wait for the application to read them.
     pub receive_window: usize,
-    /// How long an acknowledgement waits for company; `None`: not at all.
+    /// Time that an acknowledgement may be delayed; `None`: none is delayed.
     pub delayed_ack: Option<Duration>,
-    /// Whether a small segment waits while another one is unacknowledged (RFC 896).
+    /// Nagle's algorithm: a small segment waits while another is unacknowledged (RFC 896).
     pub nagle: bool,
-    /// When a segment asks for delivery.
+    /// Policy for the PSH flag.
     pub psh: Psh,
-    /// What keeps a sender from filling the path.
+    /// Congestion control of the sender.
     pub congestion_control: CongestionControl,
-    /// The shortest time after which what was not acknowledged is sent again; also the first one.
+    /// Shortest retransmission timeout, also the initial one.
     pub min_rto: Duration,
-    /// How much longer than two round trips nothing may be heard until one segment is sent again (RFC 8985), where
-    /// more than one is on its way; `None`: it waits for its time-out.
+    /// Time beyond two round trips without an acknowledgement after which a tail loss probe is sent
+    /// (RFC 8985), when more than one segment is in flight; `None`: no probe, only the
+    /// retransmission timeout.
     pub tail_probe: Option<Duration>,
-    /// Payload of the longest segment, in bytes, both of those sent and of those asked for; `None`: as much
+    /// Maximum segment size in bytes, for segments sent and announced to the peer; `None`: as much
     /// as the MTU allows.
     pub mss: Option<u16>,
 }
 
-/// UDP's part of a [`Config`].
+/// UDP settings of a [`Config`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Udp {
-    /// Packets that wait at one socket at most.
+    /// Capacity of one socket's receive queue, in packets.
     pub receive_queue: u32,
-    /// Packets that wait at all sockets together at most.
+    /// Packets that may wait in the receive queues of all sockets together.
     pub buffers: u32,
 }
 
-/// IP's part of a [`Config`].
+/// IP settings of a [`Config`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ip {
-    /// Type of service or traffic class of the TCP segments and UDP datagrams that are sent.
+    /// Type of service or traffic class of the TCP segments and UDP datagrams sent.
     pub tos: u8,
-    /// Whether datagrams that are longer than the MTU leave in fragments.
+    /// Datagrams longer than the MTU are sent in fragments.
     pub fragmentation: bool,
-    /// Whether fragments are put together.
+    /// Received fragments are reassembled.
     pub reassembly: bool,
-    /// Datagrams that may be in pieces, or whole and not yet fetched, at a time.
+    /// Datagrams that may be incomplete, or complete and not yet read, at a time.
     pub reassembly_count: u32,
-    /// The longest datagram that can be put together: bytes behind its IP header.
+    /// Longest datagram that can be reassembled: bytes after its IP header.
     pub reassembly_bytes: u32,
-    /// How long the first fragment waits for the last.
+    /// Time from the first fragment until an incomplete datagram is dropped.
     pub reassembly_timeout: Duration,
 }
 
-/// A thread's place among others.
+/// Scheduling of a thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Thread {
     /// Scheduling class and priority.
     pub sched: Sched,
-    /// Processors that it may run on; none named means any.
+    /// CPUs that it may run on; an empty set means any.
     pub cpus: Cpus,
 }
 
-/// Everything about a stack that can be chosen.
+/// Configuration of a stack.
 ///
 /// ```
 /// use linerate_stack::Config;
@@ -132,39 +134,40 @@ pub struct Thread {
 /// let mut config = Config::profile("embedded-default")?;
 /// config.apply("tcp.send_buffer=16K")?;
 /// assert_eq!(config.tcp.send_buffer, 16384);
-/// let refused = config.set("tcp.psh", "sometimes").unwrap_err();
-/// assert!(refused.to_string().contains("buffer-empty, always or never"));
+/// let error = config.set("tcp.psh", "sometimes").unwrap_err();
+/// assert!(error.to_string().contains("buffer-empty, always or never"));
 /// # Ok::<(), linerate_stack::StackError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Frames that one turn takes in at most, and descriptors asked of the port.
+    /// Maximum number of frames received by one poll, and receive descriptors requested from the
+    /// port.
     pub rx_descriptors: u32,
-    /// Frames that one turn sends at most, and descriptors asked of the port.
+    /// Maximum number of frames sent by one poll, and transmit descriptors requested from the port.
     pub tx_descriptors: u32,
-    /// Largest IP packet in a frame.
+    /// Largest IP packet in a frame, in bytes.
     pub mtu: u16,
-    /// Who sums and checks.
+    /// Place where checksums are computed and verified.
     pub checksum: Checksum,
-    /// TCP.
+    /// TCP settings.
     pub tcp: Tcp,
-    /// UDP.
+    /// UDP settings.
     pub udp: Udp,
-    /// IP.
+    /// IP settings.
     pub ip: Ip,
-    /// Neighbours whose Ethernet address is remembered (ARP and neighbour discovery together).
+    /// Capacity of the neighbour cache (ARP and neighbour discovery together).
     pub arp_cache: u32,
-    /// Time from one turn to the next; `None`: no pause (spin).
+    /// Time from one poll to the next; `None`: no pause (spin).
     pub poll_interval: Option<Duration>,
-    /// TCP connections at a time, also those that only wait for their end.
+    /// Maximum number of TCP connections, those that are closing included.
     pub tcp_sockets: u32,
-    /// UDP sockets at a time.
+    /// Maximum number of UDP sockets.
     pub udp_sockets: u32,
-    /// One thread for driver and application, or one for each.
+    /// Number of threads: 1 for driver and application together, 2 for one each.
     pub threads: u32,
-    /// The thread that polls the port.
+    /// Thread that polls the port.
     pub driver: Thread,
-    /// The thread that runs the application.
+    /// Thread that runs the application.
     pub application: Thread,
 }
 
@@ -175,10 +178,10 @@ impl Default for Config {
 }
 
 impl Config {
-    /// A configuration that is shipped.
+    /// Returns a built-in configuration.
     ///
     /// # Errors
-    /// [`StackError::UnknownProfile`], which names them.
+    /// [`StackError::UnknownProfile`], with the names of all profiles.
     pub fn profile(name: &str) -> Result<Self, StackError> {
         let Some((.., file)) = PROFILES.iter().find(|(known, ..)| *known == name) else {
             let names: Vec<_> = PROFILES.iter().map(|(known, ..)| *known).collect();
@@ -192,10 +195,10 @@ impl Config {
         Ok(config)
     }
 
-    /// Changes one key, as `--set KEY=VALUE` does.
+    /// Changes one setting, as `--set KEY=VALUE` does.
     ///
     /// # Errors
-    /// As [`Config::set`], or [`StackError::NotASetting`] without `=`.
+    /// Errors of [`Config::set`], or [`StackError::NotASetting`] without `=`.
     pub fn apply(&mut self, setting: &str) -> Result<(), StackError> {
         match setting.split_once('=') {
             Some((key, value)) => self.set(key.trim(), value.trim()),
@@ -205,10 +208,10 @@ impl Config {
         }
     }
 
-    /// Changes one key.
+    /// Changes one setting.
     ///
     /// # Errors
-    /// [`StackError::UnknownKey`] with all keys; [`StackError::BadValue`] with what the key takes.
+    /// [`StackError::UnknownKey`] with all keys; [`StackError::BadValue`] with the accepted values.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), StackError> {
         let Some(found) = KEYS.iter().find(|known| known.name == key) else {
             let names: Vec<_> = KEYS.iter().map(|known| known.name).collect();
@@ -220,22 +223,23 @@ impl Config {
         found.write(self, value)
     }
 
-    /// What a key is set to, as [`Config::set`] takes it. `None` for an unknown key.
+    /// Returns the value of a key in the form that [`Config::set`] accepts; `None` for an unknown
+    /// key.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<String> {
         let found = KEYS.iter().find(|known| known.name == key)?;
         Some(found.read(self))
     }
 
-    /// Every key and its value, in the order of [`KEYS`].
+    /// Returns all keys and their values, in the order of [`KEYS`].
     pub fn rows(&self) -> impl Iterator<Item = (&'static str, String)> + '_ {
         KEYS.iter().map(|key| (key.name, key.read(self)))
     }
 
-    /// Changes the keys that a TOML file has.
+    /// Changes the settings listed in a TOML file.
     ///
     /// # Errors
-    /// [`StackError::BadToml`], or as [`Config::set`].
+    /// [`StackError::BadToml`], or those of [`Config::set`].
     pub fn read_toml(&mut self, text: &str) -> Result<(), StackError> {
         for (key, value) in Self::settings(text)? {
             self.set(&key, &value)?;
@@ -243,8 +247,8 @@ impl Config {
         Ok(())
     }
 
-    /// The keys that a TOML file has, each with its value as [`Config::set`] takes it; tables and dotted keys are the
-    /// same.
+    /// Returns the keys of a TOML file, with values in the form that [`Config::set`] accepts.
+    /// Tables and dotted keys are equivalent.
     ///
     /// # Errors
     /// [`StackError::BadToml`].
@@ -264,7 +268,7 @@ impl Config {
         Ok(settings)
     }
 
-    /// What holds for a stack with no profile: every profile sets all that matters.
+    /// Returns the state before a profile is read; every profile sets all values that matter.
     fn bare() -> Self {
         Self {
             rx_descriptors: 1,
@@ -305,7 +309,7 @@ impl Config {
     }
 }
 
-/// Adds what a table has, and the tables in it.
+/// Adds the settings of a table and of its subtables.
 fn add_settings(prefix: &str, table: &toml::Table, settings: &mut Vec<(String, String)>) {
     for (name, value) in table {
         let key = match prefix {

@@ -4,7 +4,7 @@ use super::*;
 fn profiles_are_those_of_the_experiment() {
     for (name, ..) in PROFILES {
         let config = Config::profile(name).unwrap();
-        // What every profile sets is what a bare one would not guess.
+        // Every profile sets it; `Config::bare` has 1.
         assert!(config.rx_descriptors > 1, "{name}");
     }
     let small = Config::profile("embedded-default").unwrap();

@@ -1,12 +1,12 @@
-//! Values of keys as text, both ways.
+//! Conversion of configuration values from and to text.
 
 use std::time::Duration;
 
 use linerate_metric::units::{ByteSize, parse_duration};
 
-/// A whole number of bytes or things within bounds; `16K` is 16384.
+/// Parses a whole number within bounds; `16K` is 16384.
 pub(super) fn size(text: &str, least: u64, most: u64) -> Option<u64> {
-    // 1.5K is one, and 1.5 is none.
+    // 1.5K is a whole number, 1.5 is not.
     if text.contains('.') && text.ends_with(|last: char| last.is_ascii_digit()) {
         return None;
     }
@@ -14,7 +14,7 @@ pub(super) fn size(text: &str, least: u64, most: u64) -> Option<u64> {
     (least..=most).contains(&size).then_some(size)
 }
 
-/// Yes or no.
+/// Parses a switch.
 pub(super) fn switch(text: &str) -> Option<bool> {
     match text {
         "on" | "yes" | "true" => Some(true),
@@ -27,13 +27,13 @@ pub(super) fn switch_text(on: bool) -> String {
     if on { "on" } else { "off" }.to_owned()
 }
 
-/// A duration within bounds, with its unit or in seconds.
+/// Parses a duration within bounds, with a unit or in seconds.
 pub(super) fn span(text: &str, least: Duration, most: Duration) -> Option<Duration> {
     let span = parse_duration(text).ok()?;
     (least..=most).contains(&span).then_some(span)
 }
 
-/// A duration in the largest unit that it is a whole number of.
+/// Formats a duration in the largest unit of which it is a whole multiple.
 pub(super) fn span_text(span: Duration) -> String {
     let ns = span.as_nanos();
     for (unit, one) in [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)] {
@@ -44,7 +44,7 @@ pub(super) fn span_text(span: Duration) -> String {
     format!("{ns}ns")
 }
 
-/// One of these words.
+/// Returns the value of a keyword.
 pub(super) fn word<T: Copy>(text: &str, words: &[(&str, T)]) -> Option<T> {
     let found = words.iter().find(|(word, _)| *word == text);
     found.map(|&(_, value)| value)
