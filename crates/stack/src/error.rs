@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Errors of this crate.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,158 +6,158 @@ use linerate_port::PortError;
 
 use crate::socket::Unreachable;
 
-/// Why a stack cannot be made, or a call on one of its sockets failed.
+/// Reasons for which a stack cannot be created, or a socket call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StackError {
-    /// A key that the configuration does not have.
-    #[error("the stack's configuration has no key `{key}`: there are {known}")]
+    /// Unknown configuration key.
+    #[error("unknown stack setting `{key}`: use one of {known}")]
     UnknownKey {
-        /// The key as it was written.
+        /// Key as written.
         key: String,
-        /// Every key.
+        /// Valid keys, separated by commas.
         known: String,
     },
-    /// A value that a key does not take.
-    #[error("`{value}` is no value of `{key}`: write {wanted}")]
+    /// Value that a key does not accept.
+    #[error("`{value}` is not a value of `{key}`: write {wanted}")]
     BadValue {
         /// The key.
         key: String,
-        /// The value as it was written.
+        /// Value as written.
         value: String,
-        /// What the key takes.
+        /// Accepted values.
         wanted: String,
     },
-    /// A setting without a value.
-    #[error("`{text}` sets nothing: write KEY=VALUE, as in `tcp.send_buffer=16K`")]
+    /// Setting without a value.
+    #[error("`{text}` is not a stack setting: write KEY=VALUE, as in `tcp.send_buffer=16K`")]
     NotASetting {
-        /// The text as it was written.
+        /// Text as written.
         text: String,
     },
-    /// A profile that is not shipped.
-    #[error("there is no profile `{name}`: use one of {known}")]
+    /// Unknown profile.
+    #[error("unknown stack profile `{name}`: use one of {known}")]
     UnknownProfile {
-        /// The name as it was written.
+        /// Name as written.
         name: String,
-        /// Every profile.
+        /// Profiles, separated by commas.
         known: String,
     },
-    /// A file that is not TOML.
-    #[error("the stack's configuration is no TOML ({why}): compare it with a profile")]
+    /// File that is not TOML.
+    #[error("the stack's configuration is not valid TOML ({why}): compare it with a profile")]
     BadToml {
-        /// What the parser says.
+        /// Message of the parser, with the line.
         why: String,
     },
-    /// Settings that contradict each other or what the port can do.
+    /// Settings that contradict each other or the port's capabilities.
     #[error("{why}: {remedy}")]
     Contradiction {
-        /// What cannot be.
+        /// Contradiction.
         why: String,
-        /// What to change.
+        /// Setting to change.
         remedy: String,
     },
-    /// Text that is no address with a prefix.
+    /// Text that is not an address with a prefix.
     #[error(
-        "`{text}` is no address of a stack: write it with its prefix, as in 10.0.0.2/24 (32 at most, 128 of IPv6)"
+        "`{text}` is not an interface address: write it with its prefix length, as in 10.0.0.2/24 (at most 32, or 128 for IPv6)"
     )]
     BadNetwork {
-        /// The text as it was written.
+        /// Text as written.
         text: String,
     },
-    /// An address that no host has.
-    #[error("`{text}` is {why}, and no host's: take another of its addresses")]
+    /// Address that cannot belong to a host.
+    #[error("`{text}` is {why}, not a host address: choose another address of that network")]
     NotAHost {
-        /// The text as it was written.
+        /// Text as written.
         text: String,
-        /// What it is instead.
+        /// Kind of address.
         why: &'static str,
     },
-    /// The port cannot be used.
+    /// Error of the port.
     #[error(transparent)]
     Port(#[from] PortError),
-    /// A name of a socket that was closed.
+    /// Id of a socket that was closed.
     #[error("this socket of the stack is closed: open another one")]
     Stale,
-    /// A call that this kind of socket does not have.
-    #[error("a {kind} socket of the stack has no `{call}`: use one that has")]
+    /// Call that this kind of socket does not support.
+    #[error("a {kind} socket of the stack does not support `{call}`: use another kind of socket")]
     WrongKind {
-        /// What the socket is.
+        /// Kind of the socket.
         kind: &'static str,
-        /// What was asked of it.
+        /// Name of the call.
         call: &'static str,
     },
-    /// All sockets of a kind are in use.
-    #[error("all {limit} {kind} sockets of the stack are in use: set {key} higher")]
+    /// No free socket of this kind.
+    #[error("all {limit} {kind} sockets of the stack are in use: {key}")]
     TooManySockets {
         /// TCP or UDP.
         kind: &'static str,
-        /// How many there are.
+        /// Number of sockets of this kind.
         limit: u32,
-        /// The key that sets it.
+        /// Remedy.
         key: &'static str,
     },
-    /// Another socket has the port.
-    #[error("port {port} of the stack is taken: choose another, or 0 for any")]
+    /// Port number in use by another socket.
+    #[error("port {port} of the stack is in use: choose another, or 0 for any")]
     PortTaken {
-        /// The port.
+        /// Port number.
         port: u16,
     },
-    /// The local address is none of the stack's.
-    #[error("{address} is no address of this stack: bind to one that was given to it, or to none")]
+    /// Local address that the stack does not have.
+    #[error("{address} is not an address of this stack: bind to one of its addresses, or to none")]
     NotLocal {
-        /// The address.
+        /// Address as given.
         address: IpAddr,
     },
-    /// No way to an address.
+    /// Destination without a route.
     #[error(
         "the stack has no route to {address}: give it an address of that network, or a gateway"
     )]
     NoRoute {
-        /// The address.
+        /// Destination.
         address: IpAddr,
     },
-    /// Nobody on the link has the address that packets go to.
+    /// Next hop that did not answer ARP or neighbour solicitations.
     #[error(
-        "nobody answers for {neighbor} on the stack's link: is that host up, and in the same network?"
+        "no ARP or ND reply from {neighbor} on the stack's link: is that host up, and in the same network?"
     )]
     NeighborSilent {
-        /// The far end, or the gateway towards it.
+        /// Destination, or the gateway towards it.
         neighbor: IpAddr,
     },
-    /// A datagram without an addressee.
-    #[error("this socket of the stack is not connected: name an addressee")]
+    /// Datagram without a destination.
+    #[error("this socket of the stack is not connected: pass a destination address")]
     NotConnected,
-    /// A datagram longer than can be sent.
-    #[error("a datagram of {bytes} B is longer than {limit} B: {remedy}")]
+    /// Datagram longer than can be sent.
+    #[error("a datagram of {bytes} B exceeds the limit of {limit} B: {remedy}")]
     TooLong {
-        /// Its payload.
+        /// Payload of the datagram, in bytes.
         bytes: usize,
-        /// The largest.
+        /// Largest payload, in bytes.
         limit: usize,
-        /// What to change.
+        /// Setting to change.
         remedy: &'static str,
     },
-    /// The far end refused the connection.
-    #[error("{remote} refused the connection: is something listening there?")]
+    /// Connection rejected by the peer.
+    #[error("{remote} rejected the connection: is something listening there?")]
     Refused {
-        /// The far end.
+        /// Peer address.
         remote: SocketAddr,
     },
-    /// Somebody said that the far end cannot be reached, before the connection stood.
+    /// ICMP error received before the connection was established.
     #[error(
-        "no connection to {remote}: {by} says that {what}; is the address right, and is something listening there?"
+        "no connection to {remote}: {by} reports that {what}; is the address right, and is something listening there?"
     )]
     Unreachable {
-        /// The far end.
+        /// Peer address.
         remote: SocketAddr,
-        /// What cannot be reached.
+        /// Reason in the ICMP message.
         what: Unreachable,
-        /// Who said it.
+        /// Sender of the ICMP message.
         by: IpAddr,
     },
-    /// The far end broke the connection off.
-    #[error("the connection was reset: the far end closed it, or ended")]
+    /// Connection reset by the peer.
+    #[error("connection reset by the peer: it closed the connection, or ended")]
     Reset,
-    /// Payload after the end was announced.
-    #[error("this end of the connection has finished sending: open another one")]
+    /// Send after the local end has finished sending.
+    #[error("this end of the connection has finished sending: open another connection")]
     Finished,
 }

@@ -1,4 +1,4 @@
-//! ICMP and ICMPv6: echo is answered, unreachable ports are told and heard of, and links that datagrams are too long for.
+//! ICMP and ICMPv6: echo replies, Port Unreachable and Packet Too Big.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,40 +12,41 @@ use crate::wire::ip::{self, Header};
 use crate::wire::{FRAGMENT_V6, ICMP, ICMPV6, UDP, changed, combine, long, put, sum, word};
 
 const HEADER_BYTES: usize = 8;
-/// Kind of the message that a packet of IPv6 is too long for a link (RFC 4443, section 3.2).
+/// Type of the ICMPv6 Packet Too Big message (RFC 4443, section 3.2).
 const TOO_LONG: u8 = 2;
-/// Bytes of an unreachable packet that are shown to its sender (RFC 1812, section 4.3.2.3; RFC 4443).
+/// Bytes of the offending packet that an error quotes (RFC 1812, section 4.3.2.3; RFC 4443).
 const QUOTE_BYTES: usize = 548;
 
-/// Errors that may be sent at once, and within a second (Linux has the same, net.ipv4.icmp_msgs_burst and
+/// Limits of errors sent: at once, and per second (Linux's defaults of net.ipv4.icmp_msgs_burst and
 /// icmp_msgs_per_sec).
 const BURST: u32 = 50;
 const PER_SECOND: u64 = 1_000;
 const SECOND: Nanos = 1_000_000_000;
 
-/// The same of what is believed about the paths of datagrams and echo answers. Whoever has long ones sent to many hosts
-/// can say that they are too long: so many at a time push few of the remembered paths out, and remake few headers.
+/// Limits of accepted Packet Too Big messages about datagrams and echo replies, at once and per
+/// second. An attacker who makes the stack send long packets to many hosts can forge such messages;
+/// within these limits they evict few remembered paths and invalidate few headers.
 const TOLD_BURST: u32 = 16;
 const TOLD_PER_SECOND: u64 = 10;
 
-/// How many of something may be (of errors: RFC 1812, section 4.3.2.8; RFC 4443, section 2.4): a bucket of them, which
-/// fills with time.
+/// Rate limiter: a token bucket that fills with time (for errors: RFC 1812, section 4.3.2.8; RFC
+/// 4443, section 2.4).
 pub(crate) struct Allowance {
     burst: u32,
-    /// Time that one more takes.
+    /// Time in which one token is added.
     each: Nanos,
     left: u32,
-    /// Until when it has been filled.
+    /// Time up to which tokens were added.
     filled: Nanos,
 }
 
 impl Allowance {
-    /// Of errors that are sent.
+    /// Returns the limiter of ICMP errors sent.
     pub(crate) const fn of_errors() -> Self {
         Self::new(BURST, PER_SECOND)
     }
 
-    /// Of what is believed about paths.
+    /// Returns the limiter of accepted path MTU messages.
     pub(crate) const fn of_paths() -> Self {
         Self::new(TOLD_BURST, TOLD_PER_SECOND)
     }
@@ -60,7 +61,7 @@ impl Allowance {
         }
     }
 
-    /// Whether there is one.
+    /// Adds the tokens of the elapsed time and returns whether there is one.
     fn has_one(&mut self, now: Nanos) -> bool {
         let more = now.saturating_sub(self.filled) / self.each;
         self.filled += more * self.each;
@@ -69,7 +70,7 @@ impl Allowance {
         self.left > 0
     }
 
-    /// Takes one, if there is one.
+    /// Takes a token; false if there is none.
     pub(crate) fn take(&mut self, now: Nanos) -> bool {
         let has_one = self.has_one(now);
         self.left -= u32::from(has_one);
@@ -111,26 +112,26 @@ fn pseudo(header: &Header, bytes: usize) -> u16 {
     }
 }
 
-/// What a message says of a packet that left here.
+/// Error received about a packet that the stack sent.
 pub(crate) enum News {
-    /// Of a datagram from this port: nobody has the one that it went to.
+    /// Port Unreachable for a datagram: its local port, and its destination.
     NoPort(u16, SocketAddr),
     TooLong(TooLong),
 }
 
-/// A packet of IPv6 that no link on its way takes, as a router quotes it.
+/// Packet Too Big message for an IPv6 packet.
 pub(crate) struct TooLong {
-    /// Where it came from and went to; of an echo answer without ports.
+    /// Source and destination of the quoted packet; ports are zero for an echo reply.
     from: SocketAddr,
     to: SocketAddr,
     is_answer: bool,
-    /// Its length, and the longest that the link takes.
+    /// Length of the quoted packet, and the MTU of the router's link, in bytes.
     bytes: u16,
     mtu: u32,
 }
 
 impl TooLong {
-    /// The packet that a message quotes; segments are [`crate::tcp`]'s.
+    /// Parses the quoted packet; `None` for TCP segments, which [`crate::tcp`] handles.
     fn quoted(message: &[u8]) -> Option<Self> {
         let quote = &message[HEADER_BYTES..];
         let head = quote.get(..ip::V6_BYTES)?;
@@ -138,7 +139,7 @@ impl TooLong {
         let (protocol, body) = match head[6] {
             FRAGMENT_V6 => {
                 let fragment = quote.get(ip::V6_BYTES..ip::V6_BYTES + ip::FRAGMENT_BYTES)?;
-                // Ports are in the first one, and where that is too long for all the others are, too.
+                // Only the first fragment contains ports; if it is too long, so are the others.
                 if word(fragment, 2) & 0xfff8 != 0 {
                     return None;
                 }
@@ -161,8 +162,9 @@ impl TooLong {
         })
     }
 
-    /// Remembers the path, where something long has left between these ends lately: anybody can send such a message (RFC
-    /// 8201, section 6), and nobody can make packets shorter by it than any path takes.
+    /// Records the path MTU if a long packet was sent recently between these addresses and ports:
+    /// any host can send such a message (RFC 8201, section 6). No message reduces packets below the
+    /// minimum MTU.
     #[cold]
     pub(crate) fn heed(&self, link: &mut Link) {
         let left = match self.is_answer {
@@ -181,7 +183,8 @@ impl TooLong {
 }
 
 impl Link {
-    /// Whether an error may be sent; counted where it may not. What has no room in a turn is taken from neither limit.
+    /// Returns whether an error may be sent; counts it if not. A message that does not fit into the
+    /// poll takes no token.
     pub(crate) fn may_complain(&mut self) -> bool {
         if !self.errors.has_one(self.now) {
             self.counters.icmp.out_limited += 1;
@@ -191,7 +194,8 @@ impl Link {
     }
 }
 
-/// A message came, in a packet that may cross so many networks more (`hops`). Returns what it says of a packet of ours.
+/// Processes a message; `hops` is the hop limit of its packet. Returns the error that it reports
+/// about a packet of the stack.
 pub(crate) fn input(
     link: &mut Link,
     fragmenter: &mut Fragmenter,
@@ -213,8 +217,8 @@ pub(crate) fn input(
     let kind = message[0];
     if kind == kinds.echo {
         link.counters.icmp.in_echos += 1;
-        // A question to all hosts of IPv4 would bring an answer of each to whoever is named as its sender (RFC 1122,
-        // section 3.2.2.6); of IPv6 it is to be answered (RFC 4443, section 4.2).
+        // Replies to a request for all IPv4 hosts would flood the claimed sender (RFC 1122, section
+        // 3.2.2.6); for IPv6 groups they are required (RFC 4443, section 4.2).
         if (header.to.is_ipv4() && !link.own.is_own(header.to)) || header.from.is_unspecified() {
             link.counters.icmp.in_echos_ignored += 1;
         } else {
@@ -232,16 +236,17 @@ pub(crate) fn input(
     None
 }
 
-/// The ends of the datagram that a message quotes.
+/// Returns local port and destination of the datagram that an IPv4 or IPv6 error quotes.
 fn quoted(quote: &[u8], v4: bool) -> Option<(u16, SocketAddr)> {
-    // The quote is cut short, so its own length says nothing: header and ports alone are read.
+    // The quote is truncated, so that its length fields do not apply: only header and ports are
+    // read.
     let (protocol, body, to): (u8, usize, IpAddr) = if v4 {
         let to: [u8; 4] = quote.get(16..20)?.try_into().ok()?;
         (quote[9], usize::from(quote[0] & 0xf) * 4, to.into())
     } else {
         let to: [u8; 16] = quote.get(24..40)?.try_into().ok()?;
         match quote[6] {
-            // Ports are in the first fragment.
+            // Only the first fragment contains ports.
             FRAGMENT_V6 if word(quote.get(42..44)?, 0) & 0xfff8 == 0 => {
                 (quote[40], ip::V6_BYTES + ip::FRAGMENT_BYTES, to.into())
             }
@@ -259,7 +264,7 @@ fn echo(
     message: &[u8],
     own_mtu: usize,
 ) {
-    // Asked of a group, we answer from our own address.
+    // The reply to a request for a group has one of the stack's own addresses as its source.
     let own = if link.own.is_own(header.to) {
         header.to
     } else {
@@ -326,7 +331,7 @@ fn echo(
     link.send(frame, header.from, VnetHeader::default());
 }
 
-/// Tells the sender of a packet that nobody has the port.
+/// Sends Port Unreachable to the sender of a packet.
 pub(crate) fn port_unreachable(link: &mut Link, header: &Header, packet: &[u8]) {
     if !link.own.is_own(header.to) || header.from.is_unspecified() {
         return;
@@ -372,7 +377,7 @@ mod tests {
         assert_eq!(taken(start, 200), 50);
         assert_eq!(taken(start + SECOND / 100, 200), 10);
         assert_eq!(taken(start + SECOND / 100 + 999_000, 200), 0);
-        // A steady stream: a thousand in a second.
+        // A steady stream: a thousand per second.
         let after = start + SECOND / 100;
         let sent: usize = (1..=10_000)
             .map(|step| taken(after + step * SECOND / 10_000, 1))
@@ -385,7 +390,7 @@ mod tests {
     fn few_paths_are_believed_at_a_time() {
         let mut allowance = Allowance::of_paths();
         let mut taken = |now, times| (0..times).filter(|_| allowance.take(now)).count();
-        // Fewer than are remembered, so that a burst of them leaves most of those that were known.
+        // Fewer than are remembered, so that one burst leaves most of the known paths.
         assert_eq!(taken(7 * SECOND, 1_000), 16);
         assert_eq!(taken(7 * SECOND + SECOND / 2, 1_000), 5);
         assert_eq!(taken(60 * SECOND, 1_000), 16);

@@ -1,9 +1,10 @@
-//! The stack in the box: TCP, UDP, ICMP, ARP and IP over a poll-mode port, in user space.
+//! User-space network stack over a poll-mode port: TCP, UDP, ICMP, ARP, IPv4 and IPv6.
 //!
-//! A [`Stack`] owns a port and is owned by one thread. [`Stack::turn`] lets it work: it takes in a
-//! burst, runs timers and sends; sockets are [`SocketId`]s, and payload goes through closures over the
-//! stack's own buffers. No call blocks, reads a clock, takes a lock, or allocates once the stack is made.
-//! How it is sized and behaves is a [`Config`], in the words of embedded stacks.
+//! A [`Stack`] owns a port and belongs to one thread. [`Stack::turn`] does its work: it receives a
+//! burst, runs timers and sends. Sockets are [`SocketId`]s, and payload is read and written by
+//! closures over the stack's own buffers. No call blocks, reads a clock, takes a lock or, once the
+//! stack exists, allocates memory. A [`Config`] sets sizes and behaviour, with the settings that
+//! embedded stacks have.
 //!
 //! ```
 //! use std::task::Poll;
@@ -18,28 +19,31 @@
 //!     let port = open(url, &memory)?.remove(0);
 //!     Stack::new(port, &memory, &config, &Addressing::new(&[address])?)
 //! };
-//! let (mut near, mut far) = (stack(&a, "10.0.0.1/24")?, stack(&b, "10.0.0.2/24")?);
+//! let (mut host_a, mut host_b) = (stack(&a, "10.0.0.1/24")?, stack(&b, "10.0.0.2/24")?);
 //!
-//! let server = far.udp_bind("0.0.0.0:7".parse().unwrap())?;
-//! let client = near.udp_bind("0.0.0.0:0".parse().unwrap())?;
-//! near.udp_connect(client, "10.0.0.2:7".parse().unwrap())?;
-//! let sent = near.udp_send(client, None, 5, |payload| payload.copy_from_slice(b"hello"));
+//! let server = host_b.udp_bind("0.0.0.0:7".parse().unwrap())?;
+//! let client = host_a.udp_bind("0.0.0.0:0".parse().unwrap())?;
+//! host_a.udp_connect(client, "10.0.0.2:7".parse().unwrap())?;
+//! let sent = host_a.udp_send(client, None, 5, |payload| payload.copy_from_slice(b"hello"));
 //! assert!(matches!(sent, Poll::Ready(Ok(5))));
-//! // The first datagram waits until the far end's Ethernet address is known.
+//! // The first datagram waits until ARP has resolved the server's Ethernet address.
 //! for now in 1..10 {
-//!     near.turn(now * 1000);
-//!     far.turn(now * 1000);
+//!     host_a.turn(now * 1000);
+//!     host_b.turn(now * 1000);
 //! }
-//! let got = far.udp_receive(server, |payload, meta| (payload.to_vec(), meta.from.port()));
+//! let got = host_b.udp_receive(server, |payload, meta| (payload.to_vec(), meta.from.port()));
 //! assert!(matches!(got, Poll::Ready(Ok((payload, _))) if payload == b"hello"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The engine of TCP is smoltcp; all else is here. Nothing here measures, waits or starts a thread.
+//! smoltcp implements the TCP state machine; the rest is here. This crate never measures, waits or
+//! starts a thread.
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
-// What tests of the whole crate and of one of its rooms share names it as the former do.
+// `tests/common` is shared by integration tests and unit tests, and names this crate as the former
+// do.
 #[cfg(test)]
 extern crate self as linerate_stack;
 
@@ -80,5 +84,5 @@ mod timers;
 mod udp;
 mod wire;
 
-/// A time in nanoseconds, by whichever clock the caller reads.
+/// Time in nanoseconds, on the clock that the caller reads.
 pub type Nanos = u64;
