@@ -1,4 +1,4 @@
-//! The way out: frames are made here, find their neighbour's address, and go to the port in bursts.
+//! Output path: makes frames, resolves the next hop, and hands frames to the port in bursts.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -20,26 +20,26 @@ use crate::tcp::Cut;
 use crate::watch::{Mark, Watch};
 use crate::wire::{ETHERNET_BYTES, UDP, ip, put, word};
 
-/// What leaves the stack, who it is, and whom it knows.
+/// Output side of the stack: frame pool, transmit burst, addresses, neighbours and counters.
 pub(crate) struct Link {
     pub(crate) memory: Memory,
     pub(crate) pool: Pool,
     transmit: AnyTransmit,
     burst: Burst,
-    /// Frames that may still be made until the next turn, and how many a turn allows.
+    /// Frames that may still be made until the next poll, and the number that a poll allows.
     budget: usize,
     per_turn: usize,
-    /// What answers may still take of that, in halves of a frame; below zero after a long one.
+    /// Share of the budget left for replies, in halves of a frame; negative after a long reply.
     answers: i64,
-    /// The same of agreements to connections that are asked for, in quarters of a frame.
+    /// Share of the budget left for SYN-ACKs, in quarters of a frame.
     agreements: i64,
-    /// Frames that had left when the turn began.
+    /// Frames sent when the poll began.
     left_before: u64,
-    /// What comes is being taken in, or somebody's request for a connection is answered: what leaves meanwhile is an
-    /// answer that nobody here has asked for.
+    /// True while input is processed or a SYN is answered: frames sent meanwhile are unsolicited
+    /// replies, and not requested by a local socket.
     pub(crate) answering: bool,
-    /// A segment is being cut: its pieces leave all, or wait in `rest` until those in front of them have left. While
-    /// one waits the burst is full.
+    /// True while a segment is split: its parts leave completely, or wait in `rest` until those in
+    /// front of them have left. The burst is full while a part waits.
     pub(crate) cutting: bool,
     rest: VecDeque<(Frame, Option<Mark>)>,
     /// Bytes in front of the Ethernet header.
@@ -48,26 +48,27 @@ pub(crate) struct Link {
     pub(crate) ethernet: [u8; 6],
     pub(crate) neighbors: Neighbors,
     pub(crate) paths: Paths,
-    /// Where the last packet went, and what its neighbour's address was in which state of them: most go
-    /// where the last one did.
+    /// Next-hop cache for the last destination: address, Ethernet address, and epoch of the
+    /// neighbour cache. Most packets have the same destination as the last one.
     latest: (IpAddr, [u8; 6], u32),
     pub(crate) counters: Counters,
     pub(crate) now: Nanos,
-    /// When the frames at hand came: the turn's time, or read anew where stages are watched.
+    /// Arrival time of the frames at hand: the time of the poll, or read for each burst while
+    /// stages are watched.
     pub(crate) came: Nanos,
     pub(crate) watch: Option<Watch>,
-    /// What the next frame that is pushed is.
+    /// Mark of the next frame that is pushed.
     pub(crate) mark: Option<Mark>,
-    /// Where a packet is written for which no buffer is free, or that is to be cut.
+    /// Buffer for a packet when no frame is free, or when the packet is to be split.
     pub(crate) scratch: Vec<u8>,
     pub(crate) numbers: Numbers,
-    /// Type of service or traffic class of what is sent for sockets.
+    /// Type of service or traffic class of packets sent by sockets.
     tos: u8,
-    /// Networks that packets to a group may cross.
+    /// TTL or hop limit of packets to groups.
     pub(crate) group_hops: u8,
-    /// Errors of ICMP that may be sent.
+    /// Limit of ICMP errors sent.
     pub(crate) errors: Allowance,
-    /// What is believed about the paths of datagrams and echo answers.
+    /// Limit of accepted Packet Too Big messages about datagrams and echo replies.
     pub(crate) told: Allowance,
 }
 
@@ -116,21 +117,21 @@ impl Link {
         }
     }
 
-    /// Bytes from the heap, over a memory of this plan.
+    /// Returns the heap memory in bytes, over a memory of this plan.
     pub(crate) fn heap_bytes(plan: &MemoryPlan, config: &Config) -> usize {
-        // The memory rounds slots up, and frames may fill them.
+        // The memory rounds slots up, and frames may use the whole slot.
         let room = plan.slot_bytes() - usize::from(plan.headroom);
         let rest = most_pieces(config.mtu) * size_of::<(Frame, Option<Mark>)>();
         scratch_bytes(room.min(u16::MAX.into()), config) + Pool::HEAP_BYTES + rest
     }
 
-    /// Bytes in front of the IP header.
+    /// Returns the number of bytes in front of the IP header.
     #[inline]
     pub(crate) fn head(&self) -> usize {
         self.vnet + ETHERNET_BYTES
     }
 
-    /// Completes the header of a packet that a socket sends; the checksum of IPv4 is the caller's.
+    /// Sets TOS and hop limit in a packet that a socket sends; the caller writes the IPv4 checksum.
     pub(crate) fn label(&self, packet: &mut [u8], to: IpAddr) {
         ip::mark(packet, self.tos);
         if to.is_multicast() {
@@ -138,7 +139,7 @@ impl Link {
         }
     }
 
-    /// A turn begins: as many frames as it has descriptors may leave again.
+    /// Starts a poll: resets the frame budget and sends waiting frames.
     pub(crate) fn begin(&mut self, now: Nanos) {
         self.now = now;
         if self.watch.is_none() {
@@ -149,7 +150,7 @@ impl Link {
         self.share();
     }
 
-    /// Frames have just come: the time is read where stages are watched, and is the turn's elsewhere.
+    /// Sets the arrival time of the frames just received, if stages are watched.
     #[inline]
     pub(crate) fn arrived(&mut self) {
         if let Some(watch) = &self.watch {
@@ -157,9 +158,10 @@ impl Link {
         }
     }
 
-    /// Half of what a turn sends may be answers, and where the port is full half of what it has taken since the last
-    /// turn: whoever floods the stack with questions leaves the other half to sockets. A quarter of all may be agreements,
-    /// which are no answers: a flood of questions lets connections come to stand.
+    /// Refills the shares of replies and SYN-ACKs. Replies may use half of what a poll sends. If
+    /// the port is full, that is half of what it took since the last poll. A flood of requests thus
+    /// leaves the other half to sockets. SYN-ACKs have a quarter of their own, so that connections
+    /// can be established during such a flood.
     fn share(&mut self) {
         let left = self.counters.link.out_frames;
         let since = left - std::mem::replace(&mut self.left_before, left);
@@ -167,18 +169,19 @@ impl Link {
             true => since as i64,
             false => self.per_turn as i64,
         };
-        // Of one descriptor every second frame, and every fourth.
+        // With one descriptor: every second frame for replies, every fourth for SYN-ACKs.
         self.answers = (self.answers + more).min(self.per_turn.max(2) as i64);
         self.agreements = (self.agreements + more).min(self.per_turn.max(4) as i64);
     }
 
-    /// Whether an answer of so many frames may be made; counted where it may not.
+    /// Returns whether a reply of this many frames may be made; counts it if not.
     pub(crate) fn may_answer(&mut self, frames: usize) -> bool {
-        // Without neighbours' answers nothing else comes: some places are kept for them.
+        // Without neighbour replies no other traffic arrives: part of the share is reserved for
+        // them.
         self.takes_share(frames, self.per_turn as i64 / 4)
     }
 
-    /// The same of an answer to a neighbour who asks for an address.
+    /// Returns whether a reply to a neighbour's address request may be made; counts it if not.
     pub(crate) fn may_answer_neighbor(&mut self) -> bool {
         self.takes_share(1, 0)
     }
@@ -193,25 +196,25 @@ impl Link {
         true
     }
 
-    /// Agreements to connections that may be made until the next turn.
+    /// Returns the number of SYN-ACKs that may be sent until the next poll.
     pub(crate) fn agreements_left(&self) -> usize {
         self.agreements as usize / 4
     }
 
-    /// Whether one of them may be made now; one that may not waits.
+    /// Takes one SYN-ACK from the share; false if none is left.
     pub(crate) fn may_agree(&mut self) -> bool {
         let may = self.agreements_left() > 0;
         self.agreements -= 4 * i64::from(may);
         may
     }
 
-    /// Whether a frame that can wait may be made now.
+    /// Returns whether a frame that can wait may be made now.
     #[inline]
     pub(crate) fn has_room(&mut self) -> bool {
         self.has_room_for(1)
     }
 
-    /// The same of so many, one behind the other.
+    /// Returns whether this many consecutive frames may be made now.
     #[inline]
     pub(crate) fn has_room_for(&mut self, frames: usize) -> bool {
         if self.burst.room() < frames {
@@ -220,11 +223,11 @@ impl Link {
         self.burst.room() >= frames && self.budget >= frames
     }
 
-    /// Has departures watched by this clock.
+    /// Starts recording departures with this clock.
     pub(crate) fn watched_by(&mut self, clock: fn() -> Nanos) -> &mut Watch {
         let frames = self.burst.len();
         if self.watch.is_none() {
-            // Of frames that a look has found before this it is the first time that is known.
+            // For frames received before, this is the first known time.
             self.came = clock();
         }
         let watch = self.watch.get_or_insert_with(|| Watch::new(clock, frames));
@@ -232,12 +235,12 @@ impl Link {
         watch
     }
 
-    /// Whether frames wait for the port.
+    /// Returns whether frames wait for the port.
     pub(crate) fn is_behind(&self) -> bool {
         !self.burst.is_empty()
     }
 
-    /// Gives what has been made to the port, as far as it takes it.
+    /// Hands the waiting frames to the port, as many as it takes.
     pub(crate) fn flush(&mut self) {
         while !self.burst.is_empty() {
             let watch = self.watch.as_ref();
@@ -256,7 +259,7 @@ impl Link {
         }
     }
 
-    /// Pieces that waited go where others have left.
+    /// Moves waiting parts of a split segment into free places of the burst.
     #[cold]
     fn refill(&mut self) {
         while !self.burst.is_full()
@@ -272,7 +275,7 @@ impl Link {
         }
     }
 
-    /// For turns in which nothing left: what has left earlier comes back.
+    /// Frees transmitted frames; for polls in which nothing was sent.
     pub(crate) fn reclaim(&mut self) {
         self.transmit.reclaim(&mut self.pool);
     }
@@ -281,7 +284,7 @@ impl Link {
         &mut self.transmit
     }
 
-    /// A frame for an IP packet of so many bytes, its headers not written.
+    /// Allocates a frame for an IP packet of this many bytes, with headers unwritten.
     #[inline]
     pub(crate) fn make(&mut self, ip_bytes: usize) -> Option<Frame> {
         let bytes = self.head() + ip_bytes;
@@ -297,21 +300,21 @@ impl Link {
         Some(frame)
     }
 
-    /// Gives back a frame that [`Link::make`] made.
+    /// Frees a frame that [`Link::make`] returned.
     #[cold]
     pub(crate) fn unmake(&mut self, frame: Frame) {
         self.pool.free(frame);
     }
 
-    /// The IP packet in a frame that [`Link::make`] made.
+    /// Returns the IP packet in a frame that [`Link::make`] returned.
     #[inline]
     pub(crate) fn packet<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
         let head = self.head();
         &mut self.memory.bytes_mut(frame)[head..]
     }
 
-    /// Sends a packet on its way to `to`. It waits, or is lost and counted, while the neighbour's address
-    /// is not known.
+    /// Sends a packet towards `to`. While the next hop's Ethernet address is unknown it waits, or
+    /// is dropped and counted.
     pub(crate) fn send(&mut self, frame: Frame, to: IpAddr, header: VnetHeader) {
         let (latest, ethernet, epoch) = self.latest;
         if latest == to && epoch == self.neighbors.epoch() {
@@ -325,7 +328,7 @@ impl Link {
         };
         match self.neighbor(hop) {
             Some(ethernet) => {
-                // What is only answered stays known as that.
+                // A neighbour that only receives replies keeps that rank in the cache.
                 if !self.answering {
                     self.latest = (to, ethernet, self.neighbors.epoch());
                 }
@@ -335,7 +338,7 @@ impl Link {
         }
     }
 
-    /// The address whose Ethernet address a packet needs.
+    /// Returns the address whose Ethernet address a packet needs.
     pub(crate) fn hop(&self, to: IpAddr) -> Option<IpAddr> {
         let group = match to {
             IpAddr::V4(to) => to.is_multicast() || self.own.is_broadcast(to),
@@ -348,7 +351,7 @@ impl Link {
         }
     }
 
-    /// The Ethernet address of a neighbour or group; asks for it when it is not known.
+    /// Returns the Ethernet address of a neighbour or group; sends a request if it is unknown.
     pub(crate) fn neighbor(&mut self, hop: IpAddr) -> Option<[u8; 6]> {
         match hop {
             IpAddr::V4(to) if self.own.is_broadcast(to) => return Some([0xff; 6]),
@@ -385,15 +388,16 @@ impl Link {
         }
     }
 
-    /// Frames that waited for a neighbour leave.
+    /// Sends the frames whose neighbour was resolved.
     pub(crate) fn release(&mut self) {
         while let Some((frame, _)) = self.release_some() {
             self.pool.free(frame);
         }
     }
 
-    /// The same, up to the next one that waited in vain: it is given, with the neighbour that did not answer. What the port
-    /// has no room for goes on waiting, until the next turn.
+    /// Sends frames whose neighbour was resolved, up to the next one whose neighbour did not
+    /// answer; returns that frame and its neighbour. Frames that the port does not take wait until
+    /// the next poll.
     pub(crate) fn release_some(&mut self) -> Option<(Frame, IpAddr)> {
         loop {
             if self.burst.is_full() {
@@ -413,7 +417,8 @@ impl Link {
         }
     }
 
-    /// Gives back a frame that did not leave, and says which ends its datagram of UDP has.
+    /// Frees a frame that did not leave, and returns the source and destination of its UDP
+    /// datagram.
     #[cold]
     pub(crate) fn ends_of(&mut self, frame: Frame) -> Option<(SocketAddr, SocketAddr)> {
         let packet = &self.memory.bytes(&frame)[self.head()..];
@@ -449,7 +454,7 @@ impl Link {
         self.push(frame);
     }
 
-    /// Writes what stands in front of a packet.
+    /// Writes the vnet and Ethernet headers.
     #[inline]
     pub(crate) fn write_head(
         &self,
@@ -468,9 +473,9 @@ impl Link {
         put(bytes, 12, ethertype);
     }
 
-    /// Puts a whole frame into the burst. A long one leaves at once: its bytes are still in the cache when the port reads
-    /// them, and its buffer is when the next one is written into it; a burst of them is larger than that. Part of its
-    /// caller: a call took a fortieth of a datagram's way.
+    /// Puts a complete frame into the burst. A long frame is handed to the port at once, while its
+    /// bytes are still in the cache; its buffer still is when the next one is written. A burst of
+    /// long frames is larger than the cache. Inlined: a call took a fortieth of a datagram's time.
     #[inline(always)]
     pub(crate) fn push(&mut self, frame: Frame) {
         if self.burst.is_full() {
@@ -481,7 +486,7 @@ impl Link {
         if let Err(frame) = self.burst.push(frame) {
             self.find_no_place(frame);
         } else if let Some(watch) = &mut self.watch {
-            // Without anybody who watches nothing is ever marked.
+            // Frames have marks only while stages are watched.
             watch.entered(self.mark.take());
         }
         if is_long {
@@ -489,7 +494,7 @@ impl Link {
         }
     }
 
-    /// Neither the burst nor the port has room: a piece of a segment waits, an answer is lost.
+    /// Handles a full burst and a full port: parts of a segment wait, other frames are dropped.
     #[cold]
     fn find_no_place(&mut self, frame: Frame) {
         let mark = self.mark.take();
@@ -502,14 +507,14 @@ impl Link {
     }
 }
 
-/// The longest packet that is written before it is known where it goes, where frames hold so much.
+/// Returns the length of the longest packet that is written before its frame is known.
 fn scratch_bytes(frame_bytes: usize, config: &Config) -> usize {
     let cut = Cut::of(config).map_or(0, Cut::packet_bytes);
     frame_bytes.max(cut)
 }
 
-/// Pieces that a packet of this length is cut into at most: 512 B of payload and headers are what every path takes
-/// (tcp/path.rs).
+/// Returns the maximum number of parts that a packet is split into: every path takes 512 B of
+/// payload with headers, which `LEAST_V4` ensures.
 pub(crate) const fn most_pieces(mtu: u16) -> usize {
     mtu as usize / 512 + 1
 }
@@ -534,7 +539,8 @@ pub(crate) mod tests {
     use super::*;
     use crate::stack::memory_plan;
 
-    /// A link into a ring of so many frames, what its port receives, and the ring's far end.
+    /// Returns a link whose port is one end of a ring, the receive half of that port, and the port
+    /// at the other end.
     pub(crate) fn on_ring(settings: &[&str], frames: u32) -> (Link, AnyReceive, AnyPort) {
         let mut config = Config::default();
         for setting in settings {
@@ -562,7 +568,7 @@ pub(crate) mod tests {
         (link, near.receive, far)
     }
 
-    /// A frame with this in its first byte.
+    /// Pushes a frame with `kind` in its first byte.
     fn push(link: &mut Link, kind: u8) {
         let mut frame = link.make(20).unwrap();
         link.memory.bytes_mut(&mut frame)[0] = kind;
@@ -571,7 +577,7 @@ pub(crate) mod tests {
 
     #[test]
     fn answers_take_half_of_what_a_port_takes() {
-        // Turns with room for all, for a few, and for one frame; a port that takes two of them meanwhile.
+        // Budgets for many frames, for a few, and for one; and a port that takes two per poll.
         for (descriptors, frames) in [(64u32, 512u32), (6, 512), (1, 512), (64, 8)] {
             let setting = format!("tx_descriptors={descriptors}");
             let (mut link, _receive, mut far) = on_ring(&[&setting], frames);
@@ -608,14 +614,14 @@ pub(crate) mod tests {
             let all = 300 * descriptors.min(takes as u32);
             let case = format!("{descriptors} descriptors, {frames} frames: {left:?}");
             assert_eq!(others + answers, all, "{case}");
-            // A part of their half is kept for neighbours.
+            // Part of their half is reserved for neighbour replies.
             assert!(answers * 4 >= all, "{case}");
             assert!(others * 2 + 10 >= all, "{case}");
             assert!(link.counters.link.out_answers_limited > 0);
         }
     }
 
-    /// More than the ring and a burst hold, as the fragments of a long datagram are.
+    /// Like the fragments of a long datagram: more frames than ring and burst hold.
     #[test]
     fn what_has_waited_leaves_a_short_ring_whole() {
         let (mut link, _receive, mut far) = on_ring(&["tx_descriptors=4"], 4);
@@ -661,7 +667,7 @@ pub(crate) mod tests {
             far.receive.receive(&mut pool, &mut burst);
             pool.free_all(&mut burst)
         });
-        // What was made before it leaves with it.
+        // Frames pushed before it leave with it.
         assert_eq!(came, [0, 2, 1, 0]);
         link.flush();
         let mut burst = Burst::new();
@@ -673,7 +679,7 @@ pub(crate) mod tests {
     fn a_long_answer_is_paid_for_later() {
         let (mut link, _receive, _far) = on_ring(&["tx_descriptors=4"], 64);
         link.begin(0);
-        // In 45 frames: as many as 22 turns may answer with.
+        // 45 frames: the share of 22 polls.
         assert!(link.may_answer(45));
         let waited = (1..100).find(|&turn| {
             link.begin(turn);

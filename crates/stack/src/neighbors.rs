@@ -1,4 +1,5 @@
-//! Neighbours on the link: what is known of who has which Ethernet address (ARP, RFC 826; neighbour discovery, RFC 4861).
+//! Neighbour cache: Ethernet addresses of hosts on the link (ARP, RFC 826; neighbour discovery, RFC
+//! 4861).
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -9,109 +10,114 @@ use crate::Nanos;
 use crate::pages;
 use crate::table::{Table, hash};
 
-/// Time between two questions about the same neighbour (RFC 1122, section 2.3.2.1).
+/// Time between two requests to the same neighbour (RFC 1122, section 2.3.2.1).
 const ASK_EVERY: Nanos = 1_000_000_000;
-/// Questions without an answer until a neighbour is given up (RFC 4861, MAX_UNICAST_SOLICIT).
+/// Requests without a reply after which a neighbour is given up (RFC 4861, MAX_UNICAST_SOLICIT).
 const TRIES: u8 = 3;
-/// How long an answer holds before it is asked for again, while the old one is still used (RFC 1122).
+/// Age after which an address is requested again, while the old one is still used (RFC 1122).
 const FRESH: Nanos = 60_000_000_000;
-/// How often silent neighbours are looked for.
+/// Interval of the check for neighbours that have not replied.
 const CHECK_EVERY: Nanos = 250_000_000;
-/// Frames that wait for neighbours' answers, in all.
+/// Frames that may wait for replies of neighbours, in all.
 pub(crate) const WAITING: usize = 64;
-/// How many times as many as it leaves free wait for one neighbour at most (RFC 4861, section 7.2.2: a small number):
-/// 48, so that a datagram of 64 KiB, in 45 fragments of Ethernet's length, has room, and 16 are left for others.
+/// Limit for one neighbour: this many times the number of free places (RFC 4861, section 7.2.2: a
+/// small number). That is 48 of 64, so that a datagram of 64 KiB, in 45 fragments of Ethernet's
+/// length, fits, and 16 are left for other neighbours.
 const SHARE: usize = 3;
-/// Of these answers leave as many free, for what sockets send.
+/// Places that replies leave free for packets of sockets.
 const KEPT_FROM_ANSWERS: usize = WAITING / 2;
-/// How often whoever only asks for an address, or is answered, may take the place of a neighbour that is sent to.
+/// Interval in which one neighbour without local senders may replace one that sockets send to.
 const DISPLACE_EVERY: Nanos = 1_000_000_000;
-/// How often the own addresses are announced (RFC 5227, ANNOUNCE_NUM), and the time from one to the next
-/// (ANNOUNCE_INTERVAL); within what RFC 4861 allows, MAX_NEIGHBOR_ADVERTISEMENT and RetransTimer.
+/// Number of announcements of each local address (RFC 5227, ANNOUNCE_NUM), and the time between
+/// them (ANNOUNCE_INTERVAL); within the limits of RFC 4861, MAX_NEIGHBOR_ADVERTISEMENT and
+/// RetransTimer.
 const ANNOUNCEMENTS: u8 = 2;
 const ANNOUNCE_EVERY: Nanos = 2_000_000_000;
 
-/// A neighbour, known or asked for.
+/// Entry of the neighbour cache.
 struct Neighbor {
     address: IpAddr,
     ethernet: Option<[u8; 6]>,
-    /// When it last said so; `None`: it is to be asked at its next use.
+    /// Time of the last confirmation; `None`: to be confirmed at its next use.
     confirmed: Option<Nanos>,
-    /// When it was last asked, and how often without an answer. Without an address and never asked it was given up.
+    /// Time of the last request; `tries` counts those without a reply. Without an address and with
+    /// no tries it was given up.
     asked: Nanos,
     tries: u8,
     used: Nanos,
-    /// Sockets send to it, or have. Others are known because they asked, or were answered.
+    /// Sockets send to it, or have sent. Other entries are known from their requests, or received
+    /// replies.
     wanted: bool,
 }
 
 impl Neighbor {
-    /// Whether its address is known for so long that it is to be asked again.
+    /// Returns whether its address is so old that it must be confirmed again.
     fn is_stale(&self, now: Nanos) -> bool {
         self.ethernet.is_some() && self.confirmed.is_none_or(|then| now >= then + FRESH)
     }
 
-    /// Who makes room is who is worth least: of those that are not sent to before those that are, who has no address, and
-    /// is not one that was asked for it just now by who sends to it, and then who was used least recently.
+    /// Returns the eviction rank; the lowest is evicted. First neighbours that no socket sends to,
+    /// then those without an address (unless requested just now for a socket), then the least
+    /// recently used.
     fn worth(&self, now: Nanos) -> (bool, bool, Nanos) {
         let hoped_for = self.wanted && self.tries > 0 && now < self.asked + ASK_EVERY;
         (self.wanted, self.ethernet.is_some() || hoped_for, self.used)
     }
 }
 
-/// What an advertisement says (RFC 4861, section 4.4).
+/// Content of a neighbour advertisement (RFC 4861, section 4.4).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Advertised {
     pub(crate) ethernet: Option<[u8; 6]>,
-    /// It answers a question, so the neighbour hears us.
+    /// Reply to a solicitation, so the neighbour receives our packets.
     pub(crate) solicited: bool,
-    /// It replaces what is known.
+    /// Replaces a known address.
     pub(crate) overrides: bool,
 }
 
-/// What is known of a neighbour.
+/// Result of a look-up.
 pub(crate) enum Resolved {
     Known([u8; 6]),
-    /// Known for long: it is to be asked again, and used meanwhile.
+    /// Known, but stale: the caller sends a request and uses the address meanwhile.
     Renew([u8; 6]),
-    /// Not known: it is to be asked.
+    /// Unknown: the caller sends a request.
     Ask,
-    /// Not known, and asked already.
+    /// Unknown, and requested already.
     Asked,
 }
 
-/// A datagram that waited for a neighbour's answer in vain.
+/// Datagram that waited for a neighbour which did not reply.
 pub(crate) struct Unreached {
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
     pub(crate) hop: IpAddr,
 }
 
-/// The neighbours that the stack remembers.
+/// Neighbour cache of a stack, with the frames that wait for replies.
 pub(crate) struct Neighbors {
     list: Vec<Neighbor>,
     limit: usize,
-    /// How many of them are sent to.
+    /// Number of entries that sockets send to.
     wanted: usize,
     table: Table,
     seed: u64,
     waiting: VecDeque<(IpAddr, Frame)>,
-    /// Frames whose waiting is over: with an address they go, without they are lost.
+    /// Waiting frames to be released or dropped: those at the front of `waiting`.
     over: usize,
-    /// Changes with every change of an address, so that whoever copied one knows.
+    /// Changes with every change of an address, so that holders of a copy notice.
     epoch: u32,
     next_check: Nanos,
-    /// How far the check that is due has come.
+    /// Position of the current check in `list`.
     checked: usize,
-    /// When the place of a neighbour that is sent to may be taken again by one that is not.
+    /// Time from which an entry that sockets send to may be replaced again by one without.
     displaces: Nanos,
     announcing: Announcing,
 }
 
-/// How far a stack that was just started has told its neighbours who it is.
+/// Progress of the announcements after start.
 #[derive(Clone, Copy, Default)]
 struct Announcing {
-    /// Announcements of all addresses that were made, and addresses of the next one that were.
+    /// Completed rounds over all addresses, and addresses announced in the current round.
     rounds: u8,
     addresses: usize,
     due: Nanos,
@@ -145,14 +151,14 @@ impl Neighbors {
         }
     }
 
-    /// Bytes that a cache of this size takes from the heap.
+    /// Returns the heap memory of a cache of this size, in bytes.
     pub(crate) const fn heap_bytes(limit: usize) -> usize {
         limit * size_of::<Neighbor>()
             + Table::slots_for(limit) * size_of::<u32>()
             + WAITING * size_of::<(IpAddr, Frame)>()
     }
 
-    /// Whatever was made with an address is to be made anew; zero stays free for "never".
+    /// Invalidates all copies of addresses. Zero is reserved for "never".
     pub(crate) fn changed(&mut self) {
         self.epoch = self.epoch.wrapping_add(1).max(1);
     }
@@ -169,7 +175,8 @@ impl Neighbors {
         found.map(|index| index as usize)
     }
 
-    /// What is known of a neighbour; whoever is told to ask does. `wanted`: it is not only to be answered.
+    /// Looks up a neighbour. If the result is `Renew` or `Ask`, the caller sends a request.
+    /// `wanted`: a socket sends to it, and not only a reply is sent.
     pub(crate) fn resolve(&mut self, address: IpAddr, now: Nanos, wanted: bool) -> Resolved {
         let at = self.find(address);
         let Some(at) = at.or_else(|| self.add(address, now, wanted)) else {
@@ -197,8 +204,9 @@ impl Neighbors {
         }
     }
 
-    /// Adds a neighbour without an address; the one that is worth least makes room. One that is not sent to itself takes
-    /// the place of one that is once in a while: whoever makes names up drives nobody out, and has nobody searched for.
+    /// Adds an entry without an address and evicts the lowest-ranked one. An entry without local
+    /// senders replaces one with local senders only once in a while: packets from invented
+    /// addresses evict no active neighbour, and cause no searches.
     fn add(&mut self, address: IpAddr, now: Nanos, wanted: bool) -> Option<usize> {
         let neighbor = Neighbor {
             address,
@@ -230,24 +238,24 @@ impl Neighbors {
         Some(at)
     }
 
-    /// Takes a neighbour out of the table; its place stays.
+    /// Removes an entry from the table; its slot stays.
     fn forget(&mut self, at: usize) {
         let seed = self.seed;
         let (table, list) = (&mut self.table, &self.list);
         table.remove(hash_of(seed, list[at].address), at as u32, |other| {
             hash_of(seed, list[other as usize].address)
         });
-        // Nobody has copied the address of one that is only answered.
+        // Copies exist only of entries that sockets send to.
         let wanted = list[at].wanted;
         if wanted && list[at].ethernet.is_some() {
             self.changed();
         }
         self.wanted -= usize::from(wanted);
-        // Nobody is asked any more for what waits for it.
+        // Frames that wait for it would never be released.
         self.over = self.waiting.len();
     }
 
-    /// A neighbour told its address. Strangers are remembered only if they may be (`new`).
+    /// Records a confirmed address. An unknown neighbour is added only if `new` is set.
     pub(crate) fn learn(&mut self, address: IpAddr, ethernet: [u8; 6], new: bool, now: Nanos) {
         let Some(at) = self.find_or_add(address, new, now) else {
             return;
@@ -263,19 +271,20 @@ impl Neighbors {
         at.or_else(|| new.then(|| self.add(address, now, false)).flatten())
     }
 
-    /// A neighbour has this address from here on.
+    /// Sets the address of an entry.
     fn set(&mut self, at: usize, ethernet: [u8; 6]) {
         let neighbor = &mut self.list[at];
         let before = neighbor.ethernet.replace(ethernet);
-        // Nobody has copied one that was not known.
+        // Copies exist only of addresses that were known.
         if neighbor.wanted && before.is_some_and(|before| before != ethernet) {
             self.changed();
         }
         self.over = self.waiting.len();
     }
 
-    /// A neighbour asked, and told its address. That it hears what is sent to it is not known: with a new address it is
-    /// asked at its next use, with the one that it had nothing changes (RFC 4861, section 7.2.3).
+    /// Records the sender of a solicitation. Reachability in the other direction is unconfirmed: a
+    /// new address is verified at its next use, and a known one changes nothing (RFC 4861, section
+    /// 7.2.3).
     pub(crate) fn solicited_by(&mut self, address: IpAddr, ethernet: [u8; 6], now: Nanos) {
         let Some(at) = self.find_or_add(address, true, now) else {
             return;
@@ -287,7 +296,7 @@ impl Neighbors {
         }
     }
 
-    /// A neighbour was advertised: what is known of it changes as RFC 4861 says, section 7.2.5.
+    /// Applies an advertisement to a known neighbour (RFC 4861, section 7.2.5).
     pub(crate) fn advertised(&mut self, address: IpAddr, said: Advertised, now: Nanos) {
         let Some(at) = self.find(address) else {
             return;
@@ -295,7 +304,8 @@ impl Neighbors {
         let neighbor = &mut self.list[at];
         let ethernet = match (neighbor.ethernet, said.ethernet) {
             (None, None) => return,
-            // Somebody who may only fill in says something else: who is right shows when it is asked.
+            // A different address without the override flag: a request will show which one is
+            // right.
             (Some(known), Some(other)) if known != other && !said.overrides => {
                 neighbor.confirmed = None;
                 return;
@@ -310,7 +320,7 @@ impl Neighbors {
             (neighbor.confirmed, neighbor.tries) = (None, 0);
         }
         if is_new {
-            // As in `forget`: nobody has copied the address of one that is only answered.
+            // As in `forget`: copies exist only of entries that sockets send to.
             if neighbor.wanted {
                 self.changed();
             }
@@ -318,7 +328,8 @@ impl Neighbors {
         }
     }
 
-    /// Keeps a frame until a neighbour has answered; gives it back when there is no place. `answer`: it is one.
+    /// Keeps a frame until a neighbour has replied; returns it if there is no place. `answer`: it
+    /// is a reply.
     pub(crate) fn wait(&mut self, hop: IpAddr, frame: Frame, answer: bool) -> Result<(), Frame> {
         let free = WAITING - self.waiting.len();
         let least = if answer { KEPT_FROM_ANSWERS } else { 0 };
@@ -330,7 +341,8 @@ impl Neighbors {
         Ok(())
     }
 
-    /// A frame whose waiting is over, with the neighbour that it waited for and its address or none.
+    /// Returns the next frame to be released, its neighbour, and that one's Ethernet address;
+    /// without an address the frame is lost.
     pub(crate) fn released(&mut self) -> Option<(Frame, IpAddr, Option<[u8; 6]>)> {
         while self.over > 0 {
             self.over -= 1;
@@ -339,7 +351,8 @@ impl Neighbors {
                 Some(neighbor) if neighbor.ethernet.is_some() => {
                     return Some((frame, hop, neighbor.ethernet));
                 }
-                // Still hoped for: to the end of the line, where those behind it go too.
+                // Still requested: the frame moves to the end of the queue, as will those behind
+                // it.
                 Some(neighbor) if neighbor.tries > 0 => {
                     self.waiting.push_back((hop, frame));
                 }
@@ -349,14 +362,15 @@ impl Neighbors {
         None
     }
 
-    /// Looks for neighbours that owe an answer. Gives the next one that is to be asked again; the look goes on behind it.
+    /// Returns the next neighbour to be requested again; the check continues behind it in the next
+    /// call.
     pub(crate) fn overdue(&mut self, now: Nanos) -> Option<IpAddr> {
         if now < self.next_check || self.list.is_empty() {
             return None;
         }
         while let Some(neighbor) = self.list.get_mut(self.checked) {
             self.checked += 1;
-            // Whoever sends to it remembers its address, and does not ask here.
+            // Senders keep a copy of the address and do not look it up here.
             let stale = neighbor.wanted && neighbor.is_stale(now);
             if (neighbor.tries == 0 && !stale) || now < neighbor.asked + ASK_EVERY {
                 continue;
@@ -366,7 +380,7 @@ impl Neighbors {
                 neighbor.asked = now;
                 return Some(neighbor.address);
             }
-            // It is silent: what waits for it is lost, and the next packet asks afresh.
+            // No reply: frames that wait for it are lost, and the next packet starts over.
             (neighbor.ethernet, neighbor.tries) = (None, 0);
             if neighbor.wanted {
                 self.changed();
@@ -378,7 +392,8 @@ impl Neighbors {
         None
     }
 
-    /// When [`Neighbors::overdue`] has something to do; `None` while nobody owes an answer.
+    /// Returns when [`Neighbors::overdue`] or an announcement has work; `None` while no reply is
+    /// outstanding.
     pub(crate) fn next_deadline(&self) -> Option<Nanos> {
         let owing = |neighbor: &Neighbor| (1..=TRIES).contains(&neighbor.tries);
         let asked = self.list.iter().filter(|neighbor| owing(neighbor));
@@ -389,13 +404,13 @@ impl Neighbors {
         asks.into_iter().chain(tells).min()
     }
 
-    /// Whether an own address is to be announced now.
+    /// Returns whether a local address is to be announced now.
     #[inline]
     pub(crate) fn is_announcing(&self, now: Nanos) -> bool {
         self.announcing.rounds < ANNOUNCEMENTS && now >= self.announcing.due
     }
 
-    /// One of `count` own addresses is announced: its place among them.
+    /// Records the announcement of one of `count` local addresses and returns its index.
     pub(crate) fn announced(&mut self, count: usize, now: Nanos) -> usize {
         let announcing = &mut self.announcing;
         let at = announcing.addresses;
@@ -422,22 +437,23 @@ mod tests {
     const OLD: [u8; 6] = [2, 0, 0, 0, 0, 1];
     const NEW: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-    /// The table of RFC 4861, section 7.2.5: what was known, what is said, what is used then and whether it is asked.
+    /// Table of RFC 4861, section 7.2.5: known address, advertisement, address used then, and
+    /// whether it is verified.
     #[test]
     fn an_advertisement_changes_what_its_flags_say() {
         let address: IpAddr = "fd00::9".parse().unwrap();
         for (known, ethernet, solicited, overrides, used, asks) in [
-            // Not known yet.
+            // Unknown before.
             (None, None, true, true, None, false),
             (None, Some(NEW), true, false, Some(NEW), false),
             (None, Some(NEW), false, false, Some(NEW), true),
-            // The same again.
+            // Unchanged address.
             (Some(OLD), Some(OLD), false, false, Some(OLD), false),
             (Some(OLD), None, true, false, Some(OLD), false),
-            // Another one that may not replace it.
+            // A different address without the override flag.
             (Some(OLD), Some(NEW), true, false, Some(OLD), true),
             (Some(OLD), Some(NEW), false, false, Some(OLD), true),
-            // And one that may.
+            // A different address with the override flag.
             (Some(OLD), Some(NEW), true, true, Some(NEW), false),
             (Some(OLD), Some(NEW), false, true, Some(NEW), true),
         ] {
@@ -459,7 +475,7 @@ mod tests {
             };
             assert_eq!((found, renews), (used, asks), "{known:?} {said:?}");
         }
-        // Strangers are not remembered.
+        // Advertisements of unknown neighbours are ignored.
         let mut neighbors = Neighbors::new(4, 1);
         let said = Advertised {
             ethernet: Some(NEW),
@@ -470,12 +486,13 @@ mod tests {
         assert!(neighbors.find(address).is_none());
     }
 
-    /// The last host of this number.
+    /// Returns the address of a host by number.
     fn host(number: u32) -> IpAddr {
         IpAddr::from((0x0a00_0000 + number).to_be_bytes())
     }
 
-    /// Who is not there takes no place from who is, however recently he was sent something.
+    /// Neighbours without an address are evicted before those with one, however recently they were
+    /// used.
     #[test]
     fn who_has_no_address_makes_room_first() {
         for wanted in [false, true] {
@@ -493,7 +510,7 @@ mod tests {
             let left: Vec<u32> = (0..30).filter(known).collect();
             assert_eq!(left, [0, 1, 28, 29], "sent to: {wanted}");
         }
-        // Two that are sent to in turns do not drive each other out before they can have answered.
+        // Two destinations used alternately do not evict each other before they can have replied.
         let mut neighbors = Neighbors::new(2, 1);
         for number in 0..2 {
             let _ = neighbors.resolve(host(number), 0, true);
@@ -515,7 +532,7 @@ mod tests {
         }
     }
 
-    /// RFC 4861, section 7.2.3: what is used then, and whether it is asked.
+    /// RFC 4861, section 7.2.3: address used afterwards, and whether it is verified.
     #[test]
     fn who_asks_is_not_known_to_hear() {
         let address: IpAddr = "fd00::9".parse().unwrap();
@@ -529,14 +546,15 @@ mod tests {
                 neighbors.learn(address, known, true, 0);
             }
             neighbors.solicited_by(address, NEW, 10);
-            // Nobody sends to it: nothing is asked.
+            // No socket sends to it: no request is due.
             assert_eq!(neighbors.overdue(2 * ASK_EVERY), None);
             let found = seen(&mut neighbors, address);
             assert_eq!(found, (Some(used), asks), "{known:?}");
         }
     }
 
-    /// Whoever says that he is many drives nobody out to whom something is sent, and has nothing made anew.
+    /// A flood from many invented addresses evicts no neighbour that sockets send to, and
+    /// invalidates no headers.
     #[test]
     fn strangers_take_the_places_of_strangers() {
         let mut neighbors = Neighbors::new(8, 1);
@@ -552,7 +570,7 @@ mod tests {
         let known = |number: &u32| neighbors.find(host(*number)).is_some();
         assert_eq!((0..8).filter(known).count(), 4);
         assert_eq!((100..200).filter(known).count(), 4);
-        // Where all are sent to one gives way in a second.
+        // If sockets send to all entries, one per second is replaced.
         for number in 0..8 {
             let _ = seen(&mut neighbors, host(number));
         }
@@ -563,7 +581,7 @@ mod tests {
         let known = |number: &u32| neighbors.find(host(*number)).is_some();
         assert_eq!((0..8).filter(known).count(), 7);
         assert!(neighbors.epoch() - epoch <= 1);
-        // One of the others is sent to: it takes the place of the one that is not.
+        // A new destination takes the place of the entry without senders.
         let _ = seen(&mut neighbors, host(400));
         let wanted = neighbors.list.iter().filter(|neighbor| neighbor.wanted);
         assert_eq!((wanted.count(), neighbors.wanted), (8, 8));

@@ -1,11 +1,12 @@
-//! Numbers of packets: what tells the fragments of one from those of another (RFC 791; RFC 8200, section 4.5).
+//! Identification numbers of IP packets, which distinguish fragments of different packets (RFC 791;
+//! RFC 8200, section 4.5).
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
-/// Numbers that are counted for all hosts together, from another place for each two of them: none comes again soon, and
-/// who sees those of one way cannot guess those of another, to spoil what is put together at its end (RFC 7739;
-/// RFC 6864, section 5.3).
+/// Generator of identification numbers: one counter for all destinations, with a secret offset for
+/// each address pair. No number repeats soon, and a host that sees the numbers of one path cannot
+/// guess those of another to disturb reassembly (RFC 7739; RFC 6864, section 5.3).
 pub(crate) struct Numbers {
     secret: u64,
     v4: u16,
@@ -21,22 +22,23 @@ impl Numbers {
         }
     }
 
-    /// The place between two hosts.
+    /// Returns the secret offset of an address pair.
     pub(crate) fn place(&self, from: IpAddr, to: IpAddr) -> u32 {
-        // Of this kind (SipHash), as from the quick one of the tables its key could be reckoned back.
+        // SipHash: the key of the hash tables' fast function could be computed back from its
+        // results.
         let mut hasher = DefaultHasher::new();
         (self.secret, from, to).hash(&mut hasher);
         hasher.finish() as u32
     }
 
-    /// The number of the next packet of IPv4, from a place that is known.
+    /// Returns the next IPv4 number for a known offset.
     #[inline]
     pub(crate) fn next_from(&mut self, place: u16) -> u16 {
         self.v4 = self.v4.wrapping_add(1);
         place.wrapping_add(self.v4)
     }
 
-    /// The number of the next packet between two hosts; of IPv4 its lower half counts.
+    /// Returns the next number for an address pair; IPv4 uses the lower half.
     pub(crate) fn next(&mut self, from: IpAddr, to: IpAddr) -> u32 {
         let place = self.place(from, to);
         match to {
