@@ -1,19 +1,19 @@
-//! Memory whose pages are there before they are needed.
+//! Memory whose pages are faulted in at allocation.
 //!
-//! The kernel gives a page when it is written for the first time, and the allocator only asks for room: what was
-//! allocated up front would be faulted in by the packets that are measured.
+//! The kernel maps a page when it is first written, and the allocator only reserves addresses.
+//! Without this, buffers allocated at start would cause page faults while packets are measured.
 
 use std::hint::black_box;
 use std::mem::MaybeUninit;
 
-/// The smallest page of Linux; larger ones are touched more than once.
+/// Smallest page of Linux; a larger page is touched several times.
 const PAGE_BYTES: usize = 4096;
 
-/// An empty list with room for so many.
+/// Returns an empty vector with this capacity.
 pub(crate) fn room<T>(count: usize) -> Vec<T> {
     let mut list = Vec::with_capacity(count);
-    // What has been out of the compiler's sight may have been looked at: no write to it can be left out, and it is not
-    // known to be zero.
+    // `black_box` hides the slice from the compiler: it can neither drop the writes nor assume that
+    // the memory is zero.
     let places = black_box(list.spare_capacity_mut());
     let stride = PAGE_BYTES / size_of::<T>().clamp(1, PAGE_BYTES);
     for place in places.iter_mut().step_by(stride) {
@@ -26,7 +26,7 @@ pub(crate) fn room<T>(count: usize) -> Vec<T> {
     list
 }
 
-/// So many zeros, or what else a value begins with.
+/// Returns a vector of this many default values.
 pub(crate) fn filled<T: Clone + Default>(count: usize) -> Vec<T> {
     let mut list = room(count);
     list.resize(count, T::default());
@@ -39,7 +39,7 @@ mod tests {
 
     use super::*;
 
-    /// Page faults of the calling thread meanwhile.
+    /// Returns the page faults of the calling thread during `body`.
     fn faults(body: impl FnOnce()) -> u64 {
         let before = ThreadEvents::now().minor_faults;
         body();
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn what_is_written_later_is_there_already() {
-        /// Far above the size from which an allocator asks the kernel for each alone.
+        /// Far above the size from which an allocator maps each block separately.
         const BYTES: usize = 16 << 20;
         let mut bytes: Vec<u8> = filled(BYTES);
         assert_eq!(bytes.len(), BYTES);
@@ -57,7 +57,8 @@ mod tests {
         assert!(numbers.is_empty());
         let of_bytes = faults(|| black_box(&mut bytes[..]).fill(1));
         let of_numbers = faults(|| numbers.resize(black_box(numbers.capacity()), [1; 5]));
-        // A few are the test's own; each had more than four thousand pages, or eight huge ones.
+        // A few are the test's own; each vector has more than four thousand pages, or eight huge
+        // ones.
         assert!(of_bytes < 4 && of_numbers < 4, "{of_bytes} {of_numbers}");
     }
 

@@ -1,8 +1,9 @@
-//! Paths that take smaller packets than the own link, as routers have said.
+//! Path MTU cache, filled from ICMP messages of routers.
 //!
-//! A datagram has no acknowledgement that its sender could learn from, and of IPv6 no router cuts what is too long for
-//! its link (RFC 8201). So what is said of a packet of any protocol is remembered by where that went: datagrams, their
-//! fragments and answers to echo requests heed it over IPv6, connections of both protocols from their greeting on.
+//! Datagrams have no acknowledgement from which their sender could learn, and IPv6 routers do not
+//! fragment (RFC 8201). So the MTU in a message about a packet of any protocol is stored for its
+//! destination. Over IPv6 datagrams, their fragments and echo replies keep to it; new TCP
+//! connections do over both IP versions.
 
 use std::net::IpAddr;
 
@@ -10,21 +11,22 @@ use crate::Nanos;
 use crate::link::Link;
 use crate::recent::Recent;
 
-/// Paths that are remembered at a time, in 2 KiB. The one that would be forgotten first makes room, and is learnt again
-/// when it is used.
+/// Paths remembered at a time, in 2 KiB. The one that would expire first is replaced, and is
+/// learned again when it is used.
 const PATHS: usize = 64;
 
-/// How long what was said holds before something longer is tried (RFC 1191, section 6.3; RFC 8201, section 4).
+/// Lifetime of an entry before a longer packet is tried (RFC 1191, section 6.3; RFC 8201, section
+/// 4).
 pub(crate) const HOLDS: Nanos = 600_000_000_000;
 
-/// Links with a smaller one are not believed in: Linux's (min_pmtu), and RFC 8200, section 5.
+/// Smallest MTU accepted from a message: Linux's default (min_pmtu), and RFC 8200, section 5.
 pub(crate) const LEAST_V4: u16 = 552;
 pub(crate) const LEAST_V6: u16 = 1_280;
 
-/// What links have below the one that a packet was too long for, where the router does not say (RFC 1191, section 7).
+/// Typical MTUs, used if the router does not report its own (RFC 1191, section 7).
 const PLATEAUS: [u16; 7] = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006];
 
-/// The MTU to be used where a router said this one of a packet of so many bytes.
+/// Returns the MTU to use after a message with this MTU (0: none) about a packet of `packet` bytes.
 pub(crate) fn believed(told: u32, packet: u16, v4: bool) -> u16 {
     let least = if v4 { LEAST_V4 } else { LEAST_V6 };
     let told = match told {
@@ -34,22 +36,22 @@ pub(crate) fn believed(told: u32, packet: u16, v4: bool) -> u16 {
     told.unwrap_or(least).max(least)
 }
 
-/// What is known of the way to a host.
+/// Entry of the path MTU cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Path {
     to: IpAddr,
-    /// The longest packet that it takes.
+    /// Longest packet for this destination, in bytes.
     pub(crate) mtu: u16,
     pub(crate) until: Nanos,
 }
 
-/// The paths that are remembered.
+/// Path MTU cache of a stack.
 pub(crate) struct Paths {
     list: Vec<Path>,
-    /// When the first of them is forgotten.
+    /// Time when the first entry expires.
     next: Nanos,
-    /// The ends of datagrams that a router could find too long, and of answers to echo requests (their ports are zero):
-    /// whoever asks for those drives none of these out.
+    /// Pairs of datagrams that may have been too long, and of echo replies (with ports zero).
+    /// Separate, so that echo requests evict no pairs of datagrams.
     pub(crate) datagrams: Recent,
     pub(crate) answers: Recent,
 }
@@ -64,18 +66,20 @@ impl Paths {
         }
     }
 
-    /// Bytes from the heap.
+    /// Heap memory in bytes.
     pub(crate) const fn heap_bytes() -> usize {
         PATHS * size_of::<Path>() + 2 * Recent::heap_bytes()
     }
 
-    /// What is known of the way to a host; nothing where it takes what the own link does, as far as is known.
+    /// Returns the entry of a destination; `None` if its path is not known to be smaller than the
+    /// local link.
     pub(crate) fn of(&self, to: IpAddr) -> Option<Path> {
         self.list.iter().find(|path| path.to == to).copied()
     }
 
-    /// The longest packet that may leave in one piece, where the own link takes such ones: routers cut those of IPv4
-    /// that do not say that they must not, and this stack's datagrams do not.
+    /// Returns the longest packet that may leave unfragmented on a link with MTU `own`. Over IPv4
+    /// the path does not matter: routers fragment packets without DF, which this stack's datagrams
+    /// do not set.
     pub(crate) fn whole(&self, to: IpAddr, own: usize) -> usize {
         match to {
             IpAddr::V4(_) => own,
@@ -83,11 +87,11 @@ impl Paths {
         }
     }
 
-    /// Remembers a path; whether it is smaller than was known.
+    /// Records a path MTU; returns whether it is smaller than the known one.
     fn learn(&mut self, to: IpAddr, mtu: u16, now: Nanos) -> bool {
         let until = now + HOLDS;
         let learnt = match self.list.iter_mut().find(|path| path.to == to) {
-            // What is said later of something that had left before is no news; larger it gets with time alone.
+            // A larger value may belong to a packet sent earlier; only expiry increases the MTU.
             Some(known) if known.mtu <= mtu => false,
             Some(known) => {
                 (known.mtu, known.until) = (mtu, until);
@@ -113,8 +117,8 @@ impl Paths {
         self.next = first.unwrap_or(Nanos::MAX);
     }
 
-    /// Whether routers may find a packet of so many bytes too long, and say so: those of IPv4 cut it, as this stack's
-    /// datagrams allow.
+    /// Returns whether a router may report a packet of this length as too long. IPv4 routers
+    /// fragment this stack's datagrams instead.
     #[inline]
     pub(crate) const fn may_be_too_long(bytes: usize, v4: bool) -> bool {
         !v4 && bytes > LEAST_V6 as usize
@@ -122,18 +126,17 @@ impl Paths {
 }
 
 impl Link {
-    /// A router says that its link takes no such packet: it went to that host, and had so many bytes. Whether that is
-    /// news.
+    /// Records that the path to a host has this MTU; returns whether that is new.
     pub(crate) fn learn_path(&mut self, to: IpAddr, mtu: u16) -> bool {
         let learnt = self.paths.learn(to, mtu, self.now);
         if learnt {
-            // Headers that were made for that host say how long its datagrams may be.
+            // Prepared headers contain the limit of that destination.
             self.neighbors.changed();
         }
         learnt
     }
 
-    /// What was said of paths long ago is forgotten.
+    /// Removes expired entries.
     #[inline]
     pub(crate) fn forget_paths(&mut self) {
         if self.now >= self.paths.next {
@@ -167,7 +170,7 @@ mod tests {
             (68, 1_500, true, 552),
             (1_400, 1_500, false, 1_400),
             (600, 1_500, false, 1_280),
-            // Before RFC 1191 routers said nothing.
+            // Routers older than RFC 1191 send zero.
             (0, 1_500, true, 1_492),
             (0, 1_492, true, 1_006),
             (0, 900, true, 552),
@@ -193,7 +196,7 @@ mod tests {
         assert_eq!(paths.whole(host(1), 1_500), 1_300);
         assert_eq!(paths.whole(host(2), 1_500), 1_500);
         assert_eq!(paths.whole(host(1), 1_200), 1_200);
-        // A datagram of IPv4 is cut by who has to.
+        // IPv4 datagrams are fragmented by routers.
         let v4 = std::net::Ipv4Addr::LOCALHOST.into();
         paths.learn(v4, 600, 9 * SECOND);
         assert_eq!(paths.whole(v4, 1_500), 1_500);
@@ -206,7 +209,7 @@ mod tests {
         for number in 0..3 * PATHS {
             assert!(paths.learn(host(number), 1_300, number as u64 * SECOND));
         }
-        // The newest ones, and nothing more of the heap was taken.
+        // The newest entries are kept, and no more heap memory was taken.
         assert_eq!((paths.list.len(), paths.list.capacity()), (PATHS, room));
         let recent = 2 * Recent::heap_bytes();
         assert_eq!(Paths::heap_bytes(), room * size_of::<Path>() + recent);

@@ -1,4 +1,5 @@
-//! Packets of IPv6 whose headers ask for what the stack does not do: their senders are told (RFC 4443, section 3.4).
+//! ICMPv6 Parameter Problem: reports IPv6 headers that the stack does not process to their sender
+//! (RFC 4443, section 3.4).
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -10,8 +11,8 @@ use crate::wire::{ICMPV6, combine, put, sum};
 
 const KIND: u8 = 4;
 const HEADER_BYTES: usize = 8;
-/// Bytes of the packet that are shown: with the headers in front what every path takes (RFC 4443, section 3.4; RFC 8200,
-/// section 5).
+/// Bytes of the offending packet that are quoted: with the headers in front, the minimum IPv6 MTU
+/// (RFC 4443, section 3.4; RFC 8200, section 5).
 const QUOTE_BYTES: usize = 1_280 - V6_BYTES - HEADER_BYTES;
 
 fn address(packet: &[u8], at: usize) -> IpAddr {
@@ -19,8 +20,8 @@ fn address(packet: &[u8], at: usize) -> IpAddr {
     Ipv6Addr::from(octets).into()
 }
 
-/// Tells who sent a packet what in it was not taken, if that may be told (RFC 4443, section 2.4). `to_many`: its frame was
-/// for several stacks.
+/// Sends a Parameter Problem to the sender of a packet, if RFC 4443, section 2.4 allows it.
+/// `to_many`: the frame had a group's Ethernet address.
 #[cold]
 pub(crate) fn tell(link: &mut Link, packet: &[u8], problem: Problem, to_many: bool) {
     let (from, to) = (address(packet, 8), address(packet, 24));
