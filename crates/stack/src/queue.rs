@@ -1,10 +1,10 @@
-//! A queue in which each index is once at most.
+//! Queue without duplicates.
 
 use std::collections::VecDeque;
 
 use crate::pages;
 
-/// Indices that wait for their turn; one that waits already is not added again.
+/// Queue of indices; an index that is already in it is not added again.
 pub(crate) struct IndexQueue {
     order: VecDeque<u32>,
     waiting: Vec<bool>,
@@ -18,7 +18,8 @@ impl IndexQueue {
         }
     }
 
-    /// Most of a burst are for one that waits already: only what is new is worth a call.
+    /// Adds an index at the end. Most calls of a burst are for an index that is already there: only
+    /// adding is worth a call.
     #[inline(always)]
     pub(crate) fn push(&mut self, index: u32) {
         if !self.waiting[index as usize] {
@@ -32,7 +33,7 @@ impl IndexQueue {
         self.order.push_back(index);
     }
 
-    /// Adds it in front of all others.
+    /// Adds an index at the front.
     pub(crate) fn push_front(&mut self, index: u32) {
         if !std::mem::replace(&mut self.waiting[index as usize], true) {
             self.order.push_front(index);

@@ -1,18 +1,19 @@
-//! Whom long packets went to lately.
+//! Destinations of recent long packets.
 //!
-//! Anybody can say that a packet is too long for a link, and one that is not a segment of TCP has no number that only who
-//! saw it knows (RFC 8201, section 6). So it is heard of ends between which something left that may be too long, and whoever
-//! makes ends up hits none of those.
+//! Any host can send a Packet Too Big message, and only TCP segments contain a number that an
+//! off-path attacker cannot guess (RFC 8201, section 6). So a message about another packet is
+//! accepted only if a packet that may have been too long was sent recently between the quoted
+//! addresses and ports; invented ones do not match.
 
 use std::net::SocketAddr;
 
 use crate::table::pair_hash;
 
-/// Ends that are remembered at a time. What is said of a packet comes a round trip behind it, and by then as many others
-/// have seldom left; where they have, the next packet is told of, too.
+/// Pairs remembered at a time. A message arrives one round trip after the packet, and seldom have
+/// as many others been sent by then; if they have, the next packet causes another message.
 const PLACES: usize = 256;
 
-/// The ends of packets, as hashes of which nobody outside knows the key; zero is a free place.
+/// Set of address and port pairs, as hashes with a secret key; zero is a free slot.
 pub(crate) struct Recent {
     hashes: Vec<u32>,
     seed: u64,
@@ -26,23 +27,23 @@ impl Recent {
         }
     }
 
-    /// Bytes from the heap.
+    /// Heap memory in bytes.
     pub(crate) const fn heap_bytes() -> usize {
         PLACES * size_of::<u32>()
     }
 
-    /// What these ends are remembered as.
+    /// Returns the hash of a pair.
     pub(crate) fn name(&self, local: SocketAddr, remote: SocketAddr) -> u32 {
         pair_hash(self.seed, local, remote).max(1)
     }
 
-    /// Something leaves between the ends of this name.
+    /// Adds the pair with this hash.
     #[inline]
     pub(crate) fn add(&mut self, name: u32) {
         self.hashes[name as usize % PLACES] = name;
     }
 
-    /// Whether something left between these ends lately.
+    /// Returns whether a packet was sent recently between these addresses and ports.
     pub(crate) fn has(&self, local: SocketAddr, remote: SocketAddr) -> bool {
         let name = self.name(local, remote);
         self.hashes[name as usize % PLACES] == name
@@ -65,7 +66,7 @@ mod tests {
         for number in 0..4 * PLACES as u16 {
             recent.add(recent.name(own, host(number, 9)));
         }
-        // The last of each place, among them the very last.
+        // The last pair of each slot is still there, the most recent one included.
         let is_known = |number: &u16| recent.has(own, host(*number, 9));
         assert!((0..4 * PLACES as u16).filter(is_known).count() > PLACES / 2);
         assert!(is_known(&(4 * PLACES as u16 - 1)));

@@ -1,17 +1,17 @@
-//! Names of sockets, and what is known of them.
+//! Socket ids and the types that socket calls return.
 
 use std::net::{IpAddr, SocketAddr};
 
 use crate::Nanos;
 
-/// What a socket is.
+/// Kind of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SocketKind {
-    /// Datagrams.
+    /// Datagram socket.
     Udp,
-    /// A connection.
+    /// TCP connection.
     Tcp,
-    /// Where connections are accepted.
+    /// Socket that accepts TCP connections.
     Listener,
 }
 
@@ -25,7 +25,7 @@ impl SocketKind {
     }
 }
 
-/// Names a socket of one stack. A name whose socket was closed is noticed.
+/// Id of a socket of one stack. The generation detects ids of closed sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SocketId {
     pub(crate) kind: SocketKind,
@@ -34,70 +34,74 @@ pub struct SocketId {
 }
 
 impl SocketId {
-    /// What the socket is.
+    /// Returns the kind of the socket.
     #[must_use]
     pub const fn kind(self) -> SocketKind {
         self.kind
     }
 
-    /// Its place among sockets of its kind, below the configured number: for tables beside the stack.
+    /// Returns the index among sockets of its kind, below the configured number: for tables of the
+    /// caller.
     #[must_use]
     pub const fn index(self) -> usize {
         self.index as usize
     }
 }
 
-/// What came with a datagram.
+/// Metadata of a received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meta {
-    /// Who sent it.
+    /// Source address and port.
     pub from: SocketAddr,
-    /// The address that it was sent to.
+    /// Destination address.
     pub to: IpAddr,
-    /// The time of the turn that took its last frame from the port ("driver in"); read for each burst
-    /// where stages are watched.
+    /// Time of the poll that took its last frame from the port ("driver in"). While stages are
+    /// watched the clock is read for each burst.
     pub arrived_ns: Nanos,
-    /// When it was put into the socket's queue ("stack in"), where [`Stack::watch_stages`](crate::Stack::watch_stages) keeps
-    /// departures.
+    /// Time when it entered the socket's queue ("stack in"); `None` unless
+    /// [`Stack::watch_stages`](crate::Stack::watch_stages) keeps departures.
     pub queued_ns: Option<Nanos>,
-    /// Datagrams that this socket's queue has refused since it was opened.
+    /// Datagrams dropped at this socket since it was opened: its queue was full, or no packet
+    /// buffer was left.
     pub queue_drops: u32,
     /// Type of service or traffic class.
     pub tos: u8,
 }
 
-/// What became of a datagram that was to go back in its frame.
+/// Result of [`Stack::udp_echo`](crate::Stack::udp_echo): a datagram to be returned in its own
+/// frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Echo {
-    /// So many bytes of payload leave.
+    /// Sent back with this many bytes of payload.
     Sent(usize),
-    /// It is no question, and was taken away.
+    /// Not a request; removed from the queue.
     Ignored,
-    /// It is still there, and nobody was asked: it came in pieces or with others, the port has no room, it is longer than
-    /// what its way back takes, or the headers of what the socket sent last do not fit it, which went to somebody else or
-    /// from another address, or were made before a neighbour changed. Whoever receives it and sends it has them made.
+    /// Not possible; the datagram is still in the queue and the closure was not called. It came in
+    /// fragments or in one buffer with others, the port's ring is full, it exceeds the path MTU, or
+    /// the socket's prepared headers do not fit it: they are for another peer or local address, or
+    /// older than a change of a neighbour. Receiving it and sending a reply makes new headers.
     Elsewhere,
 }
 
-/// What cannot be reached, as ICMP tells it.
+/// Reason of an ICMP error: the destination, or part of it, cannot be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreachable {
-    /// There is no way to the network.
+    /// No route to the network.
     Network,
-    /// The host does not answer on its link.
+    /// No answer from the host on its link.
     Host,
-    /// The host does not speak TCP.
+    /// No TCP at the host.
     Protocol,
-    /// Nobody has the port.
+    /// No socket at the port.
     Port,
-    /// Somebody on the way lets no packet through.
+    /// Administratively prohibited by a router or the host.
     Prohibited,
-    /// The packet crossed as many networks as it may.
+    /// TTL or hop limit exceeded in transit.
     Hops,
 }
 
 impl Unreachable {
-    /// Whether asking again would change nothing (RFC 1122, section 4.2.3.9).
+    /// Returns whether a retry would change nothing (RFC 1122, section 4.2.3.9).
     pub(crate) const fn is_final(self) -> bool {
         matches!(self, Self::Protocol | Self::Port | Self::Prohibited)
     }
@@ -108,27 +112,27 @@ impl std::fmt::Display for Unreachable {
         f.write_str(match self {
             Self::Network => "its network is unreachable",
             Self::Host => "the host is unreachable",
-            Self::Protocol => "it does not speak TCP",
+            Self::Protocol => "the host does not support TCP",
             Self::Port => "the port is unreachable",
-            Self::Prohibited => "that is prohibited",
-            Self::Hops => "packets go round in a circle",
+            Self::Prohibited => "access is administratively prohibited",
+            Self::Hops => "the hop limit was exceeded (routing loop?)",
         })
     }
 }
 
-/// Where a connection stands (RFC 9293, section 3.3.2).
+/// State of a connection, in fewer steps than RFC 9293, section 3.3.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TcpState {
-    /// Both ends agree on its start.
+    /// Handshake in progress.
     Opening,
-    /// Payload may go both ways.
+    /// Established in both directions.
     Established,
-    /// The far end has finished sending.
+    /// The peer has finished sending.
     FarFinished,
-    /// This end has finished sending.
+    /// The local end has finished sending.
     Finished,
-    /// Both have finished.
+    /// Both ends have finished sending.
     Closing,
-    /// It is over.
+    /// Closed, or in TIME-WAIT.
     Closed,
 }
