@@ -1,4 +1,4 @@
-//! Calls on UDP sockets.
+//! Socket calls for UDP.
 
 use std::net::SocketAddr;
 use std::task::Poll;
@@ -8,9 +8,10 @@ use crate::addressing::on_the_link;
 use crate::error::StackError;
 use crate::socket::{Echo, Meta, SocketId};
 
-/// UDP.
+/// UDP calls.
 impl Stack {
-    /// Opens a UDP socket on a local address and port; unspecified is any address, 0 any free port.
+    /// Opens a UDP socket on a local address and port; an unspecified address means all, port 0 any
+    /// free one.
     ///
     /// # Errors
     /// [`StackError::PortTaken`], [`StackError::NotLocal`], [`StackError::TooManySockets`].
@@ -23,8 +24,9 @@ impl Stack {
         self.udp.open(local, self.config.udp_sockets)
     }
 
-    /// Opens a UDP socket for datagrams between these two alone, beside the one that has the port: what
-    /// this peer sends there from now on comes here, everybody else's goes on as before.
+    /// Opens a UDP socket for datagrams between two addresses only, in addition to the socket that
+    /// has the port: datagrams of this peer now arrive here, those of other peers at the other
+    /// socket as before.
     ///
     /// # Errors
     /// [`StackError::PortTaken`] when there is such a socket, [`StackError::NotLocal`],
@@ -46,7 +48,7 @@ impl Stack {
         self.udp.open_pair(local, peer, self.config.udp_sockets)
     }
 
-    /// Takes datagrams of this peer alone from now on, and sends to it when no addressee is named.
+    /// Restricts a socket to datagrams of this peer, which becomes the default destination.
     ///
     /// # Errors
     /// [`StackError::Stale`], [`StackError::NoRoute`].
@@ -59,16 +61,18 @@ impl Stack {
         self.udp.connect(socket, peer)
     }
 
-    /// Whether a datagram may be sent now: the ring has room, and no longer one still leaves in fragments.
+    /// Returns whether a datagram can be sent now: the ring has space, and no fragmented datagram
+    /// is still leaving.
     #[inline]
     pub fn udp_has_room(&mut self) -> bool {
         self.udp.has_room(&mut self.link)
     }
 
-    /// Sends a datagram of `bytes`, written by `fill`, to `to` or to whom the socket is connected to.
+    /// Sends a datagram of `bytes`, written by `fill`, to `to` or to the connected peer.
     ///
-    /// It leaves with the next [`Stack::turn`] or [`Stack::flush`]. Pending when the ring is full, or while
-    /// a longer datagram leaves in fragments. What the buffer holds before is undefined.
+    /// It leaves with the next [`Stack::turn`] or [`Stack::flush`]. Pending while the ring is full,
+    /// or while a datagram is leaving in fragments. The buffer's content before `fill` is
+    /// undefined.
     ///
     /// # Errors
     /// [`StackError::TooLong`], [`StackError::NotConnected`], [`StackError::NoRoute`],
@@ -84,10 +88,11 @@ impl Stack {
         self.udp.send(&mut self.link, socket, to, bytes, fill)
     }
 
-    /// Sends up to `count` datagrams of `bytes`, the nth written by `fill(n, …)`; returns how many.
+    /// Sends up to `count` datagrams of `bytes`, the nth written by `fill(n, …)`; returns the
+    /// number sent.
     ///
     /// # Errors
-    /// As [`Stack::udp_send`], when it is the first that fails.
+    /// Errors of [`Stack::udp_send`], if the first datagram fails.
     #[inline]
     pub fn udp_send_burst(
         &mut self,
@@ -101,11 +106,12 @@ impl Stack {
         self.udp.send_burst(&mut self.link, socket, to, size, fill)
     }
 
-    /// Receives one datagram and shows it to `take`.
+    /// Receives one datagram and passes it to `take`.
     ///
     /// # Errors
-    /// [`StackError::Refused`] once after nobody had the port that a connected socket sent to, and
-    /// [`StackError::NeighborSilent`] after nobody answered for its address; [`StackError::Stale`].
+    /// For a connected socket, once each: [`StackError::Refused`] after the peer reported its port
+    /// unreachable, and [`StackError::NeighborSilent`] after its next hop did not answer.
+    /// [`StackError::Stale`].
     #[inline]
     pub fn udp_receive<R>(
         &mut self,
@@ -115,10 +121,11 @@ impl Stack {
         self.udp.receive(&mut self.link, socket, take)
     }
 
-    /// Receives what is there, up to `most` datagrams, and shows each to `take`; returns how many.
+    /// Receives the waiting datagrams, up to `most`, and passes each to `take`; returns the number
+    /// received.
     ///
     /// # Errors
-    /// As [`Stack::udp_receive`], when it is the first that fails.
+    /// Errors of [`Stack::udp_receive`], if the first datagram fails.
     #[inline]
     pub fn udp_receive_burst(
         &mut self,
@@ -140,15 +147,16 @@ impl Stack {
         Poll::Ready(Ok(most))
     }
 
-    /// Sends the datagram that is in front back in the frame that it came in: as many bytes of it as `answer` says, which
-    /// may write into them. Where that says nothing, it is no question, and is taken away. What did not come from `to`, or
-    /// from whom the socket is connected to, stays ([`Echo::Elsewhere`]).
+    /// Sends the first datagram of the queue back in the frame in which it arrived: as many bytes
+    /// of it as `answer` returns, which may write into them. If `answer` returns `None`, the
+    /// datagram is not a request, and is removed. A datagram that is not from `to` or from the
+    /// connected peer stays ([`Echo::Elsewhere`]).
     ///
-    /// Payload is neither copied nor moved: what is written are headers. It leaves as what [`Stack::udp_send`] sends.
-    /// Pending when nothing is there.
+    /// Payload is neither copied nor moved: only headers are written. The frame leaves as those of
+    /// [`Stack::udp_send`] do. Pending when the queue is empty.
     ///
     /// # Errors
-    /// As [`Stack::udp_receive`].
+    /// Errors of [`Stack::udp_receive`].
     #[inline]
     pub fn udp_echo(
         &mut self,
@@ -159,8 +167,8 @@ impl Stack {
         self.udp.echo(&mut self.link, socket, to, answer)
     }
 
-    /// Shows the datagram that [`Stack::udp_receive`] would give next, with who sent it, and leaves it
-    /// there; `None` when there is none.
+    /// Passes the datagram that [`Stack::udp_receive`] would return next, and its sender, to a
+    /// closure without removing it; `None` when the queue is empty.
     ///
     /// # Errors
     /// [`StackError::Stale`], [`StackError::WrongKind`].
@@ -172,14 +180,14 @@ impl Stack {
         self.udp.peek(&self.link, socket, look)
     }
 
-    /// Whether no datagram waits in its frame at any socket.
+    /// Returns whether no datagram waits in its frame at any socket.
     #[inline]
     #[must_use]
     pub fn udp_none_waits(&self) -> bool {
         self.udp.none_waits()
     }
 
-    /// Packets that wait at a socket.
+    /// Returns the number of packets that wait at a socket.
     ///
     /// # Errors
     /// [`StackError::Stale`], [`StackError::WrongKind`].
@@ -187,8 +195,8 @@ impl Stack {
         self.udp.waiting(socket)
     }
 
-    /// Datagrams that a socket has sent since it was opened, modulo 2^32: the number of the next one among
-    /// [`Departure`](crate::Departure)s.
+    /// Returns the number of datagrams that a socket has sent since it was opened, modulo 2^32: the
+    /// number of the next one in [`Departure`](crate::Departure)s.
     ///
     /// # Errors
     /// [`StackError::Stale`], [`StackError::WrongKind`].
@@ -196,8 +204,8 @@ impl Stack {
         self.udp.sent(socket)
     }
 
-    /// Keeps the times of [`Stack::stamp_payload`] out of what a socket sends: for one whose datagrams have
-    /// words of their own where times would stand.
+    /// Excludes a socket from [`Stack::stamp_payload`]: for payload that has data of its own at the
+    /// position of the stamps.
     ///
     /// # Errors
     /// [`StackError::Stale`], [`StackError::WrongKind`].

@@ -1,4 +1,4 @@
-//! What comes in: a frame is looked at once and handed on.
+//! Input path: classifies each received frame and passes it to its protocol.
 
 use std::net::SocketAddr;
 
@@ -24,7 +24,7 @@ impl Stack {
         }
     }
 
-    /// Looks at a frame and hands it on; gives it back unless a queue holds it.
+    /// Processes a frame; returns it unless a queue keeps it.
     #[inline]
     fn sort(&mut self, frame: Frame) -> Option<Frame> {
         let bytes = self.memory.bytes(&frame);
@@ -43,8 +43,9 @@ impl Stack {
             return Some(frame);
         }
         at += ETHERNET_BYTES;
-        // Each version goes a way of its own: the header of one that is known stays in registers, where one
-        // that may be either is copied through memory, and waits for the short stores that made it.
+        // Separate paths for IPv4 and IPv6: a header of known version stays in registers, while a
+        // header that may be of either is copied through memory, and the copy waits for the short
+        // stores that wrote it.
         match word(ethernet, 12) {
             ETHERTYPE_IPV4 => {
                 let packet = &bytes[at..];
@@ -76,7 +77,8 @@ impl Stack {
         self.hand_on(frame, at, vnet, found)
     }
 
-    /// Whose headers are not taken is told, if something about them is to be told.
+    /// Sends a Parameter Problem to the sender of an IPv6 packet whose headers are rejected, if RFC
+    /// 4443 calls for one.
     #[cold]
     fn refuse_v6(&mut self, frame: &Frame, at: usize) {
         let bytes = self.memory.bytes(frame);
@@ -86,7 +88,7 @@ impl Stack {
         }
     }
 
-    /// Hands a packet on, which lies `at` the frame's bytes.
+    /// Passes a packet, which begins at offset `at` of the frame, to its protocol.
     #[inline(always)]
     fn hand_on(
         &mut self,
@@ -111,8 +113,8 @@ impl Stack {
         }
     }
 
-    /// Takes in what is not a datagram of its own. A call, and given its header by value: whoever passes it on by
-    /// reference has it written to memory, and the way of datagrams goes without that.
+    /// Processes everything but complete datagrams. Not inlined, and the header is passed by value:
+    /// by reference the caller would have to write it to memory, on the path of datagrams too.
     #[inline(never)]
     fn take_in(&mut self, header: Header, frame: &Frame, at: usize, vnet: VnetHeader) {
         let v4 = header.to.is_ipv4();
@@ -145,7 +147,8 @@ impl Stack {
                 self.tcp.told(&mut self.link, &header, message);
                 let hops = match v4 {
                     true => packet[8],
-                    // Nor are neighbours' messages ever cut, into one piece either (RFC 6980, section 5).
+                    // Neighbour discovery messages are never fragmented, not even into a single
+                    // fragment (RFC 6980, section 5).
                     false if header.body != ip::V6_BYTES && ip::has_fragment_header(packet) => 0,
                     false => packet[7],
                 };
@@ -174,17 +177,18 @@ impl Stack {
     fn no_port(&mut self, header: Header, frame: &Frame, at: usize) {
         self.link.counters.udp.no_ports += 1;
         let bytes = self.memory.bytes(frame);
-        // What everybody on the link got has no answer of each (RFC 1122, section 3.2.2).
+        // No errors for frames to a group: every host on the link would send one (RFC 1122, section
+        // 3.2.2).
         if bytes[at - ETHERNET_BYTES] & 1 == 0 {
             icmp::port_unreachable(&mut self.link, &header, &bytes[at..]);
         }
     }
 
-    /// A datagram was put together.
+    /// Processes a reassembled datagram.
     fn input_whole(&mut self, header: &Header, buffer: u32, length: usize) {
         let v4 = header.to.is_ipv4();
         let whole = &self.udp.reassembly.bytes(buffer)[..length];
-        // Of IPv6 there may be more headers in front of the transport's, which were cut with it.
+        // Fragments of IPv6 may contain further extension headers in front of the transport header.
         let behind = match v4 {
             true => Some((header.protocol, 0)),
             false => ip::past_extensions(whole, header.protocol, (0, 0)).ok(),
@@ -210,12 +214,13 @@ impl Stack {
                     &mut self.udp.fragmenter,
                     header,
                     message,
-                    // Neighbours' messages are never cut (RFC 6980).
+                    // Neighbour discovery messages are never fragmented (RFC 6980).
                     0,
                     self.mtu,
                 );
             }
-            // Cut by a router whose link is shorter, where who sent it allows that.
+            // Fragmented by a router in front of a link with a smaller MTU, where the sender allows
+            // that.
             TCP => {
                 let segment = &whole[start..];
                 let vnet = VnetHeader::default();
@@ -227,19 +232,19 @@ impl Stack {
     }
 }
 
-/// What a packet is.
+/// Classification of a received packet.
 enum Found {
-    /// Nothing that is taken; it was counted.
+    /// Dropped, and counted.
     Nothing,
-    /// A datagram that came whole, for a socket.
+    /// Complete datagram for a socket.
     Datagram(Header, Arrival),
-    /// One for a port that nobody has.
+    /// Datagram for a port without a socket.
     NoPort(Header),
-    /// Something else, for this host.
+    /// Any other packet for this host.
     Other(Header),
 }
 
-/// Looks at a packet whose header was read, or is none.
+/// Classifies a packet; `header` is `None` if it could not be parsed.
 #[inline(always)]
 fn judge(
     link: &mut Link,
@@ -272,8 +277,8 @@ fn judge(
     }
 }
 
-/// A segment behind headers of options or of a way, or one that came in pieces: the engine, which knows neither, is shown
-/// it behind a plain header.
+/// Processes a segment that was reassembled, or that lies behind extension headers: smoltcp handles
+/// neither, so it receives the segment behind a plain IP header.
 #[cold]
 fn input_segment(
     link: &mut Link,

@@ -1,4 +1,4 @@
-//! What a stack needs of memory and of its port, before it is made.
+//! Memory and port requirements of a stack before it is created.
 
 use linerate_port::vnet::VNET_HEADER_BYTES;
 use linerate_port::{
@@ -11,11 +11,12 @@ use crate::link::most_pieces;
 use crate::neighbors::WAITING;
 use crate::wire::ETHERNET_BYTES;
 
-/// Frames of 64 KiB, which a port with a vnet header has, are few at a time.
+/// Frames longer than this come from ports with a vnet header (64 KiB), and memory holds few of
+/// them.
 pub(crate) const LONG_FRAME_BYTES: usize = 16 << 10;
 const LONG_FRAMES_HELD: u32 = 256;
 
-/// Frames that wait in queues of sockets at most.
+/// Returns the maximum number of frames in all receive queues.
 pub(crate) fn held_frames(config: &Config, frame_bytes: u16) -> u32 {
     let all = config
         .udp
@@ -29,16 +30,17 @@ pub(crate) fn held_frames(config: &Config, frame_bytes: u16) -> u32 {
     }
 }
 
-/// Frames that a stack may hold beside those that its port does.
+/// Returns the number of frames that a stack may hold in addition to its port's.
 pub(crate) fn frames_of_its_own(config: &Config, frame_bytes: u16) -> u32 {
-    // A burst each way, one that a pool holds back (`Pool` shares what is beyond), those that wait: for a neighbour, and
-    // pieces for a full port; and one in which a segment is put together.
+    // A burst for each direction, and one that a pool keeps back (`Pool` shares what is beyond);
+    // frames that wait for a neighbour, and segments that wait for a full port; and one frame in
+    // which a segment is rebuilt.
     let pieces = most_pieces(config.mtu) as u32;
     held_frames(config, frame_bytes) + WAITING as u32 + 2 * BURST_FRAMES as u32 + pieces + 1
 }
 
-/// The memory that a stack with this configuration and its port need; add others' with
-/// [`MemoryPlan::joined`] where they share one.
+/// Returns the memory that a stack with this configuration and its port need. Combine several plans
+/// with [`MemoryPlan::joined`] when they share one memory.
 #[must_use]
 pub fn memory_plan(config: &Config, url: &PortUrl) -> MemoryPlan {
     let mut plan = url.memory_plan();
@@ -49,8 +51,8 @@ pub fn memory_plan(config: &Config, url: &PortUrl) -> MemoryPlan {
     plan
 }
 
-/// Frames that are on their way between the driver's thread and the application's: two rings full, a burst
-/// each way, and what the pools of both may keep to themselves.
+/// Returns the number of frames between the driver thread and the application thread: two full
+/// rings, a burst each way, and what the pools of both threads may keep back.
 fn frames_between_threads(config: &Config) -> u32 {
     match config.threads {
         1 => 0,
@@ -58,24 +60,26 @@ fn frames_between_threads(config: &Config) -> u32 {
     }
 }
 
-/// Frames that a pool may keep.
+/// Frames that a pool may keep back.
 const POOL_FRAMES: u32 = (Pool::HEAP_BYTES / size_of::<Frame>()) as u32;
 
 fn ring_slots(config: &Config) -> u32 {
     config.rx_descriptors.max(config.tx_descriptors)
 }
 
-/// The ring between the driver's thread and the application's, as a URL: the end called `end`.
+/// Returns the URL of the ring between the driver thread and the application thread; `end` names
+/// the end.
 #[must_use]
 pub fn ring_url(config: &Config, end: &str) -> String {
     let (slots, mtu) = (ring_slots(config), config.mtu);
     format!("ring:threads,end={end},rxd={slots},mtu={mtu}")
 }
 
-/// Reads a port's URL as the configuration completes it: descriptors and MTU where the text says nothing.
+/// Parses a port's URL and fills in descriptors and MTU from the configuration where the text has
+/// none.
 ///
 /// # Errors
-/// What the URL says wrong.
+/// The parser's errors.
 pub fn port_url(config: &Config, text: &str) -> Result<PortUrl, PortError> {
     let plain: PortUrl = text.parse()?;
     let common = plain.common();
@@ -92,22 +96,22 @@ pub fn port_url(config: &Config, text: &str) -> Result<PortUrl, PortError> {
     full.parse()
 }
 
-/// How a port comes to take packets that long.
+/// Returns the remedy for a port whose frames are too short.
 fn longer_frames(port: &str, mtu: u16) -> String {
     let interface = ["packet:", "xdp:"]
         .iter()
         .find_map(|kind| port.strip_prefix(kind));
     match interface.and_then(|rest| rest.split(',').next()) {
-        // It takes what both say.
+        // The port's limit is the smaller of the interface's MTU and the URL's.
         Some(interface) => format!(
-            "`ip link set {interface} mtu {mtu}` where that has less, leave a lower mtu= out of its URL, or set \
+            "`ip link set {interface} mtu {mtu}` if that is lower, remove a lower mtu= from its URL, or set \
              mtu lower"
         ),
         None => format!("write mtu={mtu} in its URL, or set mtu lower"),
     }
 }
 
-/// Refuses what the port cannot do.
+/// Rejects a configuration that requires what the port cannot do.
 pub(super) fn check(
     config: &Config,
     capabilities: &Capabilities,
@@ -117,7 +121,7 @@ pub(super) fn check(
     if vnet != 0 && vnet != VNET_HEADER_BYTES {
         return Err(StackError::Contradiction {
             why: format!(
-                "{} has a header of {vnet} B that the stack does not know",
+                "{} has a header of {vnet} B, which the stack does not support",
                 capabilities.name
             ),
             remedy: "open the port without it".to_owned(),
@@ -128,20 +132,20 @@ pub(super) fn check(
     if has < needed {
         return Err(StackError::Contradiction {
             why: format!(
-                "frames of {} hold {has} B, and an mtu of {} needs {needed}",
+                "frames of {} hold {has} B, but an mtu of {} needs {needed} B",
                 capabilities.name, config.mtu
             ),
             remedy: longer_frames(&capabilities.name, config.mtu),
         });
     }
-    // Where frames stay in memory nobody needs a sum; everybody else drops frames without one.
+    // Frames that stay in memory need no checksum; any other receiver drops frames without one.
     let inside = ["ring:", "shm:", "null:"]
         .iter()
         .any(|kind| capabilities.name.starts_with(kind));
     if config.checksum == Checksum::Offload && vnet == 0 && !inside {
         return Err(StackError::Contradiction {
             why: format!(
-                "{} has no way to leave checksums to its other side",
+                "{} cannot offload checksums to its other side",
                 capabilities.name
             ),
             remedy: "set checksum=software, or open the port with a vnet header (tap:NAME,vnet)"
@@ -155,7 +159,7 @@ pub(super) fn check(
 mod tests {
     use super::*;
 
-    /// The URL has the MTU of the configuration already: to write it there was no remedy.
+    /// Writing the configuration's MTU into the URL would be no remedy: the URL has it already.
     #[test]
     fn a_remedy_for_frames_that_are_too_short_is_one() {
         for (port, remedy) in [

@@ -1,4 +1,4 @@
-//! Calls on sockets of any kind.
+//! Socket calls for all kinds of sockets.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,10 +6,10 @@ use super::Stack;
 use crate::error::StackError;
 use crate::socket::{SocketId, SocketKind};
 
-/// Any socket.
+/// Calls for all kinds of sockets.
 impl Stack {
-    /// Closes a socket. A connection goes on in the background until its payload has arrived; with payload
-    /// unread it is reset.
+    /// Closes a socket. A connection continues in the background until its payload has been
+    /// delivered; if received payload is unread it is reset.
     ///
     /// # Errors
     /// [`StackError::Stale`].
@@ -21,7 +21,7 @@ impl Stack {
         }
     }
 
-    /// Breaks a connection off with a reset; closes any other socket.
+    /// Resets a connection; closes any other socket.
     ///
     /// # Errors
     /// [`StackError::Stale`].
@@ -32,7 +32,8 @@ impl Stack {
         }
     }
 
-    /// The local end: of a socket bound to any address, the one that it would send from.
+    /// Returns the local address; for a socket bound to any address, the one that it would send
+    /// from.
     ///
     /// # Errors
     /// [`StackError::Stale`].
@@ -50,7 +51,7 @@ impl Stack {
         Ok(SocketAddr::new(address, port))
     }
 
-    /// The far end; `None` for a socket that is not connected.
+    /// Returns the peer's address; `None` for a socket that is not connected.
     ///
     /// # Errors
     /// [`StackError::Stale`], [`StackError::WrongKind`] for a listener.

@@ -1,4 +1,4 @@
-//! Calls on TCP sockets.
+//! Socket calls for TCP.
 
 use std::net::{IpAddr, SocketAddr};
 use std::task::Poll;
@@ -9,10 +9,10 @@ use crate::addressing::on_the_link;
 use crate::error::StackError;
 use crate::socket::{SocketId, TcpState, Unreachable};
 
-/// TCP.
+/// TCP calls.
 impl Stack {
-    /// Listens on a local address and port, for at most `backlog` connections not yet accepted; requests
-    /// beyond are not answered, so that they come again.
+    /// Listens on a local address and port, with up to `backlog` connections not yet accepted; SYNs
+    /// beyond are dropped, so that clients retransmit them.
     ///
     /// # Errors
     /// [`StackError::PortTaken`] (also for port 0), [`StackError::NotLocal`],
@@ -25,7 +25,7 @@ impl Stack {
         self.tcp.listen(local, backlog)
     }
 
-    /// Takes the next connection of a listening socket.
+    /// Accepts the next connection of a listening socket.
     ///
     /// # Errors
     /// [`StackError::Stale`], [`StackError::WrongKind`].
@@ -33,8 +33,9 @@ impl Stack {
         self.tcp.accept(listener)
     }
 
-    /// Begins a connection; it stands once [`Stack::tcp_state`] says so. `local`: address and port to come
-    /// from, where unspecified and 0 are chosen. There is no time limit but the caller's.
+    /// Starts a connection; [`Stack::tcp_state`] reports when it is established. `local`: source
+    /// address and port; an unspecified address and port 0 are chosen by the stack. Only the
+    /// caller's timeout limits the attempt.
     ///
     /// # Errors
     /// [`StackError::NoRoute`], [`StackError::NotLocal`], [`StackError::PortTaken`],
@@ -52,7 +53,7 @@ impl Stack {
         Ok(socket)
     }
 
-    /// Where a connection stands.
+    /// Returns the state of a connection.
     ///
     /// # Errors
     /// [`StackError::Stale`], [`StackError::WrongKind`].
@@ -60,8 +61,8 @@ impl Stack {
         self.tcp.state(socket)
     }
 
-    /// What routers or the far host said last of packets of this connection that did not arrive, and who did: why it
-    /// does not come to stand, or nothing moves.
+    /// Returns the last ICMP error for packets of this connection, and its sender: the reason why
+    /// the connection is not established or makes no progress.
     ///
     /// # Errors
     /// [`StackError::Stale`], [`StackError::WrongKind`].
@@ -72,13 +73,15 @@ impl Stack {
         self.tcp.trouble(socket)
     }
 
-    /// Offers room in the send buffer to `fill`, which says how many bytes it wrote from its start.
+    /// Passes free space of the send buffer to `fill`, which returns how many bytes it wrote from
+    /// the start.
     ///
-    /// The room is never empty, and may be less than all that is free: where the buffer wraps, call again.
-    /// Payload leaves with the next [`Stack::turn`] or [`Stack::flush`].
+    /// The slice is never empty, and may be less than all free space: where the buffer wraps, call
+    /// again. Payload leaves with the next [`Stack::turn`] or [`Stack::flush`].
     ///
     /// # Errors
-    /// [`StackError::Refused`], [`StackError::Reset`], [`StackError::Finished`], [`StackError::Stale`].
+    /// [`StackError::Refused`], [`StackError::Reset`], [`StackError::Finished`],
+    /// [`StackError::Stale`].
     #[inline]
     pub fn tcp_send(
         &mut self,
@@ -88,8 +91,9 @@ impl Stack {
         self.tcp.send(socket, fill)
     }
 
-    /// Shows what has come to `take`, which says how many bytes it took from the front; the rest is shown
-    /// again. Nothing is shown once, and from then on, when the far end has finished sending.
+    /// Passes received payload to `take`, which returns how many bytes it consumed from the front;
+    /// the rest is passed again. The slice is empty once the peer has finished sending, and in
+    /// every call after that.
     ///
     /// # Errors
     /// [`StackError::Refused`], [`StackError::Reset`], [`StackError::Stale`].
@@ -102,7 +106,7 @@ impl Stack {
         self.tcp.receive(socket, take)
     }
 
-    /// Says that nothing more will be sent; the other direction stays open.
+    /// Finishes sending (FIN); the other direction stays open.
     ///
     /// # Errors
     /// [`StackError::Stale`], [`StackError::WrongKind`].
@@ -110,7 +114,8 @@ impl Stack {
         self.tcp.finish(socket)
     }
 
-    /// Bytes that wait at a connection: sent or to be sent and not acknowledged; received and not fetched.
+    /// Returns the bytes in a connection's buffers: queued or unacknowledged for sending; received
+    /// and unread.
     ///
     /// # Errors
     /// [`StackError::Stale`], [`StackError::WrongKind`].
@@ -118,8 +123,8 @@ impl Stack {
         self.tcp.queued(socket)
     }
 
-    /// When payload came last: to the port ("driver in") and into the connection's buffer ("stack in");
-    /// `None` where stages are not watched.
+    /// Returns when the last payload arrived: at the port ("driver in") and in the connection's
+    /// buffer ("stack in"); `None` while stages are not watched.
     ///
     /// # Errors
     /// [`StackError::Stale`], [`StackError::WrongKind`].

@@ -1,4 +1,5 @@
-//! What segments that are made long and cut here are to others.
+//! Super-segments split by the stack are equivalent to single segments, on the wire and in
+//! counters.
 
 #[path = "../../tests/common/mod.rs"]
 mod common;
@@ -8,10 +9,10 @@ use common::{Bulk, FAR, FAR_V6, Link, World, any, at};
 use crate::Nanos;
 use crate::wire::{ETHERNET_BYTES, ETHERTYPE_IPV4, ip, word};
 
-/// Descriptors of which a turn leaves some.
+/// Ring with more descriptors than a poll uses.
 const RING: u32 = 4_096;
 
-/// A link that loses so many of a thousand frames.
+/// Returns a link that loses `parts` of a thousand frames.
 fn losing(parts: u32) -> Link {
     Link {
         loss: parts * 1_000,
@@ -21,18 +22,19 @@ fn losing(parts: u32) -> Link {
     }
 }
 
-/// What a stream each way was to others.
+/// Observable result of a stream in each direction.
 #[derive(Default, PartialEq, Eq)]
 struct Carried {
-    /// Frames of both ends, each with the time by which it was seen.
+    /// Frames of both stacks, each with the time at which it was on the wire.
     sent: Vec<(Nanos, Vec<u8>)>,
-    /// The numbers of what the first end says to have left.
+    /// Numbers of the departures that the first stack reports.
     departures: Vec<u32>,
-    /// Of the first end.
+    /// TCP counters of the first stack.
     counters: String,
 }
 
-/// Carries one, and counts the turns in which the first end wrote a packet that is longer than those that leave.
+/// Runs both streams, and counts the polls in which the first stack wrote a packet longer than the
+/// MTU.
 fn carry(to: &str, settings: &[&str], (ring, loss): (u32, u32), single: bool) -> (Carried, u32) {
     let mut world = World::on_rings(settings, losing(loss), ring);
     if single {
@@ -68,7 +70,7 @@ fn carry(to: &str, settings: &[&str], (ring, loss): (u32, u32), single: bool) ->
     (carried, longs)
 }
 
-/// The length of the packet that was written here since the last look; zero of none.
+/// Returns the length of the packet written here since the last call; zero for none.
 fn written(scratch: &mut [u8]) -> usize {
     let bytes = match scratch[0] >> 4 {
         4 => word(scratch, 2).into(),
@@ -79,7 +81,7 @@ fn written(scratch: &mut [u8]) -> usize {
     bytes
 }
 
-/// Whether a frame carries payload of the first end's over IPv4.
+/// Returns whether a frame carries payload of the first stack over IPv4.
 fn carries(frame: &[u8]) -> bool {
     let packet = &frame[ETHERNET_BYTES..];
     if word(frame, 12) != ETHERTYPE_IPV4 || packet[12..16] != [10, 0, 0, 1] {
@@ -113,7 +115,7 @@ fn on_the_wire_long_segments_are_what_single_ones_are() {
             let (single, never) = carry(FAR, settings, (RING, loss), true);
             let case = format!("{settings:?}, loss {loss}");
             assert_eq!(never, 0, "{case}");
-            // Where much is lost few are: what is sent again never is.
+            // With much loss there are few: retransmissions are never super-segments.
             let least = if loss == 0 { 3 } else { 1 };
             assert!(made >= least, "{case}: {made}");
             let mut pairs = long.sent.iter().zip(&single.sent);
@@ -128,7 +130,7 @@ fn on_the_wire_long_segments_are_what_single_ones_are() {
     }
 }
 
-/// What finds no place waits, or is made later.
+/// Segments that do not fit wait, or are made later.
 #[test]
 fn a_short_ring_loses_no_piece() {
     for (ring, makes) in [(4, false), (64, true)] {
@@ -137,7 +139,7 @@ fn a_short_ring_loses_no_piece() {
     }
 }
 
-/// Where the engine makes none, or they are the port's to cut.
+/// The conditions for super-segments do not hold, or the port splits them.
 #[test]
 fn where_single_segments_are_called_for_none_is_long() {
     for (to, settings) in [
