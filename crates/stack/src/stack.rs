@@ -1,4 +1,4 @@
-//! The stack: one port, one thread, and turns.
+//! The stack: one port, owned by one thread, driven by [`Stack::turn`].
 
 mod datagrams;
 mod input;
@@ -32,21 +32,23 @@ pub(crate) use plan::{LONG_FRAME_BYTES, frames_of_its_own};
 use plan::{check, held_frames};
 pub use plan::{memory_plan, port_url, ring_url};
 
-/// What one turn did.
+/// Result of one poll.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
-    /// Frames taken from the port.
+    /// Frames received from the port.
     pub received: usize,
-    /// As many were taken as a turn may: there may be more.
+    /// True if the poll received as many frames as it may: more may be waiting.
     pub more: bool,
 }
 
-/// A host on a port: its addresses, neighbours and sockets. See the [crate's](crate) example.
+/// A host on a port: addresses, neighbours and sockets. The [crate](crate) documentation has an
+/// example.
 ///
-/// Calls on sockets give [`Poll::Pending`](std::task::Poll::Pending) when nothing can be done now: turn, and try again.
+/// Socket calls return [`Poll::Pending`](std::task::Poll::Pending) when they cannot proceed now:
+/// poll the stack, then retry.
 pub struct Stack {
     receive: AnyReceive,
-    /// Frames that were found between two turns, the first one at the end.
+    /// Frames received by [`Stack::look`] between two polls, in reverse order.
     found: Burst,
     memory: Memory,
     link: Link,
@@ -56,17 +58,17 @@ pub struct Stack {
     config: Config,
     mtu: usize,
     verify: bool,
-    /// Timers and connections wait for the next turn.
+    /// Timers and connections are left to the next poll.
     postponed: bool,
-    /// What the port lost of what came, and of what was to leave.
+    /// Drop counters of the port: receive, transmit.
     drops: [Arc<QueueCounters>; 2],
 }
 impl Stack {
-    /// Makes a stack over a port, with all the memory that it will ever use. `memory` is the one that the
-    /// port was opened with, planned by [`memory_plan`].
+    /// Creates a stack over a port and allocates all memory that it will ever use. `memory` is the
+    /// one that the port was opened with, sized by [`memory_plan`].
     ///
     /// # Errors
-    /// [`StackError::Contradiction`] when the configuration asks for what the port cannot do.
+    /// [`StackError::Contradiction`] when the configuration requires what the port cannot do.
     pub fn new(
         port: AnyPort,
         memory: &Memory,
@@ -109,11 +111,12 @@ impl Stack {
         })
     }
 
-    /// Lets the stack work: what waits goes out, frames come in as far as there are descriptors, timers
-    /// run, connections send. `now` is read once for all of it and never goes back.
+    /// Does the stack's work: transmits waiting frames, receives up to `rx_descriptors` frames,
+    /// runs timers and sends for connections. `now` is the time of the whole poll and must not
+    /// decrease.
     ///
-    /// Where datagrams came for sockets and nothing else, timers wait until the next turn has sent what was made of them:
-    /// an answer leaves sooner by the time that they take.
+    /// When a poll received only datagrams for sockets, timers wait for the next poll, so that the
+    /// application's replies leave earlier by the time that the timers take.
     #[inline]
     pub fn turn(&mut self, now: Nanos) -> Turn {
         self.link.begin(now);
@@ -126,7 +129,7 @@ impl Stack {
             received: self.found.len(),
             more: false,
         };
-        // A look that found fewer than it had room for has left nothing.
+        // A prefetch that did not fill its burst has emptied the port.
         let mut waits = turn.received == 0 || self.found.is_full();
         self.link.answering = true;
         while let Some(frame) = self.found.pop() {
@@ -164,7 +167,7 @@ impl Stack {
         turn
     }
 
-    /// What a turn does by the time, and for whatever has something to send.
+    /// Runs timers, and sends for whatever has something to send.
     fn look_after(&mut self) {
         while let Some(lost) = self.link.check_neighbors() {
             self.udp.unreached(&lost);
@@ -176,10 +179,11 @@ impl Stack {
         self.tcp.work(&mut self.link);
     }
 
-    /// Whether the next turn has something to do that no timer asks for. What the port has is fetched for it.
+    /// Returns whether the next poll has work that no timer announces; frames of the port are
+    /// received for it.
     ///
-    /// For an application that spins: a look costs less than a turn, so a frame is found sooner by a few of them in
-    /// place of each turn. Time passes for the stack in turns alone.
+    /// For an application that spins: this call costs less than a poll, so that a frame is noticed
+    /// sooner. The stack's clock advances in polls only.
     #[inline]
     pub fn look(&mut self) -> bool {
         if !self.found.is_empty() || self.has_unsent() {
@@ -189,41 +193,41 @@ impl Stack {
             return false;
         }
         self.link.arrived();
-        // The first one is taken first.
+        // `pop` takes from the end, so the oldest frame goes there.
         self.found.frames_mut().reverse();
         true
     }
 
-    /// When the frames came that a look has found, where stages are watched and the clock was read then: a turn may go
-    /// on with it.
+    /// Returns the arrival time of the frames that [`Stack::look`] received, if stages are watched:
+    /// the next poll may use it as its time.
     #[inline]
     #[must_use]
     pub fn found_at(&self) -> Option<Nanos> {
         (!self.found.is_empty() && self.link.watch.is_some()).then_some(self.link.came)
     }
 
-    /// Whether something waits to be sent.
+    /// Returns whether something waits to be sent.
     fn has_unsent(&self) -> bool {
         self.link.is_behind() || !self.udp.fragmenter.is_idle() || self.tcp.has_work()
     }
 
-    /// Gives frames that have been made since the turn to the port: datagrams and not what connections are to send, which
-    /// the turn makes of all that it finds.
+    /// Hands the port the frames made since the poll: datagrams only. Segments that connections
+    /// still have to send are made by the next poll.
     #[inline]
     pub fn send_made(&mut self) {
         self.link.flush();
     }
 
-    /// Gives what sockets have sent since the turn to the port: for an application that will not turn
-    /// again at once.
+    /// Hands the port everything that sockets have sent since the poll: for an application that
+    /// does not poll again at once.
     pub fn flush(&mut self) {
         self.udp.fragmenter.work(&mut self.link);
         self.tcp.work(&mut self.link);
         self.link.flush();
     }
 
-    /// When the stack has something to do though nothing comes; `None`: nothing. To be asked before
-    /// sleeping, not in each turn.
+    /// Returns when the stack has work even if no frame arrives; `None`: never. The search costs
+    /// time: call it before sleeping, not in each poll.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Nanos> {
         if !self.found.is_empty() || self.has_unsent() {
@@ -239,36 +243,36 @@ impl Stack {
         .min()
     }
 
-    /// What to wait on (readable) instead of spinning, where the port offers something.
+    /// Returns the descriptor to wait on (readable) instead of spinning, if the port has one.
     #[must_use]
     pub fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
         self.receive.wait_handle()
     }
 
-    /// The time of the last turn.
+    /// Returns the time of the last poll.
     #[must_use]
     pub fn now(&self) -> Nanos {
         self.link.now
     }
 
-    /// Takes over what only the kernel counts of the port, and says whether it still works. Once an
-    /// interval, and at the end.
+    /// Reads the port's counters that only the kernel has, and checks that the port still works.
+    /// Call it once an interval, and at the end.
     ///
     /// # Errors
-    /// Why no frame will come or leave any more.
+    /// The reason why no frame will be received or sent any more.
     pub fn refresh(&mut self) -> Result<(), StackError> {
         self.receive.refresh()?;
         self.link.transmit_mut().refresh()?;
         Ok(())
     }
 
-    /// Who is at the port's other end, where that is another process.
+    /// Returns the state of the peer at the port's other end, if that is another process.
     #[must_use]
     pub fn partner(&self) -> Option<Partner> {
         self.receive.partner()
     }
 
-    /// Everything counted so far.
+    /// Returns a snapshot of all counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
         let mut counters = self.link.counters;
@@ -276,7 +280,7 @@ impl Stack {
             counters.udp.out_datagrams + counters.tcp.out_segments + counters.icmp.out_messages;
         let [drops, unsent] = [&self.drops[0], &self.drops[1]].map(|queue| queue.read());
         let link = &mut counters.link;
-        // The stack counted what the port took.
+        // The stack counts a frame as sent when the port takes it.
         link.port_out_dropped = unsent.all_dropped();
         link.out_frames = link.out_frames.saturating_sub(link.port_out_dropped);
         link.port_ring_full = drops.dropped(Cause::RingFull);
@@ -286,74 +290,74 @@ impl Stack {
         counters
     }
 
-    /// Counts what these queues drop, receive and transmit, in place of the port that the stack was made with: of a port
-    /// that another thread polls.
+    /// Reads drops from these queues, receive and transmit, instead of the stack's own port: for a
+    /// port that another thread polls.
     pub fn count_drops_of(&mut self, queues: [Arc<QueueCounters>; 2]) {
         self.drops = queues;
     }
 
-    /// Has the stages of datagrams and segments watched from now on, by this clock, which is read once for
-    /// each burst and once or twice for each of them: [`Meta::arrived_ns`](crate::Meta::arrived_ns) becomes
-    /// exact, [`Meta::queued_ns`](crate::Meta::queued_ns) known, and [`Stack::departures`] tells of what
-    /// left, `room` between two looks at most.
+    /// Starts recording the stages of datagrams and segments, with a clock that is read once for
+    /// each burst and once or twice for each of them. [`Meta::arrived_ns`](crate::Meta::arrived_ns)
+    /// becomes exact, [`Meta::queued_ns`](crate::Meta::queued_ns) is set, and [`Stack::departures`]
+    /// reports up to `room` departures between two calls.
     pub fn watch_stages(&mut self, clock: fn() -> Nanos, room: usize) {
         self.link.watched_by(clock).keep(room);
     }
 
-    /// Ends what [`Stack::watch_stages`] began.
+    /// Stops what [`Stack::watch_stages`] started.
     pub fn unwatch_stages(&mut self) {
         match &mut self.link.watch {
-            // Times that go into answers are still to be read.
+            // Stamps for replies still need the clock.
             Some(watch) if watch.stamps.is_some() => watch.keep(0),
             watch => *watch = None,
         }
     }
 
-    /// Shows the departures since the last look; returns how many more there were than room.
+    /// Passes the departures since the last call to `take`; returns the number that did not fit.
     pub fn departures(&mut self, take: impl FnMut(Departure)) -> u64 {
         let watch = self.link.watch.as_mut();
         watch.map_or(0, |watch| watch.fetch(take))
     }
 
-    /// Writes two times into every UDP datagram that a socket sends after it received one: when that one
-    /// came from the port, and when this one goes to it. Of an answer in fragments the second is when it
-    /// was cut.
+    /// Writes two times into every UDP datagram that a socket sends after it received one: arrival
+    /// of the received datagram at the port, and departure of this one. In a fragmented reply the
+    /// second time is that of fragmentation.
     pub fn stamp_payload(&mut self, stamps: DeviceStamps, clock: fn() -> Nanos) {
         self.link.watched_by(clock).stamps = Some(stamps);
     }
 
-    /// What the port can do.
+    /// Returns the port's capabilities.
     #[must_use]
     pub fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
 
-    /// The configuration that it was made with.
+    /// Returns the configuration that the stack was created with.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Its addresses.
+    /// Returns the stack's addresses.
     #[must_use]
     pub fn addressing(&self) -> &Addressing {
         &self.link.own
     }
 
-    /// Its Ethernet address.
+    /// Returns the stack's Ethernet address.
     #[must_use]
     pub fn ethernet(&self) -> [u8; 6] {
         self.link.ethernet
     }
 
-    /// TCP connections that are in use, also those on their way to their end.
+    /// Returns the number of TCP connections in use, those that are closing included.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.tcp.in_use()
     }
 
-    /// Whose Ethernet address packets to an address need, a host's on the link or the gateway's, and whether
-    /// it is known; where it is not it is asked for, once a second.
+    /// Returns the next hop towards an address and whether its Ethernet address is known. If it is
+    /// not, a request is sent, at most once a second.
     ///
     /// # Errors
     /// [`StackError::NoRoute`].
@@ -362,14 +366,14 @@ impl Stack {
         Ok((hop, self.link.neighbor(hop).is_some()))
     }
 
-    /// How many networks packets to a group may cross from now on; one without this (RFC 1112).
+    /// Sets the TTL or hop limit of packets to multicast groups; the default is 1 (RFC 1112).
     pub fn limit_group_hops(&mut self, hops: u8) {
         self.link.group_hops = hops;
     }
 
-    /// The next socket at which something changed since it was last given here: something came, there is
-    /// room again, it stands, it ended. Of a socket that is told of everything is to be tried; a socket may
-    /// be told of for nothing.
+    /// Returns the next socket with an event since it was last returned here: data received, buffer
+    /// space free again, connection established or ended. Try all operations of interest on it;
+    /// spurious events are possible.
     pub fn ready(&mut self) -> Option<SocketId> {
         self.udp.next_ready().or_else(|| self.tcp.next_ready())
     }

@@ -1,18 +1,18 @@
-//! A hash table of indices, with room made once.
+//! Hash table of indices with fixed capacity.
 
 use std::net::{IpAddr, SocketAddr};
 
 use crate::pages;
 
-/// Finds an index by the hash of whatever its owner keeps there. Open addressing, at most half full, so
-/// that a search looks at two places on average however many there are.
+/// Finds an index by the hash of its entry, which the caller stores. Open addressing, at most half
+/// full: a search reads two slots on average, independent of the number of entries.
 pub(crate) struct Table {
-    /// An index and one; zero is empty.
+    /// Index plus one; zero is empty.
     slots: Vec<u32>,
 }
 
 impl Table {
-    /// Slots for this many indices.
+    /// Returns the number of slots for this many entries.
     pub(crate) const fn slots_for(entries: usize) -> usize {
         (2 * entries + 2).next_power_of_two()
     }
@@ -27,7 +27,7 @@ impl Table {
         self.slots.len() - 1
     }
 
-    /// The index with this hash that `is` recognises.
+    /// Returns the index with this hash for which `is` returns true.
     #[inline]
     pub(crate) fn find(&self, hash: u32, mut is: impl FnMut(u32) -> bool) -> Option<u32> {
         let mut at = hash as usize & self.mask();
@@ -40,7 +40,7 @@ impl Table {
         }
     }
 
-    /// Adds an index that is not in it.
+    /// Adds an index that is not in the table.
     pub(crate) fn insert(&mut self, hash: u32, index: u32) {
         let mut at = hash as usize & self.mask();
         while self.slots[at] != 0 {
@@ -49,7 +49,7 @@ impl Table {
         self.slots[at] = index + 1;
     }
 
-    /// Takes an index out; `hash_of` gives the hashes of those behind it, which may move up.
+    /// Removes an index; `hash_of` returns the hashes of later entries, which may move up.
     pub(crate) fn remove(&mut self, hash: u32, index: u32, hash_of: impl Fn(u32) -> u32) {
         let mask = self.mask();
         let mut gap = hash as usize & mask;
@@ -67,7 +67,7 @@ impl Table {
                 return;
             };
             let home = hash_of(other) as usize & mask;
-            // It may move into the gap unless its home lies behind the gap.
+            // It may move into the gap unless its first slot lies behind the gap.
             if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(gap) & mask) {
                 self.slots.swap(gap, at);
                 gap = at;
@@ -76,7 +76,7 @@ impl Table {
     }
 }
 
-/// Mixes words into a hash whose low bits depend on all of them.
+/// Mixes 64-bit words into a hash whose low bits depend on all of them.
 #[inline]
 pub(crate) fn hash(seed: u64, words: &[u64]) -> u32 {
     let mut mixed = seed;
@@ -88,7 +88,7 @@ pub(crate) fn hash(seed: u64, words: &[u64]) -> u32 {
     (mixed >> 16) as u32
 }
 
-/// A hash of both ends of a connection.
+/// Returns the hash of an address and port pair.
 pub(crate) fn pair_hash(seed: u64, local: SocketAddr, remote: SocketAddr) -> u32 {
     let ports = u64::from(local.port()) << 16 | u64::from(remote.port());
     match (local.ip(), remote.ip()) {
@@ -117,7 +117,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Against a set, with hashes that clash much.
+        /// Compared with a set; many hashes collide.
         #[test]
         fn as_a_set(steps in prop::collection::vec((any::<bool>(), 0u32..24), 0..200)) {
             let hash_of = |index: u32| index / 5 * 31;

@@ -1,13 +1,13 @@
-//! When which connection has something to do.
+//! Deadlines of connections.
 
 use crate::Nanos;
 use crate::pages;
 
-/// A heap of deadlines, one for each index at most: asking for the next is free, a change costs the
-/// logarithm of how many there are.
+/// Heap of deadlines, at most one for each index: reading the next deadline is free, a change costs
+/// the logarithm of their number.
 pub(crate) struct Timers {
     heap: Vec<u32>,
-    /// Where in the heap each index is; `ABSENT` when it has no deadline.
+    /// Position of each index in the heap; `ABSENT` without a deadline.
     places: Vec<u32>,
     deadlines: Vec<Nanos>,
 }
@@ -23,15 +23,15 @@ impl Timers {
         }
     }
 
-    /// The first deadline.
+    /// Returns the earliest deadline.
     #[inline]
     pub(crate) fn next(&self) -> Option<Nanos> {
         let first = *self.heap.first()?;
         Some(self.deadlines[first as usize])
     }
 
-    /// Wakes `index` at `deadline` at the latest. One that is set for earlier stays: whoever is woken
-    /// early looks again, and moving a deadline back with each acknowledgement would cost more.
+    /// Sets the deadline of `index` unless an earlier one is set. An early wake-up only costs one
+    /// check; moving the deadline back with each acknowledgement would cost more.
     #[inline]
     pub(crate) fn no_later_than(&mut self, index: u32, deadline: Nanos) {
         let place = self.places[index as usize];
@@ -49,7 +49,7 @@ impl Timers {
         self.up(place);
     }
 
-    /// Takes the first index whose deadline is over.
+    /// Removes and returns the first index whose deadline has passed.
     #[inline]
     pub(crate) fn expired(&mut self, now: Nanos) -> Option<u32> {
         let first = *self.heap.first()?;
@@ -60,7 +60,7 @@ impl Timers {
         Some(first)
     }
 
-    /// Forgets an index's deadline.
+    /// Removes the deadline of an index.
     pub(crate) fn remove(&mut self, index: u32) {
         let place = self.places[index as usize];
         if place == ABSENT {
