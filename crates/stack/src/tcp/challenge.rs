@@ -1,12 +1,15 @@
-//! Requests for a connection that stands, resets of it, and acknowledgements of what it has not sent.
+//! Challenge ACKs: replies to SYNs and resets on existing connections, and to acknowledgements of
+//! data not sent.
 //!
-//! Whoever was switched off and on again asks anew from the ends of a connection that still stands here. The engine
-//! drops such a request, so that nothing would ever come of it. It is answered by an acknowledgement of where the
-//! streams are (RFC 9293, section 3.10.7.4): who knows nothing of them answers with a reset that has exactly the number
-//! that is expected next, and who did not ask at all does nothing.
+//! A rebooted peer sends a SYN with the addresses of a connection that is still open here. smoltcp
+//! drops it, so that the peer could never connect again. The reply is an acknowledgement of the
+//! current stream positions (RFC 9293, section 3.10.7.4). A peer that has lost the connection
+//! answers it with a reset that has exactly the expected sequence number; one that did not send the
+//! SYN ignores it.
 //!
-//! For the same reason no other reset is believed (RFC 5961, section 3): one inside the window, which can be guessed or
-//! come from an earlier connection, is answered alike, and one outside is dropped. The engine takes any inside it.
+//! For the same reason only a reset with that number is accepted (RFC 5961, section 3). A reset
+//! elsewhere in the window may be forged or belong to an earlier connection: it gets the same
+//! reply. One outside the window is dropped. smoltcp accepts any reset inside the window.
 
 use smoltcp::socket::tcp::State;
 use smoltcp::time::Instant;
@@ -20,18 +23,18 @@ use crate::wire::{ACK, RST, SYN, long, word};
 
 const SYN_RST_ACK: u16 = SYN | RST | ACK;
 
-/// What became of a request or a reset between the ends of a connection.
+/// Result of checking a SYN or reset between the addresses of a connection.
 pub(super) enum Unasked {
-    /// It is what the connection waits for.
+    /// Expected by the connection: to be processed.
     Usual,
-    /// Nothing is left to be done about it.
+    /// Handled.
     Answered,
-    /// The connection is over, and another one may have its ends.
+    /// The connection is gone; a new one may use its addresses.
     Over,
 }
 
 impl Tcp {
-    /// A segment that asks for a connection, agrees to one or breaks one off came between the ends of this one.
+    /// Checks a segment with SYN or RST for this connection.
     #[cold]
     pub(super) fn challenged(
         &mut self,
@@ -48,18 +51,18 @@ impl Tcp {
         let state = connection.socket().state();
         match (state, connection.owner) {
             (State::Listen | State::SynSent, _) => Unasked::Usual,
-            // Between the ends of one that only waits. Numbers beyond all that it used are a new one's (RFC 1122, section
-            // 4.2.2.13; RFC 6191); others may be an old request's that was long on its way.
+            // In TIME-WAIT, a SYN with a sequence number beyond all that were used starts a new
+            // connection (RFC 1122, section 4.2.2.13; RFC 6191); any other may be an old duplicate.
             (State::TimeWait, Owner::Nobody) if asks && connection.is_beyond(long(segment, 4)) => {
                 self.drop_connection(index);
                 Unasked::Over
             }
-            // Over for the stack.
+            // Closed, and not yet freed by the stack.
             (State::Closed, Owner::Nobody) if asks => {
                 self.drop_connection(index);
                 Unasked::Over
             }
-            // Its owner has not closed it yet, and may still have something to read.
+            // Not yet closed by the application, which may still have data to read.
             (State::Closed, _) if asks => {
                 self.unname(index);
                 Unasked::Over
@@ -93,21 +96,24 @@ impl Tcp {
         let room = socket.recv_capacity() - socket.recv_queue();
         let ahead = long(packet, header.body + 4).wrapping_sub(expected);
         if ahead == 0 {
-            // Some say why in its payload (RFC 9293, section 3.10.7.4), which must not make it too long for the window.
+            // A reset may have a reason as payload (RFC 9293, section 3.10.7.4), which must not
+            // exceed the window.
             let bare = Bare::of(expected, header, packet);
             let packet = bare.as_ref().map_or(packet, Bare::packet);
             self.show(link, now, index, packet);
             self.look(link, index);
             self.dirty.push(index);
         } else if ahead as usize <= room {
-            // Also right behind the window: there stands who has filled it (as Linux takes it).
+            // The right edge of the window is included: a peer that has filled the window is there
+            // (as in Linux).
             self.challenge(link, now, index);
         }
     }
 
-    /// A segment acknowledges what was not sent: it is dropped, and answered by where the streams are (RFC 9293, section
-    /// 3.10.7.4; RFC 5961, section 5). The engine takes it for whatever waits in its buffer, which nobody would ever be
-    /// sent. Whether it is so; before a connection stands the engine answers with a reset.
+    /// Drops a segment that acknowledges data not sent and replies with a challenge ACK (RFC 9293,
+    /// section 3.10.7.4; RFC 5961, section 5). smoltcp would take it as an acknowledgement of
+    /// whatever is in its buffer, which would never be sent. Returns false before the connection is
+    /// established, when smoltcp replies with a reset.
     #[cold]
     pub(super) fn refused(&mut self, link: &mut Link, now: Instant, index: u32) -> bool {
         let stands = !matches!(
@@ -120,7 +126,7 @@ impl Tcp {
         stands
     }
 
-    /// Tells the far end where both streams are.
+    /// Sends the current stream positions to the peer.
     fn challenge(&mut self, link: &mut Link, now: Instant, index: u32) {
         let Some(question) = self.connections[index as usize].question() else {
             return;

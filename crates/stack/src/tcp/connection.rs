@@ -1,4 +1,4 @@
-//! One connection.
+//! TCP connection: a smoltcp socket with the state that smoltcp does not keep.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::task::Poll;
@@ -18,16 +18,16 @@ use crate::socket::{SocketId, SocketKind, TcpState, Unreachable};
 use crate::wire::ip::{self, Header};
 use crate::wire::{ACK, RST, SYN, TCP_BYTES, long, word};
 
-/// Whose a connection is.
+/// Owner of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// No one's: it can be opened.
+    /// Free.
     Free,
-    /// The application's.
+    /// Application.
     Application,
-    /// This listener's, until it is accepted.
+    /// Listener with this index, until the connection is accepted.
     Listener(u32),
-    /// No one's any more: it is on its way to its end.
+    /// Orphaned: closed by its owner, and still closing on the wire.
     Nobody,
 }
 
@@ -38,44 +38,45 @@ pub(crate) struct Connection {
     pub(super) local: SocketAddr,
     pub(super) remote: SocketAddr,
     pub(super) owner: Owner,
-    /// The state when last looked at.
+    /// Socket state at the last update.
     pub(super) state: State,
-    /// It stood once.
+    /// Was established.
     pub(super) stood: bool,
-    /// The application will send nothing more.
+    /// The application has finished sending.
     pub(super) finished: bool,
-    /// How much it has given to be sent, in numbers of the stream.
+    /// Bytes that the application has written, modulo 2^32.
     pub(super) written: u32,
-    /// When it began, or when nobody's it became or something of it moved since: neither lasts for ever.
+    /// Time when it started; for an orphan, when it was orphaned or last made progress. Both states
+    /// have a timeout.
     pub(super) since: Nanos,
-    /// What of a connection that is nobody's was not acknowledged when last looked at.
+    /// Unacknowledged bytes of an orphan at the last update.
     pub(super) left: usize,
-    /// The next in its listener's line: of those that do not stand yet, or of those that do; and the one in front of it
-    /// in the first of these.
+    /// Links in the lists of its listener: next in the half-open list or accept queue, and previous
+    /// in the half-open list.
     pub(super) next: Option<u32>,
     pub(super) before: Option<u32>,
-    /// The sequence number of the next byte that the application fetches.
+    /// Sequence number of the next byte that the application reads.
     pub(super) far_base: u32,
-    /// How far its stream was sent.
+    /// Send variables.
     sent: Sent,
-    /// What of that may be lost.
+    /// Loss recovery.
     recovery: Recovery,
-    /// Who said last that something cannot be reached, and what.
+    /// Last ICMP error, and its sender.
     pub(super) trouble: Option<(Unreachable, IpAddr)>,
-    /// How often it may still be looked whether what is on its way can be sent again: it was too long.
+    /// Remaining attempts to force a retransmission of segments that were too long for the path.
     pub(super) resend: u8,
-    /// When it sent last there was more to send than the own window let go.
+    /// Limited by the congestion window when it last sent.
     pub(super) held: bool,
-    /// The most that was on its way at once since something was last lost: so much the congestion window holds.
+    /// Largest flight since the last loss, in bytes: the congestion window is at least this.
     carried: u32,
-    /// When payload came last: to the port, and into the buffer; where stages are watched.
+    /// Arrival of the last payload at the port and in the buffer, if stages are watched.
     pub(super) came: Option<(Nanos, Nanos)>,
 }
 
 const NOWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 impl Connection {
-    /// What the set of one socket takes from the heap.
+    /// Heap memory of a set of one socket, in bytes.
     pub(super) const SET_BYTES: usize = size_of::<SocketStorage<'static>>();
 
     pub(super) fn new(receive_window: usize, send_buffer: usize) -> Self {
@@ -114,13 +115,13 @@ impl Connection {
         self.set.get_mut(self.handle)
     }
 
-    /// The set, and how far its stream was sent.
+    /// Returns the socket set and the send variables.
     #[inline]
     pub(super) fn parts(&mut self) -> (&mut SocketSet<'static>, &mut Sent) {
         (&mut self.set, &mut self.sent)
     }
 
-    /// Its name, as the connection of this place.
+    /// Returns the socket id of the connection at this index.
     #[inline]
     pub(super) fn id(&self, index: u32) -> SocketId {
         SocketId {
@@ -146,13 +147,13 @@ impl Connection {
         (self.trouble, self.resend, self.held, self.carried) = (None, 0, false, 0);
     }
 
-    /// A segment came, which acknowledges: whether the engine has to be shown that again.
+    /// Processes the acknowledgement of a segment; returns how to replay it to smoltcp.
     #[inline]
     pub(super) fn heard(&mut self, segment: &[u8], now: Nanos) -> Option<Nudge> {
         self.recovery.heard(segment, &mut self.sent, now)
     }
 
-    /// Segments may have left: when one of them is sent again if nothing is heard.
+    /// Records segments that may have left; returns when a tail loss probe is due.
     #[inline]
     pub(super) fn left(&mut self, now: Nanos, slack: Nanos) -> Option<Nanos> {
         self.recovery.left(&self.sent, now);
@@ -160,9 +161,10 @@ impl Connection {
         self.nudged_at().map(|_| at)
     }
 
-    /// An acknowledgement that has the engine send its first segment again, if that is due.
+    /// Returns an acknowledgement that makes smoltcp retransmit its first segment, if a tail loss
+    /// probe is due.
     pub(super) fn probe(&mut self, now: Nanos, slack: Nanos) -> Option<Bare> {
-        // What has just left, of more than leaves at a time, is not waited for since the last one before it.
+        // Segments just sent restart the timer.
         self.recovery.left(&self.sent, now);
         self.recovery
             .probe_at(&self.sent, slack)
@@ -170,8 +172,8 @@ impl Connection {
         self.again()
     }
 
-    /// What a router says to have dropped was tried, and all in front of it has come: an acknowledgement that has the
-    /// engine send it again.
+    /// Returns an acknowledgement that makes smoltcp retransmit an MTU probe which a router
+    /// reported as dropped, once everything before it is acknowledged.
     #[cold]
     pub(super) fn dropped(&mut self) -> Option<Bare> {
         let from = self.sent.dropped?;
@@ -179,7 +181,7 @@ impl Connection {
         is_first.then(|| self.again())?
     }
 
-    /// An acknowledgement that has the engine send its first segment again.
+    /// Returns an acknowledgement that makes smoltcp retransmit its first segment.
     fn again(&mut self) -> Option<Bare> {
         let expected = self.nudged_at()?;
         let (number, window) = self.recovery.probe(&mut self.sent)?;
@@ -187,8 +189,8 @@ impl Connection {
         Some(Bare::made(ends, expected, number, window))
     }
 
-    /// The far end asked for the connection, or agreed to it; `longest` is the payload of the longest segments that are
-    /// sent anywhere, and `path` what is known of the way there.
+    /// Processes a SYN or SYN-ACK. `longest` is the maximum payload of segments on the local link,
+    /// and `path` the entry of the path MTU cache.
     pub(super) fn greeted(&mut self, segment: &[u8], longest: u16, path: Option<Path>) {
         self.recovery.greeted(segment);
         self.sent.told = edge::told_mss(segment);
@@ -198,20 +200,20 @@ impl Connection {
         }
     }
 
-    /// The longest packet that leaves, where the path takes any.
+    /// Returns the longest packet that leaves if the path does not limit it, in bytes.
     fn longest_packet(&self, longest: u16) -> u16 {
         let headers = ip::header_bytes(self.remote.ip()) + TCP_BYTES;
         longest.min(self.sent.told) + headers as u16
     }
 
-    /// The stream ends with what is in the buffer. Where the far end has finished already the engine is not told
-    /// while payload waits to be acknowledged: in LAST-ACK it would count no duplicates, and what is lost could only
-    /// wait for its time-out. The last segment says that it is the last one all the same.
+    /// Ends the stream after the data in the buffer. If the peer has finished already, smoltcp does
+    /// not get the FIN while data is unacknowledged: in LAST-ACK it would not count duplicates, and
+    /// losses could only wait for the timeout. The last segment carries the FIN all the same.
     pub(super) fn end(&mut self) {
         let end = self.sent.first.wrapping_add(self.written);
         let socket = self.socket();
         if socket.state() == State::CloseWait && socket.send_queue() > 0 {
-            // An end that is known of has the last bytes leave without waiting for company.
+            // Without Nagle's algorithm the last bytes leave at once.
             socket.set_nagle_enabled(false);
             self.sent.ends = Some(end);
         } else {
@@ -219,14 +221,15 @@ impl Connection {
         }
     }
 
-    /// There is an end that the engine does not know of.
+    /// Returns whether the stream has an end that smoltcp does not have yet.
     #[inline]
     pub(super) fn is_ending(&self) -> bool {
         self.sent.ends.is_some()
     }
 
-    /// Tells the engine of the end once no payload is left that could be lost. Where payload is left, and all of it
-    /// was sent before the end was known: a segment that has the engine answer, with one that can say so.
+    /// Passes the FIN to smoltcp once no data is left that could be lost. If data is left and all
+    /// of it was sent before the FIN was decided, returns a segment that makes smoltcp send a
+    /// reply, which can carry the FIN.
     #[cold]
     pub(super) fn tell_end(&mut self) -> Option<Bare> {
         let end = self.sent.ends?;
@@ -246,7 +249,8 @@ impl Connection {
         Some(Bare::stale(ends, before, end.wrapping_sub(left)))
     }
 
-    /// The end has to be sent again, and the engine would wait for its time-out: true once.
+    /// Returns true, once, if the FIN has to be retransmitted and smoltcp would wait for its
+    /// timeout.
     #[inline]
     pub(super) fn lost_end(&mut self) -> bool {
         self.sent.end_rode
@@ -258,9 +262,10 @@ impl Connection {
             && std::mem::take(&mut self.sent.end_rode)
     }
 
-    /// A segment acknowledges once more all payload, and not the end behind it, as those do that answer payload which was
-    /// sent again in vain. At the third of them the engine would stop its time-out, find no payload that it could send
-    /// again, and never send the end any more: the same acknowledgement, which has it count anew.
+    /// Handles an acknowledgement that repeats: it covers all data and not the FIN, as replies to
+    /// superfluous retransmissions do. At the third one smoltcp would stop its timer, find no data
+    /// to retransmit, and never send the FIN again. Returns the same acknowledgement, to reset
+    /// smoltcp's count.
     #[inline]
     pub(super) fn repeats_before_end(&mut self, segment: &[u8]) -> Option<Bare> {
         let socket = self.socket();
@@ -276,7 +281,8 @@ impl Connection {
         Some(Bare::made(ends, self.expected()?, number, 0))
     }
 
-    /// A segment that acknowledges an end that the engine does not know of: it is told, and what to show it instead.
+    /// Handles an acknowledgement of a FIN that smoltcp does not have: passes the FIN on and
+    /// returns the segment to use instead.
     #[cold]
     pub(super) fn heard_end(&mut self, header: &Header, packet: &[u8]) -> Option<Bare> {
         let behind = self.sent.ends?.wrapping_add(1);
@@ -290,8 +296,8 @@ impl Connection {
         Some(bare)
     }
 
-    /// Notes, when all has left that may, whether a whole segment had to stay: what is written from then on was never
-    /// held.
+    /// Records, after all that may leave has left, whether a full segment had to stay. Data written
+    /// later was not held back.
     #[inline]
     pub(super) fn note_held(&mut self) {
         let end = self.sent.first.wrapping_add(self.written);
@@ -299,13 +305,13 @@ impl Connection {
         self.held = (self.sent.up_to).is_some_and(|up_to| ahead(end, up_to) >= least);
     }
 
-    /// Whether nothing is lost that is known of.
+    /// Returns whether no loss is known.
     #[inline]
     fn is_undisturbed(&self) -> bool {
         self.recovery.is_undisturbed() && !self.sent.timed_out
     }
 
-    /// Notes, when all has left that may, how much is on its way.
+    /// Records, after all that may leave has left, the bytes in flight.
     #[inline]
     pub(super) fn note_carried(&mut self) {
         let flight = (self.sent.up_to).and_then(|up_to| self.recovery.flight(up_to));
@@ -315,10 +321,11 @@ impl Connection {
         };
     }
 
-    /// How much may leave now in whole segments with so much payload, of which less than `least` is of no use: what was
-    /// written, and neither the far end's window nor the congestion window holds back. Of the latter nothing is known
-    /// beyond what was on its way before. Nothing where something is lost, the engine would make shorter ones, or these are
-    /// too long for the path.
+    /// Returns the bytes that may leave now in full segments with `each` bytes of payload; less
+    /// than `least` written bytes count as none. They are limited by the data written, the peer's
+    /// window and, if `controls`, the congestion window, of which only the largest flight so far is
+    /// known. Zero during loss recovery, or if segments of that size exceed the peer's limit or the
+    /// path MTU.
     #[inline]
     pub(super) fn room_for_whole(&self, each: u16, least: u32, controls: bool) -> usize {
         let Some(up_to) = self.sent.up_to else {
@@ -347,8 +354,8 @@ impl Connection {
         room.min(most) as usize
     }
 
-    /// The number that nudges have: the engine has payload to send again. Of an end alone it would stop its timer, and
-    /// send nothing.
+    /// Returns the sequence number for replayed acknowledgements, if smoltcp has data to
+    /// retransmit. With only a FIN it would stop its timer and send nothing.
     #[inline]
     pub(super) fn nudged_at(&mut self) -> Option<u32> {
         match self.socket().send_queue() {
@@ -357,7 +364,8 @@ impl Connection {
         }
     }
 
-    /// The number that the engine expects of the far end next, where it counts duplicates.
+    /// Returns the sequence number that smoltcp expects next from the peer, in states in which it
+    /// counts duplicates.
     fn expected(&mut self) -> Option<u32> {
         use State::{CloseWait, Closing, Established, FinWait1};
         let counts = matches!(
@@ -367,7 +375,7 @@ impl Connection {
         counts.then(|| self.next_number())?
     }
 
-    /// The number of what the far end sends next, where that is known.
+    /// Returns the sequence number that is expected next from the peer (RCV.NXT), if known.
     pub(super) fn next_number(&mut self) -> Option<u32> {
         let ended = match self.socket().state() {
             State::SynReceived | State::Established | State::FinWait1 | State::FinWait2 => 0,
@@ -378,13 +386,13 @@ impl Connection {
         Some(self.far_base.wrapping_add(queued).wrapping_add(ended))
     }
 
-    /// Whether a number lies beyond all that the far end has used.
+    /// Returns whether a sequence number lies beyond all that the peer has used.
     pub(super) fn is_beyond(&mut self, number: u32) -> bool {
         let next = self.next_number();
         next.is_some_and(|next| number.wrapping_sub(next) as i32 >= 0)
     }
 
-    /// The number that the far end has acknowledged, as the engine knows it.
+    /// Returns the acknowledged sequence number (SND.UNA) as smoltcp has it.
     pub(super) fn acknowledged(&mut self) -> Option<u32> {
         self.sent.up_to?;
         let end = self.sent.first.wrapping_add(self.written);
@@ -394,7 +402,7 @@ impl Connection {
         })
     }
 
-    /// Whether the segment with this number was sent and is not acknowledged.
+    /// Returns whether the segment with this sequence number was sent and is unacknowledged.
     pub(super) fn is_on_its_way(&mut self, number: u32) -> bool {
         let (Some(up_to), Some(acknowledged)) = (self.sent.up_to, self.acknowledged()) else {
             return false;
@@ -408,11 +416,11 @@ impl Connection {
         number.wrapping_sub(from) < up_to.wrapping_sub(from)
     }
 
-    /// The path takes no longer packets than this, where the longest segments that are sent anywhere have so much
-    /// payload; whether that is news.
+    /// Limits packets to a path MTU; `longest` is the maximum payload on the local link. Returns
+    /// whether that is a reduction.
     pub(super) fn narrow(&mut self, mtu: u16, longest: u16, attempts: u8, now: Nanos) -> bool {
         let before = match (self.sent.trial, self.sent.path_mtu) {
-            // A longer one was tried, and may have taught of a path that is wider than it was.
+            // A longer MTU probe is in flight, and the path may be wider than known.
             (Some(trial), _) => trial.mtu,
             (None, 0) => self.longest_packet(longest),
             (None, before) => before,
@@ -421,7 +429,7 @@ impl Connection {
         if mtu >= before || greets {
             return false;
         }
-        // What is on its way beside the one that was tried is as short as the path was believed to be.
+        // Segments in flight other than the probe are no longer than the known path MTU.
         self.sent.dropped = (self.sent.trial)
             .filter(|_| mtu >= self.sent.path_mtu)
             .map(|trial| trial.from);
@@ -433,21 +441,21 @@ impl Connection {
         true
     }
 
-    /// A refusal of what was asked for, as the far end would say it.
+    /// Returns a reset of our SYN, as the peer would send it.
     pub(super) fn refusal(&mut self) -> Option<Bare> {
         let number = self.sent.up_to?;
         Some(Bare::made((self.remote, self.local), 0, number, 0).breaking_off())
     }
 
-    /// A question whether this end is there, as the far end would ask it: the engine answers with where both
-    /// streams are, once a second of its own at most.
+    /// Returns a keep-alive probe as the peer would send it: smoltcp replies with the positions of
+    /// both streams, at most once a second on its clock.
     pub(super) fn question(&mut self) -> Option<Bare> {
         let before = self.next_number()?.wrapping_sub(1);
         let number = self.acknowledged()?;
         Some(Bare::made((self.remote, self.local), before, number, 1))
     }
 
-    /// Whether a segment acknowledges what was not sent.
+    /// Returns whether a segment acknowledges data that was not sent.
     #[inline]
     pub(super) fn hears_of_unsent(&self, segment: &[u8]) -> bool {
         let acknowledges = word(segment, 12) & (SYN | RST | ACK) == ACK;
@@ -455,29 +463,29 @@ impl Connection {
         acknowledges && self.sent.up_to.is_some_and(beyond)
     }
 
-    /// Whether payload waits for a window that is closed.
+    /// Returns whether data waits for the peer to open its window.
     #[inline]
     pub(super) fn is_shut_out(&mut self) -> bool {
         self.sent.closed && self.socket().send_queue() > 0
     }
 
-    /// The acknowledgement that closed the window, as the far end would say it again.
+    /// Returns the acknowledgement that closed the window, as the peer would repeat it.
     pub(super) fn shut_out(&mut self) -> Option<Bare> {
         let ends = (self.remote, self.local);
         Some(Bare::made(ends, self.expected()?, self.acknowledged()?, 0))
     }
 
-    /// It is to end at once, with a reset where the far end knows of it.
+    /// Closes the connection at once, with a reset if the peer has it.
     pub(super) fn break_off(&mut self, counters: &mut Counters) {
         let state = self.socket().state();
         self.count_end(state, counters);
         self.abort();
     }
 
-    /// The same, without a word about what it was. After a time-out the engine counts from what was acknowledged on; a
-    /// reset with that number would lie behind what the far end expects, which drops it (RFC 5961, section 3.2), and would
-    /// never hear of the end. Of what was sent no more can have been taken than its window held: not the byte that asks
-    /// whether it is still closed.
+    /// Closes the connection without counting it. After a timeout smoltcp sends from SND.UNA again,
+    /// and a reset with that number would lie behind what the peer expects, which drops it (RFC
+    /// 5961, section 3.2). So the number is SND.NXT, limited by the peer's window: a window probe
+    /// beyond it was not accepted.
     pub(super) fn abort(&mut self) {
         let ends = self.recovery.window_ends();
         self.sent.broken_off = self.sent.up_to.map(|up_to| match ends {
@@ -487,12 +495,12 @@ impl Connection {
         self.socket().abort();
     }
 
-    /// Counts that it is closed from this state at once, as RFC 4022 has it and Linux in /proc/net/snmp: what came
-    /// to its end, or is on its way there, neither failed nor was reset.
+    /// Counts an immediate close from this state as RFC 4022 and Linux's /proc/net/snmp do: a
+    /// connection that was closed regularly, or is being closed, neither failed nor was reset.
     pub(super) fn count_end(&self, from: State, counters: &mut Counters) {
         match from {
             State::SynSent | State::SynReceived => counters.tcp.attempt_fails += 1,
-            // The engine may learn of an end later than the application said it.
+            // The application may have finished before smoltcp has the FIN.
             State::Established | State::CloseWait if !self.finished => {
                 counters.tcp.established_resets += 1;
             }
@@ -500,7 +508,7 @@ impl Connection {
         }
     }
 
-    /// Names of this connection are stale from here on.
+    /// Orphans the connection: its socket ids become stale.
     pub(super) fn disown(&mut self, now: Nanos) {
         self.since = now;
         self.owner = Owner::Nobody;
@@ -519,7 +527,7 @@ impl Connection {
         }
     }
 
-    /// What to say to who wants to send and cannot.
+    /// Returns the result of a send call that is not possible.
     pub(super) fn why_no_sending(&mut self) -> Poll<Result<usize, StackError>> {
         if self.finished {
             return Poll::Ready(Err(StackError::Finished));
@@ -527,7 +535,7 @@ impl Connection {
         self.why_closed()
     }
 
-    /// What to say to who wants to receive and cannot.
+    /// Returns the result of a receive call that is not possible.
     pub(super) fn why_no_receiving<R>(&mut self) -> Poll<Result<R, StackError>> {
         self.why_closed()
     }

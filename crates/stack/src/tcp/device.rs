@@ -1,4 +1,4 @@
-//! Segments between the engine and frames.
+//! smoltcp's device: converts between its packets and frames, and tracks what was sent.
 
 use std::net::IpAddr;
 
@@ -22,72 +22,74 @@ use crate::wire::{ACK, ETHERNET_BYTES, FIN, PSH, RST, SYN, Sum, TCP, long, put, 
 
 const ACK_RST: u16 = ACK | RST;
 
-/// What the engine sees of the port while it works on one connection: one packet that came, or none.
+/// Device for one poll of one connection: at most one packet to receive.
 pub(super) struct Glance<'a> {
     pub(super) packet: Option<&'a [u8]>,
     pub(super) link: &'a mut Link,
     pub(super) wire: &'a Wire,
     pub(super) sent: &'a mut Sent,
-    /// Whose segments leave.
+    /// Connection whose segments leave; `None` for resets without one.
     pub(super) socket: Option<SocketId>,
 }
 
-/// How far a connection's stream was sent.
+/// Send variables of a connection.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Sent {
-    /// The sequence number behind all that was sent.
+    /// SND.NXT: sequence number after all data sent.
     pub(super) up_to: Option<u32>,
-    /// The one of the stream's first byte.
+    /// Sequence number of the first byte of the stream.
     pub(super) first: u32,
-    /// Payload of the longest segment.
+    /// Payload of the longest segment sent, in bytes.
     pub(super) largest: u32,
-    /// How long the far end says that segments may be.
+    /// Maximum segment size announced by the peer, in bytes.
     pub(super) told: u16,
-    /// What was last sent again: where it begins, and how far the stream was sent by then.
+    /// Last retransmission: its sequence number, and SND.NXT at that time.
     pub(super) again: Option<(u32, u32)>,
-    /// The engine has been asked for that, by acknowledgements.
+    /// The next retransmission was requested by replayed acknowledgements.
     pub(super) asked: bool,
-    /// The engine sent something again without having been asked.
+    /// smoltcp has retransmitted on its own timeout.
     pub(super) timed_out: bool,
-    /// The number behind the stream's last byte, where the engine does not know that the stream ends there.
+    /// Sequence number of a FIN that smoltcp does not have yet.
     pub(super) ends: Option<u32>,
-    /// The engine was asked for a segment that can say so: once, as it may be about to send the last one again.
+    /// smoltcp was made to send a segment that can carry this FIN: once, as it may be about to
+    /// retransmit the last one.
     pub(super) asked_end: bool,
-    /// The engine has learnt of the end after that had left, and will send it: once more than is needed.
+    /// smoltcp got the FIN after it had left, and will send it a second time.
     pub(super) repeats_end: bool,
-    /// The longest packet that the path takes, where less than the own link does; or zero.
+    /// Path MTU in bytes, if smaller than that of the local link; otherwise zero.
     pub(super) path_mtu: u16,
-    /// When a longer one is tried, and the one that is on its way.
+    /// Time of the next MTU probe, and the probe in flight.
     pub(super) wider_at: Nanos,
     pub(super) trial: Option<Trial>,
-    /// Where what was tried begins, once a router has said that it is lost: it alone is missing.
+    /// Sequence number of an MTU probe that a router reported as dropped: no other data is missing.
     pub(super) dropped: Option<u32>,
-    /// The far end's window is closed: the engine asks with a byte whether it still is.
+    /// The peer's window is closed, and smoltcp probes it with one byte.
     pub(super) closed: bool,
-    /// What was sent again by time-outs alone since the last acknowledgement that moved: where it begins, and how
-    /// often.
+    /// Segment retransmitted by timeouts alone since the last progress: its sequence number, and
+    /// the number of times.
     pub(super) vain: (u32, u8),
-    /// The end left with payload, or payload was sent again since. Where all payload is acknowledged and the end is
-    /// not, it is lost: some far ends, this stack among them, keep what comes beyond a gap, and not the end.
+    /// The FIN left with data, or data was retransmitted since. If all data is acknowledged and the
+    /// FIN is not, it is lost: some peers (this stack included) keep data beyond a gap, but not a
+    /// FIN.
     pub(super) end_rode: bool,
-    /// The number of the reset that breaks it off.
+    /// Sequence number of the reset that closes the connection.
     pub(super) broken_off: Option<u32>,
 }
 
 impl Sent {
-    /// The engine is asked to send something again.
+    /// Records that smoltcp is made to retransmit.
     pub(super) fn ask(&mut self, nudge: Nudge) -> Nudge {
         self.asked = true;
         nudge
     }
 
-    /// Whether a segment of payload up to this number, or an empty one there, is the stream's last one.
+    /// Returns whether a segment that ends at `behind` is the last one and must carry the FIN.
     #[inline]
     fn is_last(&self, behind: u32, payload: usize) -> bool {
         self.ends == Some(behind) && (payload > 0 || self.up_to == self.ends)
     }
 
-    /// How much more was sent than up to there.
+    /// Returns the bytes sent since SND.NXT was `before`.
     #[inline]
     pub(super) fn beyond(&self, before: Option<u32>) -> usize {
         match (self.up_to, before) {
@@ -96,7 +98,7 @@ impl Sent {
         }
     }
 
-    /// A segment leaves that takes this much of the stream; whether all of it left before.
+    /// Records a segment that leaves; returns whether it is a retransmission.
     fn leaves(&mut self, sequence: u32, length: u32) -> bool {
         let end = sequence.wrapping_add(length);
         if self.trial.is_some() {
@@ -105,7 +107,7 @@ impl Sent {
         match self.up_to {
             Some(last) if end.wrapping_sub(last) as i32 <= 0 => {
                 if length == 1 && self.closed && !self.asked {
-                    // The same question once more: nothing was lost.
+                    // A repeated window probe: nothing was lost.
                     return false;
                 }
                 self.again = Some((sequence, last));
@@ -139,7 +141,7 @@ impl Device for Glance<'_> {
         Self: 'b;
 
     fn receive(&mut self, _: Instant) -> Option<(Came<'_>, Goes<'_>)> {
-        // Taking in never waits for room to send: two stacks that both did would stand still.
+        // Receiving never waits for transmit space: two stacks that both did would deadlock.
         let packet = self.packet.take()?;
         Some((Came(packet), self.goes()))
     }
@@ -165,7 +167,7 @@ impl Glance<'_> {
     }
 }
 
-/// A device that is only asked what it can do.
+/// Device that only reports capabilities.
 pub(super) struct Still<'a>(pub(super) &'a DeviceCapabilities);
 
 impl Device for Still<'_> {
@@ -191,7 +193,7 @@ impl Device for Still<'_> {
     }
 }
 
-/// A packet that came.
+/// Received packet.
 pub(super) struct Came<'a>(&'a [u8]);
 
 impl RxToken for Came<'_> {
@@ -200,13 +202,15 @@ impl RxToken for Came<'_> {
     }
 }
 
-/// Leave to send one packet. Dropped unused it costs nothing: the frame is taken when it is written.
+/// Permission to send one packet. Unused it costs nothing: the frame is allocated when the packet
+/// is written.
 pub(super) struct Goes<'a> {
     link: &'a mut Link,
     wire: &'a Wire,
     sent: &'a mut Sent,
     socket: Option<SocketId>,
-    /// Payload of each segment, when the packet is to be cut: by the port's other side, or here.
+    /// Payload of each segment if the packet is a super-segment, to be split by the port's other
+    /// side or here.
     segment: Option<u16>,
 }
 
@@ -224,7 +228,7 @@ impl TxToken for Goes<'_> {
             return self.split(length, each, write);
         }
         let Some(mut frame) = self.link.make(length) else {
-            // As a device without a free buffer: written nowhere, and counted where it was missed.
+            // As on a device without a free buffer, the packet is lost; `make` counted that.
             let mut nowhere = std::mem::take(&mut self.link.scratch);
             let result = write(&mut nowhere[..length]);
             self.link.scratch = nowhere;
@@ -233,7 +237,7 @@ impl TxToken for Goes<'_> {
         let packet = self.link.packet(&mut frame);
         let result = write(packet);
         if narrow {
-            // The port's other side cuts, shorter.
+            // The port's other side splits the packet, into shorter segments.
             let fits = path::payload_within(packet, self.sent.path_mtu);
             let fits = fits.min(self.sent.told);
             self.segment = Some(self.segment.map_or(fits, |segment| segment.min(fits)));
@@ -250,8 +254,8 @@ impl TxToken for Goes<'_> {
 }
 
 impl Goes<'_> {
-    /// Decides how long the segments may be that a packet leaves in, and cuts it into them: its last flags belong to the
-    /// last one.
+    /// Chooses the segment length for a path with reduced MTU, and splits the packet; FIN and PSH
+    /// move to the last segment.
     #[cold]
     fn cut<R>(mut self, length: usize, write: impl FnOnce(&mut [u8]) -> R) -> R {
         let mut whole = std::mem::take(&mut self.link.scratch);
@@ -276,15 +280,15 @@ impl Goes<'_> {
         let begins = trial.map_or(longest, |trial| trial.mtu);
         for piece in path::pieces(packet, begins, longest) {
             let tries = trial.take();
-            // Counted where it is missed, each of them.
+            // A failed allocation is counted by `make`.
             let Some(mut frame) = self.link.make(piece.bytes()) else {
                 continue;
             };
             piece.write(self.link.packet(&mut frame));
-            // What is asked for is all of it.
+            // The request covers all parts.
             self.sent.asked = asked;
             let largest = self.sent.largest;
-            // The port's other side cuts the others further.
+            // The port's other side splits the longer parts further.
             self.segment = (tries.is_none() && piece.payload > usize::from(each)).then_some(each);
             self.leave(frame);
             if let Some(trial) = tries {
@@ -298,15 +302,15 @@ impl Goes<'_> {
             (self.sent.again, self.sent.vain) = (again, vain);
         }
         if guesses {
-            // In this length it has left once.
+            // At the new length it was sent once.
             self.sent.vain.1 = 0;
         }
         self.link.scratch = whole;
         result
     }
 
-    /// Cuts a packet that the engine made of several segments into these, for each of which there is room. They are as
-    /// if it had made them one by one, also to those who count what is lost.
+    /// Splits a super-segment into segments, for each of which there is space. They are sent and
+    /// counted as if smoltcp had made them one by one.
     fn split<R>(mut self, length: usize, each: u16, write: impl FnOnce(&mut [u8]) -> R) -> R {
         let mut whole = std::mem::take(&mut self.link.scratch);
         let result = write(&mut whole[..length]);
@@ -314,7 +318,7 @@ impl Goes<'_> {
         self.segment = None;
         let mtu = path::packet_of(packet, each);
         for piece in path::pieces(packet, mtu, mtu) {
-            // Counted where it is missed, each of them.
+            // A failed allocation is counted by `make`.
             let Some(mut frame) = self.link.make(piece.bytes()) else {
                 continue;
             };
@@ -325,7 +329,7 @@ impl Goes<'_> {
         result
     }
 
-    /// A frame with a segment leaves.
+    /// Sends a frame with a segment.
     #[inline(always)]
     fn leave(&mut self, mut frame: Frame) {
         let packet = self.link.packet(&mut frame);
@@ -359,27 +363,28 @@ impl Goes<'_> {
 struct Finished {
     flags: u16,
     again: bool,
-    /// It does not leave: it has before, and the engine does not know.
+    /// Not to be sent: the FIN has left before, which smoltcp does not know.
     repeats: bool,
-    /// The number of the last byte of payload in the stream, from 0.
+    /// Stream position of the last byte of payload, from 0.
     last_byte: Option<u32>,
     vnet: VnetHeader,
 }
 
-/// Changes a segment that the engine wrote as the configuration asks, and says where it goes.
+/// Applies the configuration to a segment that smoltcp wrote; returns its destination and
+/// properties.
 fn finish(
     packet: &mut [u8],
     wire: &Wire,
     segment: Option<u16>,
     sent: &mut Sent,
 ) -> (IpAddr, Finished) {
-    // The engine writes headers without options, and nothing behind the packet.
+    // smoltcp writes IP headers without options, and no padding.
     if wire.tos != 0 {
         ip::mark(packet, wire.tos);
     }
     let v4 = packet[0] >> 4 == 4;
     let (head, from, to) = if v4 {
-        // The engine has left zero there.
+        // smoltcp has left the field zero.
         let header = packet.first_chunk().expect("a header");
         let checksum = !Sum::of_header(header).folded();
         put(packet, 10, checksum);
@@ -393,7 +398,8 @@ fn finish(
     let before = word(tcp, 12);
     let packet_head = usize::from(before >> 12) * 4;
     let payload = tcp.len() - packet_head;
-    // What is only answered with a reset has the number that it asks for, and acknowledges nothing.
+    // A reset that replies to an unknown segment has the number of its acknowledgement, and no ACK
+    // flag.
     if before & ACK_RST == ACK_RST
         && let Some(number) = sent.broken_off
     {
@@ -417,7 +423,7 @@ fn finish(
     if flags & SYN != 0 {
         edge::limit_mss(tcp, longest);
     }
-    // The engine says where a packet of IPv4 is to be cut, and not of IPv6.
+    // smoltcp requests segmentation for IPv4 packets, and not for IPv6.
     let segment = segment.or_else(|| {
         let each = longest.min(sent.told);
         (!v4 && payload > usize::from(each)).then_some(each)
@@ -437,7 +443,7 @@ fn finish(
     let last_byte = (payload > 0).then(|| behind.wrapping_sub(sent.first).wrapping_sub(1));
     let mut vnet = VnetHeader::default();
     if wire.sums {
-        // The engine has left zero there.
+        // smoltcp has left the field zero.
         let pseudo = ip::pseudo_sum(from, to, TCP, tcp.len());
         let checksum = !(pseudo + Sum::of(tcp)).folded();
         put(tcp, 16, checksum);
@@ -481,7 +487,7 @@ mod tests {
         super::super::Tcp::new(&config, &own, (true, false), (10, 65_000)).wire
     }
 
-    /// A segment as the engine writes it, with so many bytes of options.
+    /// Returns a segment as smoltcp writes it, with `options` bytes of options.
     fn segment(v6: bool, options: usize, payload: usize) -> Vec<u8> {
         let ends = match v6 {
             true => ["fd00::1", "fd00::2"],
@@ -506,7 +512,7 @@ mod tests {
         for (v6, kind, head, told, each) in [
             (false, Segmentation::TcpV4, 20, 1_460, 1_448),
             (true, Segmentation::TcpV6, 40, 1_220, 1_220),
-            // The own packets hold less than the far end would take.
+            // Local packets hold less than the peer would accept.
             (true, Segmentation::TcpV6, 40, 8_960, 1_440),
         ] {
             let mut packet = segment(v6, 12, 5 * usize::from(each) + 7);
@@ -514,7 +520,7 @@ mod tests {
                 told,
                 ..Sent::default()
             };
-            // Of IPv4 the engine says it.
+            // smoltcp requests it for IPv4.
             let says = (!v6).then_some(each);
             let (to, header) = finish(&mut packet, &wire, says, &mut sent);
             let from: IpAddr = if v6 { "fd00::1" } else { "10.0.0.1" }.parse().unwrap();
@@ -529,13 +535,13 @@ mod tests {
             };
             assert_eq!(header.vnet, want, "IPv6 {v6}");
             assert_eq!(sent.largest, u32::from(each));
-            // The sum of the pseudo header stands there, for who completes it.
+            // The field has the sum of the pseudo header, to be completed by the device.
             let tcp = &packet[usize::from(head)..];
             assert_eq!(word(tcp, 16), ip::pseudo(from, to, TCP, tcp.len()));
         }
     }
 
-    /// Also where the engine believes that packets are longer.
+    /// Also with the larger MTU that smoltcp has for offloaded segmentation.
     #[test]
     fn greetings_ask_for_what_a_packet_holds() {
         for (settings, v4, v6) in [
@@ -578,7 +584,8 @@ mod tests {
         }
     }
 
-    /// Without a device behind the port that cuts, of neither protocol longer segments are made than packets hold.
+    /// Without an offloading port smoltcp makes no segments longer than a packet, for either IP
+    /// version.
     #[test]
     fn the_engine_is_told_of_both_protocols_alike() {
         for (settings, some) in [(&["checksum=offload"][..], true), (&[], false)] {
@@ -588,7 +595,7 @@ mod tests {
         }
     }
 
-    /// One place is left: the rest of the segment waits for others, and is not lost.
+    /// A single place is left: the rest of the segment waits and is not lost.
     #[test]
     fn all_pieces_of_a_segment_leave_a_ring_that_is_full() {
         use linerate_port::{BURST_FRAMES, Burst, Receive};

@@ -1,16 +1,16 @@
-//! Acknowledgements that the engine would overlook, and payload that it has no room for.
+//! Segments at the right edge of the receive window that smoltcp would mishandle.
 //!
-//! The engine drops a segment that lies outside its receive window together with the acknowledgement in
-//! it. Where the window is full, the far end's next sequence number can lie a few bytes beyond it: a scaled
-//! window is rounded down, so that its right edge moves back. From then on nothing is acknowledged any
-//! more; and if the reader waits until it can send, nothing ever moves again. RFC 9293, section 3.10.7.4
-//! asks that acknowledgements be taken from such segments: the engine is shown them without their payload,
-//! at the number that it expects.
+//! smoltcp drops a segment outside its receive window together with the acknowledgement in it. If
+//! the window is full, the peer's next sequence number can lie a few bytes beyond it: a scaled
+//! window is rounded down, so that its right edge moves back. From then on no acknowledgement is
+//! accepted; if the reader waits until it can send, the connection deadlocks. RFC 9293, section
+//! 3.10.7.4 requires acknowledgements to be processed: smoltcp gets them without payload, at the
+//! sequence number that it expects.
 //!
-//! Until it has sent its first scaled window the engine takes that of its greeting, which no scale is for, as
-//! if it were scaled: eight times 64 KiB of a buffer of 256 KiB. What lies beyond the buffer would be counted
-//! and not stored, and the engine ends the program when it comes to it. So it is shown the acknowledgement alone
-//! there, too; who keeps to the windows that it was told never sends such a segment.
+//! Until smoltcp has sent its first scaled window it applies the scale to the window of its SYN,
+//! which has none: eight times 64 KiB for a buffer of 256 KiB. Data beyond the buffer would be
+//! counted but not stored, and smoltcp panics when it gets there. So it gets the acknowledgement
+//! alone in this case, too; a peer that keeps to the announced window never sends such a segment.
 
 use std::net::SocketAddr;
 
@@ -19,31 +19,33 @@ use smoltcp::socket::tcp::{Socket, State};
 use crate::wire::ip::{self, Header};
 use crate::wire::{ACK, FIN, RST, SYN, TCP, TCP_BYTES, long, put, word};
 
-/// The longest header of TCP, whose length is told in fifteen words at most.
+/// Longest TCP header: its length field counts up to fifteen 32-bit words.
 const MOST_TCP_HEADER: usize = 15 * 4;
 
-/// The longest headers: IPv4 with options or IPv6, and TCP with options; extensions of IPv6 are left out.
+/// Longest headers: IPv4 with options or IPv6, and TCP with options. IPv6 extension headers have
+/// been removed.
 const MOST_HEADERS: usize = 60 + MOST_TCP_HEADER;
 
-/// The option that tells how long segments may be: how it begins, and all of it.
+/// Maximum Segment Size option: its first bytes, and its length.
 const LONGEST_SEGMENT: [u8; 2] = [2, 4];
 const MSS_OPTION_BYTES: usize = 4;
 
-/// How long the engine takes them to be where nothing is told (RFC 9293, section 3.7.1).
+/// Maximum segment size if none is announced (RFC 9293, section 3.7.1).
 const UNTOLD_MSS: u16 = 536;
 
 const SYN_RST: u16 = SYN | RST;
 
-/// Headers alone.
+/// Packet of IP and TCP headers without payload.
 pub(super) struct Bare {
     bytes: [u8; MOST_HEADERS],
     length: usize,
-    /// Where TCP's header begins.
+    /// Offset of the TCP header.
     body: usize,
 }
 
 impl Bare {
-    /// The acknowledgement of a segment, without payload, at the number that the engine expects.
+    /// Returns the acknowledgement of a segment, without payload, at the sequence number that
+    /// smoltcp expects.
     pub(super) fn of(expected: u32, header: &Header, packet: &[u8]) -> Option<Self> {
         let segment = &packet[header.body..header.end];
         let flags = word(segment, 12);
@@ -65,7 +67,7 @@ impl Bare {
         Some(bare)
     }
 
-    /// Has IP's header tell how long the packet is.
+    /// Writes the packet's length into the IP header.
     fn tell_length(&mut self) {
         match self.bytes[0] >> 4 {
             4 => put(&mut self.bytes, 2, self.length as u16),
@@ -73,7 +75,7 @@ impl Bare {
         }
     }
 
-    /// A greeting (SYN) that tells of segments of at most so many bytes.
+    /// Returns a SYN that announces a segment size of at most `most` bytes.
     #[cold]
     pub(super) fn greeting(header: &Header, packet: &[u8], most: u16) -> Option<Self> {
         let sequence = long(&packet[header.body..header.end], 4);
@@ -85,8 +87,8 @@ impl Bare {
         Some(bare)
     }
 
-    /// Adds to a greeting how long segments may be, in front of its other options. Where these fill the header
-    /// there is no room; nothing that greets does that without saying this, too.
+    /// Inserts the Maximum Segment Size option in front of the other options of a SYN. A full
+    /// header has no space for it; no known sender of a full header leaves this option out.
     fn tell_mss(&mut self, most: u16) {
         let tcp = &mut self.bytes[self.body..];
         let flags = word(tcp, 12);
@@ -102,7 +104,7 @@ impl Bare {
         self.tell_length();
     }
 
-    /// An acknowledgement that never came, from the first of two ends to the other.
+    /// Returns a crafted acknowledgement from the first address to the second.
     pub(super) fn made(
         (from, to): (SocketAddr, SocketAddr),
         sequence: u32,
@@ -126,7 +128,7 @@ impl Bare {
         bare
     }
 
-    /// The same as one that breaks the connection off.
+    /// Sets the RST flag.
     pub(super) fn breaking_off(mut self) -> Self {
         let at = self.body + 12;
         let flags = word(&self.bytes, at);
@@ -134,7 +136,7 @@ impl Bare {
         self
     }
 
-    /// The same as one that ends the stream.
+    /// Sets the FIN flag.
     pub(super) fn ending(mut self) -> Self {
         let at = self.body + 12;
         let flags = word(&self.bytes, at);
@@ -142,7 +144,7 @@ impl Bare {
         self
     }
 
-    /// A byte that came before, from the first of two ends to the other: the engine answers it at once.
+    /// Returns a segment with one byte that was received before: smoltcp acknowledges it at once.
     pub(super) fn stale(ends: (SocketAddr, SocketAddr), sequence: u32, number: u32) -> Self {
         let mut bare = Self::made(ends, sequence, number, 1);
         bare.length += 1;
@@ -150,7 +152,8 @@ impl Bare {
         bare
     }
 
-    /// One number earlier: the engine takes it for a question whether its end is there, and answers.
+    /// Decrements the sequence number: smoltcp takes the segment as a keep-alive probe, and
+    /// replies.
     pub(super) fn step_back(&mut self) {
         let sequence = long(&self.bytes[self.body..], 4).wrapping_sub(1);
         self.bytes[self.body + 4..self.body + 8].copy_from_slice(&sequence.to_be_bytes());
@@ -165,7 +168,7 @@ impl Bare {
         self.bytes[at..at + 4].copy_from_slice(&number.to_be_bytes());
     }
 
-    /// The window that it tells of, as it stands there.
+    /// Returns the window field, unscaled.
     pub(super) fn window(&self) -> u16 {
         word(&self.bytes, self.body + 14)
     }
@@ -175,14 +178,14 @@ impl Bare {
     }
 }
 
-/// The number that a segment acknowledges, unless it asks for a connection or breaks one off.
+/// Returns the number that a segment acknowledges; `None` with SYN or RST.
 pub(super) fn acknowledged(segment: &[u8]) -> Option<u32> {
     let flags = word(segment, 12);
     (flags & SYN_RST == 0 && flags & ACK != 0).then(|| long(segment, 8))
 }
 
-/// Lowers the longest segment that a greeting tells of (RFC 9293, section 3.2): what the option says, where
-/// it is there; whether it is. None at all stands for none told. The checksum is the caller's.
+/// Lowers the Maximum Segment Size option of a SYN to `most` (RFC 9293, section 3.2); zero counts
+/// as absent value. Returns whether the option is there. The caller updates the checksum.
 pub(super) fn limit_mss(tcp: &mut [u8], most: u16) -> bool {
     let Some((at, told)) = find_mss(tcp) else {
         return false;
@@ -191,14 +194,14 @@ pub(super) fn limit_mss(tcp: &mut [u8], most: u16) -> bool {
     true
 }
 
-/// How long segments may be for who greets so, as the engine takes it.
+/// Returns the maximum segment size that smoltcp derives from a SYN.
 pub(super) fn told_mss(tcp: &[u8]) -> u16 {
-    /// The engine's least, whatever is told.
+    /// Lower limit of smoltcp.
     const LEAST: u16 = 48;
     find_mss(tcp).map_or(UNTOLD_MSS, |(_, told)| told.max(LEAST))
 }
 
-/// Where a greeting tells of the longest segment, and what.
+/// Returns offset and value of the Maximum Segment Size option of a SYN.
 fn find_mss(tcp: &[u8]) -> Option<(usize, u16)> {
     const END: u8 = 0;
     const NOTHING: u8 = 1;
@@ -225,8 +228,8 @@ fn find_mss(tcp: &[u8]) -> Option<(usize, u16)> {
     None
 }
 
-/// The acknowledgement of a segment whose payload the engine has no room for, to be shown in its place. `base` is the
-/// number that the far end's stream begins with, and what the application has fetched since.
+/// Returns the acknowledgement to process in place of a segment whose payload does not fit into
+/// smoltcp's buffer. `base` is the sequence number of the next byte that the application reads.
 #[inline]
 pub(super) fn beyond(
     socket: &Socket<'_>,
@@ -246,7 +249,7 @@ pub(super) fn beyond(
     }
 }
 
-/// Before a connection stands the engine takes no payload anyway.
+/// Before a connection is established smoltcp ignores payload anyway.
 #[cold]
 fn without_payload(state: State, expected: u32, header: &Header, packet: &[u8]) -> Option<Bare> {
     let flags = word(&packet[header.body..header.end], 12);
@@ -259,8 +262,8 @@ fn without_payload(state: State, expected: u32, header: &Header, packet: &[u8]) 
     Bare::of(expected, header, packet)
 }
 
-/// The acknowledgement of a segment that the engine would overlook. `base` is the number that the far
-/// end's stream begins with, and what the application has fetched since.
+/// Returns the acknowledgement of a segment that smoltcp would drop. `base` is the sequence number
+/// of the next byte that the application reads.
 #[inline]
 pub(super) fn overlooked(
     socket: &Socket<'_>,
@@ -270,7 +273,7 @@ pub(super) fn overlooked(
 ) -> Option<Bare> {
     let (capacity, queued) = (socket.recv_capacity(), socket.recv_queue());
     let log2 = usize::BITS - capacity.leading_zeros();
-    // Rounding takes less than one unit; with some more in hand the window cannot close unseen.
+    // Rounding takes less than one unit of the scaled window; four units leave a margin.
     let near_full = capacity - queued < 4 << log2.saturating_sub(16);
     if !near_full {
         return None;
@@ -307,7 +310,7 @@ fn make(
     let sequence = long(segment, 4);
     let ahead = i64::from(sequence.wrapping_sub(expected) as i32);
     let in_order = ahead == 0 && segment.len() == head;
-    // One behind is how windows and idle connections are probed.
+    // Sequence number -1 is that of window and keep-alive probes.
     if in_order || ahead < -1 || ahead > capacity as i64 {
         return None;
     }
@@ -330,12 +333,12 @@ mod tests {
         };
         for (options, lowered) in [
             (&[2, 4, 5, 180][..], &[2, 4, 2, 24][..]),
-            // Less than that is left as it is; nothing at all is what is sent to who tells nothing.
+            // A smaller value is kept; zero counts as absent, which allows the default.
             (&[2, 4, 1, 0], &[2, 4, 1, 0]),
             (&[2, 4, 0, 0], &[2, 4, 2, 24]),
-            // Behind others, in any order.
+            // Behind other options.
             (&[1, 3, 3, 7, 2, 4, 5, 180], &[1, 3, 3, 7, 2, 4, 2, 24]),
-            // Behind the end, cut short, or of no length there is none.
+            // Behind the end of options, truncated, or of length zero: not found.
             (&[0, 0, 0, 0, 2, 4, 5, 180], &[0, 0, 0, 0, 2, 4, 5, 180]),
             (&[1, 1, 2, 4], &[1, 1, 2, 4]),
             (&[9, 0, 2, 4, 5, 180, 1, 1], &[9, 0, 2, 4, 5, 180, 1, 1]),
@@ -346,7 +349,7 @@ mod tests {
         }
     }
 
-    /// A greeting with these options, and its header as it was read.
+    /// Returns a SYN with these options, and its parsed header.
     fn packet(v6: bool, options: &[u8]) -> (Header, Vec<u8>) {
         let ends = match v6 {
             true => ["fd00::1", "fd00::2"],
@@ -363,16 +366,16 @@ mod tests {
         (header, packet)
     }
 
-    /// Who says nothing takes 536 B, and may still be sent less.
+    /// A peer without the option accepts 536 B, and may still be sent less.
     #[test]
     fn a_greeting_that_tells_no_longest_segment_is_made_to() {
         for v6 in [false, true] {
             for (options, most, shown) in [
                 (&[][..], 200, &[2, 4, 0, 200][..]),
                 (&[1, 3, 3, 7], 200, &[2, 4, 0, 200, 1, 3, 3, 7]),
-                // The engine would send no more anyway.
+                // smoltcp would send no more anyway.
                 (&[1, 3, 3, 7], 536, &[1, 3, 3, 7]),
-                // No room: sent as it came.
+                // No space: unchanged.
                 (&[1; 40], 200, &[1; 40]),
             ] {
                 let (header, packet) = packet(v6, options);

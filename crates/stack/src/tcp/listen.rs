@@ -1,4 +1,4 @@
-//! Listening: connections that others ask for, until they are accepted.
+//! Listening sockets and the queues of connections not yet accepted.
 
 use std::net::{IpAddr, SocketAddr};
 use std::task::Poll;
@@ -13,7 +13,7 @@ use crate::link::Link;
 use crate::socket::{SocketId, SocketKind};
 use crate::wire::ip::Header;
 
-/// A listening socket.
+/// Listening socket.
 #[derive(Default)]
 pub(crate) struct Listener {
     open: bool,
@@ -21,14 +21,14 @@ pub(crate) struct Listener {
     address: Option<IpAddr>,
     port: u16,
     backlog: u32,
-    /// Connections begun and not accepted.
+    /// Connections started and not accepted.
     pending: u32,
-    /// Those of them that do not stand yet, in the order in which they were begun: a line through
+    /// Half-open connections, in the order in which they were started: a doubly linked list through
     /// [`super::Connection::next`] and [`super::Connection::before`].
     half_open: u32,
     oldest: Option<u32>,
     youngest: Option<u32>,
-    /// Those that stand: a line through [`super::Connection::next`].
+    /// Established connections to be accepted: a list through [`super::Connection::next`].
     first: Option<u32>,
     last: Option<u32>,
 }
@@ -47,7 +47,7 @@ impl Tcp {
         let index = free.ok_or(StackError::TooManySockets {
             kind: "listening",
             limit: LISTENERS as u32,
-            key: "nothing: close one, its number cannot be",
+            key: "close one, their number is fixed",
         })?;
         let generation = self.listeners[index].generation;
         self.listeners[index] = Listener {
@@ -114,13 +114,13 @@ impl Tcp {
         }))
     }
 
-    /// Where it listens; `None` for any address.
+    /// Returns address and port of a listener; address `None`: any.
     pub(crate) fn listens_on(&self, id: SocketId) -> Result<(Option<IpAddr>, u16), StackError> {
         let listener = &self.listeners[self.listener(id, "local")?];
         Ok((listener.address, listener.port))
     }
 
-    /// Ends a listener; what was not accepted is reset.
+    /// Closes a listener; connections not yet accepted are reset.
     pub(crate) fn unlisten(&mut self, link: &mut Link, id: SocketId) -> Result<(), StackError> {
         let at = self.listener(id, "close")?;
         let generation = self.listeners[at].generation.wrapping_add(1);
@@ -142,8 +142,8 @@ impl Tcp {
         Ok(())
     }
 
-    /// Somebody asks for a connection: finds a listener and begins one. `None` with the reason counted;
-    /// an error when nobody listens there.
+    /// Starts a connection for a SYN. Returns `None` if the SYN is dropped and counted, and an
+    /// error if no listener has that port.
     pub(super) fn admit(
         &mut self,
         link: &mut Link,
@@ -171,7 +171,7 @@ impl Tcp {
         let local = SocketAddr::new(header.to, port);
         let remote = SocketAddr::new(header.from, remote_port);
         connection.begin(local, remote, Owner::Listener(at as u32), link.now);
-        // What the engine makes of a good request; with a bad one it goes on listening.
+        // The state after a valid SYN; an invalid one leaves smoltcp's socket listening.
         connection.state = State::SynReceived;
         self.listeners[at].pending += 1;
         self.join_half_open(index, at);
@@ -180,7 +180,7 @@ impl Tcp {
         Ok(Some(index))
     }
 
-    /// A connection stands: it waits to be accepted.
+    /// Moves an established connection to the accept queue.
     pub(super) fn line_up(&mut self, index: u32, at: u32) {
         self.leave_half_open(index, at);
         let listener = &mut self.listeners[at as usize];
@@ -191,13 +191,13 @@ impl Tcp {
         self.ready.push(self.connections.len() as u32 + at);
     }
 
-    /// A connection that was begun for a listener did not come to stand.
+    /// Removes a connection that was not established from its listener.
     pub(super) fn not_lined_up(&mut self, index: u32, at: u32) {
         self.leave_half_open(index, at);
         self.listeners[at as usize].pending -= 1;
     }
 
-    /// A connection is the youngest of its listener that does not stand.
+    /// Appends a connection to its listener's half-open list.
     fn join_half_open(&mut self, index: u32, at: usize) {
         let listener = &mut self.listeners[at];
         listener.half_open += 1;
@@ -209,7 +209,7 @@ impl Tcp {
         self.connections[index as usize].before = before;
     }
 
-    /// A connection stands, or is over: those in front of it and behind it close up.
+    /// Removes a connection from its listener's half-open list.
     fn leave_half_open(&mut self, index: u32, at: u32) {
         let connection = &mut self.connections[index as usize];
         let (before, next) = (connection.before.take(), connection.next.take());
@@ -225,12 +225,12 @@ impl Tcp {
         }
     }
 
-    /// Gives up the oldest connection that a listener has agreed to and heard nothing of for a time-out, of this
-    /// listener or of any, so that a newer one has its place; whether there was one.
+    /// Drops the oldest half-open connection of a listener (or of any) that received no reply
+    /// within a timeout, to make place for a newer one. Returns whether there was one.
     #[cold]
     pub(super) fn give_up_half_open(&mut self, link: &mut Link, of: Option<u32>) -> bool {
-        // The first time-out where nothing is known of the way (RFC 6298, section 2): what is shorter is so for ways that are
-        // known.
+        // Initial timeout for an unknown path (RFC 6298, section 2); shorter settings apply to
+        // known paths.
         const LEAST: Nanos = 1_000_000_000;
         let patience = (Nanos::from(self.clock.second_us) * 1_000).max(LEAST);
         let since = |&index: &u32| self.connections[index as usize].since;
@@ -250,7 +250,7 @@ impl Tcp {
         true
     }
 
-    /// The listener that waits for a connection to stand.
+    /// Returns the listener of a half-open connection.
     pub(super) fn half_open_of(&self, index: u32) -> Option<u32> {
         let connection = &self.connections[index as usize];
         match connection.owner {
@@ -259,8 +259,8 @@ impl Tcp {
         }
     }
 
-    /// Gives up a connection that does not stand. Its far end is told nothing: it may be none, and is told when it
-    /// says something.
+    /// Drops a half-open connection without a reset: its peer may not exist, and otherwise receives
+    /// one with its next segment.
     pub(super) fn drop_half_open(&mut self, link: &mut Link, index: u32, at: u32) {
         link.counters.tcp.attempt_fails += 1;
         self.not_lined_up(index, at);
@@ -268,8 +268,8 @@ impl Tcp {
     }
 }
 
-/// How many connections a listener may have begun that do not stand: some sockets are left for whoever else asks, and
-/// for what is asked for here.
+/// Returns the maximum number of half-open connections of a listener: some sockets are left for
+/// other listeners and for outgoing connections.
 const fn most_half_open(sockets: u32) -> u32 {
     sockets - sockets / 8
 }

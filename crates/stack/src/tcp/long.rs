@@ -1,12 +1,14 @@
-//! Segments that the engine makes long, and that are cut here.
+//! Super-segments: smoltcp makes several segments as one, and they are split here (as GSO does).
 //!
-//! What the engine does for a segment, headers, timers and windows, takes as long for many bytes as for few. So where the
-//! port's other side cuts nothing, it makes several segments as one, which is cut into them on its way out
-//! ([`super::device`]): on the wire nothing differs, but for time-outs, which the engine takes from round trips of a long
-//! segment's last byte. An engine decides once and for all how long its segments may be; so there are two, that share the
-//! sockets, and this one is asked where all that it would send is whole segments. The last ones in front of a window's
-//! end, those of a path that is narrower than the own link, and all that is sent again are left to the other one, whose
-//! rules (RFC 896, RFC 5681) are about single segments.
+//! smoltcp's work for a segment (headers, timers, windows) takes the same time for many bytes as
+//! for few. So if the port's other side does not segment, several segments are made as one and
+//! split on their way out ([`super::device`]). On the wire only timeouts differ, as smoltcp
+//! measures round trips of a super-segment's last byte.
+//!
+//! A smoltcp interface has one maximum segment size. So there are two interfaces that share the
+//! sockets, and this one is used while everything it would send is full segments. The other one
+//! sends the last segments in front of a window's edge, segments on paths with a smaller MTU, and
+//! retransmissions: its rules (RFC 896, RFC 5681) apply to single segments.
 
 use std::num::NonZeroUsize;
 
@@ -21,54 +23,58 @@ use super::work::SEGMENTS_AT_A_TIME;
 use crate::config::Config;
 use crate::wire::{TCP_BYTES, ip};
 
-/// Segments that are made as one: with 4, 8 and 16 of them the row `stack/tcp/1500_64K` was as fast, and 8 are what a
-/// connection sends at a time.
+/// Segments in a super-segment: the row `stack/tcp/1500_64K` was as fast with 4, 8 and 16 of them,
+/// and 8 are what a connection sends at a time.
 const MOST: usize = SEGMENTS_AT_A_TIME as usize;
 
-/// Of longer packets, whose payload is copied once more for it, whether fewer pay was not measured.
+/// With fewer (longer) segments the additional copy of their payload counts for more; whether those
+/// pay was not measured.
 const LEAST: usize = 4;
 
-/// The engine writes into this much at most, so that it is still in the nearest cache when it is copied.
+/// Limit of a super-segment in bytes: it is still in the L1 cache when it is copied.
 const MOST_BYTES: usize = 16 << 10;
 
-/// What segments that are cut here hold.
+/// Split of a super-segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cut {
     pub(super) pieces: usize,
-    /// Payload of each of them.
+    /// Payload of each segment, in bytes.
     pub(super) each: u16,
 }
 
 impl Cut {
-    /// How a stack with this configuration cuts what its port does not; `None`: nothing is long enough to be cut.
+    /// Returns the split for a configuration whose port does not segment; `None` if no
+    /// super-segment would be long enough.
     pub(crate) fn of(config: &Config) -> Option<Self> {
         let each = Longest::new(config.mtu, config.tcp.mss).v4;
         let pieces = (MOST_BYTES / usize::from(each.max(1))).min(MOST);
-        // A buffer that does not hold two of them is sent in halves, whose second would wait for the first.
+        // A send buffer must hold two of them: with less, each would wait for the acknowledgement
+        // of the one before.
         let fills = config.tcp.send_buffer >= 2 * pieces * usize::from(each);
         let leaves = config.tx_descriptors as usize >= pieces;
         (pieces >= LEAST && fills && leaves).then_some(Self { pieces, each })
     }
 
-    /// Payload of all pieces.
+    /// Returns the payload of all segments, in bytes.
     fn payload(self) -> usize {
         self.pieces * usize::from(self.each)
     }
 
-    /// The packet that is written before it is cut.
+    /// Returns the length of the packet before the split.
     pub(crate) fn packet_bytes(self) -> usize {
         ip::V4_BYTES + TCP_BYTES + self.payload()
     }
 }
 
-/// The engine that makes them.
+/// Interface that makes super-segments.
 pub(super) struct Long {
     engine: Interface,
     cut: Cut,
 }
 
 impl Long {
-    /// What an engine is told of the device, whose own segments are of this kind.
+    /// Returns the capabilities of a device for super-segments, derived from those of the
+    /// single-segment one.
     pub(super) fn capabilities(cut: Cut, usual: &DeviceCapabilities) -> DeviceCapabilities {
         let mut capabilities = usual.clone();
         capabilities.segmentation.tcpv4 = NonZeroUsize::new(cut.packet_bytes());
@@ -79,17 +85,18 @@ impl Long {
         Self { engine, cut }
     }
 
-    /// How much a connection may send in whole segments; nothing where single ones are called for.
+    /// Returns the bytes that a connection may send in full segments; zero if single segments are
+    /// required.
     #[inline]
     pub(super) fn room(&self, connection: &Connection, controls: bool) -> usize {
         connection.room_for_whole(self.cut.each, self.cut.payload() as u32, controls)
     }
 
-    /// Has the engine send long ones while there is room for all of one, so much of it for the connection; how many
-    /// single ones it may send then, and what came of the last long one.
+    /// Sends super-segments while the ring has space for all of one and `room` allows it. Returns
+    /// the number of single segments that may follow, and the result of the last poll.
     ///
-    /// Out of the way of what sends single ones: choosing between engines for each of them cost round trips of 64 B two
-    /// parts of a hundred.
+    /// Not inlined, apart from the path of single segments: choosing the interface for each of them
+    /// made round trips of 64 B two percent slower.
     #[inline(never)]
     pub(super) fn send(
         &mut self,
@@ -109,11 +116,11 @@ impl Long {
             if state == PollResult::None {
                 return (0, state);
             }
-            // Where the buffer wraps there are fewer.
+            // Fewer where the buffer wraps.
             let segments = glance.link.counters.tcp.out_segments - before.1;
             left = left.saturating_sub(segments.max(1) as u32);
             if glance.sent.timed_out {
-                // All is sent again.
+                // A timeout: everything is retransmitted.
                 break;
             }
             room = room.saturating_sub(glance.sent.beyond(before.0));
@@ -151,7 +158,7 @@ mod tests {
             let is = Cut::of(&config).map(|cut| (cut.pieces, cut.each));
             assert_eq!(is, cut, "{settings:?}");
         }
-        // Their memory, and what they show on purpose, stay as they are.
+        // The memory and the intended behaviour of these profiles stay unchanged.
         for profile in ["embedded-default", "embedded-tuned"] {
             let config = Config::profile(profile).unwrap();
             assert_eq!(Cut::of(&config), None, "{profile}");

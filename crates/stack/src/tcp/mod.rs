@@ -1,8 +1,8 @@
-//! TCP: smoltcp's sockets, each in a set of its own, found by a hash of both ends.
+//! TCP: smoltcp's sockets, each in a socket set of its own, found by a hash of both addresses.
 //!
-//! smoltcp looks at every socket of a set for each segment and each turn. Here the set that is handed to
-//! it holds one socket, so that a thousand idle connections cost nothing; which one it is, when it has to
-//! be looked at again and who waits to be accepted is decided here.
+//! smoltcp visits every socket of a set for each segment and each poll. Here each set holds one
+//! socket, so that a thousand idle connections cost nothing. This module selects the socket, keeps
+//! its timers, and queues connections to be accepted.
 
 mod challenge;
 mod connection;
@@ -42,55 +42,57 @@ pub(crate) use listen::Listener;
 pub(crate) use long::Cut;
 use long::Long;
 
-/// Listening sockets of a stack: a server of this program has a port for each of its dialects.
+/// Listening sockets of a stack: a linerate server has a port for each of its protocols.
 pub(crate) const LISTENERS: usize = 64;
 
-/// All of TCP.
+/// TCP side of a stack.
 pub(crate) struct Tcp {
     interface: Interface,
-    /// The same for segments that are cut here; none where the port's other side cuts, or nothing is long enough.
+    /// Interface that makes super-segments, to be split here; `None` if the port's other side
+    /// segments, or none would be long enough.
     long: Option<Long>,
     wire: Wire,
     connections: Vec<Connection>,
     free: Vec<u32>,
-    /// Where the search for a connection that can be given up goes on, and when it last found none.
+    /// Position of the search for a connection in TIME-WAIT that can be freed, and time of the last
+    /// search without result.
     sweep: u32,
     swept: Option<Nanos>,
     listeners: Vec<Listener>,
     table: Table,
-    /// Whose the last segment was, so likely the next one's.
+    /// Connection of the last segment, which is likely that of the next one.
     latest: u32,
     seed: u64,
     timers: Timers,
     /// Connections that may have something to send.
     dirty: IndexQueue,
-    /// Those of them that were asked for and not agreed to yet, as agreements have a share of what a turn sends.
+    /// Half-open connections whose SYN-ACK waits: SYN-ACKs have a share of the frames of a poll.
     unanswered: IndexQueue,
-    /// Connections and, behind them, listeners that changed.
+    /// Connections and, after them, listeners with an event.
     pub(crate) ready: IndexQueue,
-    /// A set without sockets: what is given to it is answered by a reset.
+    /// Socket set without sockets: smoltcp answers a segment given to it with a reset.
     nobody: SocketSet<'static>,
     clock: Clock,
     next_port: u16,
     settings: Settings,
 }
 
-/// What segments look like on their way out.
+/// Format of outgoing segments.
 pub(crate) struct Wire {
     capabilities: DeviceCapabilities,
     psh: Psh,
-    /// The stack sums.
+    /// The stack computes checksums.
     sums: bool,
-    /// The port's other side sums.
+    /// The port's other side computes checksums.
     offload: bool,
     /// Type of service or traffic class.
     tos: u8,
-    /// Payload of the longest segments.
+    /// Maximum payload of a segment.
     longest: Longest,
 }
 
-/// Payload of the longest segments of each protocol, which may be less than follows from the MTU that the engine is
-/// told of.
+/// Maximum payload of a segment for each IP version, in bytes. It may be less than follows from the
+/// MTU given to smoltcp.
 #[derive(Clone, Copy)]
 struct Longest {
     v4: u16,
@@ -98,7 +100,7 @@ struct Longest {
 }
 
 impl Longest {
-    /// With this MTU, where so much was asked for.
+    /// Derives the limits from the MTU and the configured maximum segment size.
     fn new(mtu: u16, asked: Option<u16>) -> Self {
         let of = |headers: usize| {
             let fits = mtu.saturating_sub((headers + crate::wire::TCP_BYTES) as u16);
@@ -117,7 +119,7 @@ impl Longest {
 }
 
 impl Wire {
-    /// Whether the port's other side cuts packets into segments.
+    /// Returns whether the port's other side splits packets into segments.
     #[inline]
     fn cuts(&self) -> bool {
         self.capabilities.segmentation.tcpv4.is_some()
@@ -129,23 +131,24 @@ struct Settings {
     nagle: bool,
     control: CongestionControl,
     verify: bool,
-    /// Whether a checksum that was left to a device does for one.
+    /// Partial checksums are accepted.
     takes_open: bool,
-    /// How long a probe waits beyond two round trips.
+    /// Time that a tail loss probe waits beyond two round trips.
     tail_probe: Option<Nanos>,
     sockets: u32,
 }
 
-/// The engine's time. Its shortest retransmission time-out is a second; where another was asked for its
-/// clock runs faster than ours, and delays that are given to it are stretched as much.
+/// Clock of smoltcp. Its minimum retransmission timeout is fixed at one second; for any other
+/// setting its clock runs at another speed, and delays given to it are scaled.
 struct Clock {
     start: Option<Nanos>,
-    /// The shortest time-out asked for, in microseconds: this much of ours is a second of the engine's.
+    /// Configured minimum timeout in microseconds of the stack's time: one second on smoltcp's
+    /// clock.
     second_us: u64,
 }
 
 impl Clock {
-    /// Our time as the engine's, in microseconds; it never sees zero.
+    /// Converts the stack's time; the result is never zero.
     fn instant(&mut self, now: Nanos) -> Instant {
         let start = *self.start.get_or_insert(now);
         let ns = u128::from(now.saturating_sub(start));
@@ -153,7 +156,7 @@ impl Clock {
         Instant::from_micros(us as i64 + 1)
     }
 
-    /// When the engine's clock will show `instant`.
+    /// Returns the stack's time at which smoltcp's clock shows `instant`.
     fn nanos(&self, instant: Instant) -> Nanos {
         let us = instant.total_micros().max(1) as u128 - 1;
         let ns = (us * u128::from(self.second_us)).div_ceil(1_000);
@@ -166,21 +169,21 @@ impl Clock {
     }
 }
 
-/// Segments that a port takes whole, to be cut by its other side.
+/// Returns the size of the super-segments that the port's other side splits, if it does.
 fn segmentation(config: &Config, vnet: usize, frame_bytes: usize) -> Option<usize> {
     let long = frame_bytes.min(65_000);
     (config.checksum == Checksum::Offload && vnet > 0 && long > 2 * usize::from(config.mtu))
         .then_some(long - vnet - crate::wire::ETHERNET_BYTES)
 }
 
-/// The engine of a host, over a device that can do this.
+/// Returns a smoltcp interface with the stack's addresses, over a device with these capabilities.
 fn engine(own: &Addressing, capabilities: &DeviceCapabilities, start: Instant) -> Interface {
     let mut config = InterfaceConfig::new(HardwareAddress::Ip);
     config.random_seed = own.seed;
     let mut engine = Interface::new(config, &mut device::Still(capabilities), start);
     engine.update_ip_addrs(|list| {
         for network in &own.networks {
-            // The bound is the stack's own: eight addresses at most.
+            // Cannot fail: `StackAddressing` allows as many addresses as smoltcp does.
             let _ = list.push(IpCidr::new(network.address.into(), network.prefix));
         }
     });
@@ -197,16 +200,16 @@ impl Tcp {
         let offload = config.checksum == Checksum::Offload;
         let mut capabilities = DeviceCapabilities::default();
         capabilities.medium = Medium::Ip;
-        // What comes has been checked and counted before the engine sees it; what leaves is summed once all of it
-        // is as it leaves, and faster.
+        // Received checksums are verified before smoltcp sees a packet; sent ones are computed,
+        // faster, once the segment is final.
         capabilities.checksum.ipv4 = Sums::None;
         capabilities.checksum.tcp = Sums::None;
         let long = segmentation(config, vnet, frame_bytes);
         let long = long.and_then(std::num::NonZeroUsize::new);
         capabilities.segmentation.tcpv4 = long;
         capabilities.segmentation.tcpv6 = long;
-        // Of IPv6 the engine sends no packet above its MTU, also none that a port would cut: it is told of a longer
-        // one, and what segments may hold is said in greetings, both ways.
+        // smoltcp limits IPv6 packets to the MTU even if the port segments them. So it is given a
+        // larger MTU, and the true segment size is written into SYNs in both directions.
         let usual = usize::from(config.mtu);
         capabilities.max_transmission_unit = long.map_or(usual, |long| long.get().max(usual));
         let wire = Wire {
@@ -269,7 +272,7 @@ impl Tcp {
         }
     }
 
-    /// Bytes from the heap: connections without buffers, and tables; then buffers.
+    /// Returns the heap memory in bytes: connections without buffers, and tables; then buffers.
     pub(crate) const fn heap_bytes(config: &Config) -> (usize, usize) {
         let count = config.tcp_sockets as usize;
         let queues = (3 * count + LISTENERS) * (size_of::<u32>() + size_of::<bool>());
@@ -283,7 +286,7 @@ impl Tcp {
         )
     }
 
-    /// Has every segment made alone.
+    /// Turns super-segments off.
     #[cfg(test)]
     pub(crate) fn make_single(&mut self) {
         self.long = None;
@@ -300,7 +303,8 @@ impl Tcp {
         })
     }
 
-    /// The same for segments, of which most come in rows.
+    /// Finds the connection of a segment, first at the position of the last one: segments arrive in
+    /// trains.
     #[inline]
     fn find_again(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
         let latest = self.connections.get(self.latest as usize);
@@ -333,7 +337,7 @@ impl Tcp {
             .ok_or(StackError::Stale)
     }
 
-    /// Opens a connection; it stands once its state says so.
+    /// Starts a connection; its state reports when it is established.
     pub(crate) fn connect(
         &mut self,
         remote: SocketAddr,
@@ -397,7 +401,7 @@ impl Tcp {
         Err(StackError::PortTaken { port: 0 })
     }
 
-    /// A connection that nobody uses, set up as configured.
+    /// Takes a free connection and configures its socket.
     fn take(&mut self, link: &mut Link) -> Result<u32, StackError> {
         if self.free.is_empty() && !self.give_one_up(link.now) {
             self.give_up_half_open(link, None);
@@ -405,7 +409,7 @@ impl Tcp {
         let index = self.free.pop().ok_or(StackError::TooManySockets {
             kind: "TCP",
             limit: self.settings.sockets,
-            key: "sockets.tcp",
+            key: "set sockets.tcp higher",
         })?;
         let delay = self
             .settings
@@ -414,7 +418,7 @@ impl Tcp {
         let socket = self.connections[index as usize].socket();
         socket.set_ack_delay(delay);
         socket.set_nagle_enabled(self.settings.nagle);
-        // Also what makes a used socket forget its last connection's congestion window.
+        // This also resets the congestion window left by the last connection.
         socket.set_congestion_control(match self.settings.control {
             CongestionControl::None => tcp::CongestionControl::None,
             CongestionControl::Reno => tcp::CongestionControl::Reno,
@@ -423,10 +427,10 @@ impl Tcp {
         Ok(index)
     }
 
-    /// Gives up a connection that only waits for stray segments (RFC 6191 allows it for new ones); whether there was
-    /// one.
+    /// Frees a connection in TIME-WAIT (RFC 6191 allows that for new connections); returns whether
+    /// there was one.
     fn give_one_up(&mut self, now: Nanos) -> bool {
-        // A flood of requests has it search all connections once a turn.
+        // Limits a flood of SYNs to one search of all connections a poll.
         if self.swept == Some(now) {
             return false;
         }
@@ -446,7 +450,7 @@ impl Tcp {
         false
     }
 
-    /// Offers room in the send buffer to `fill`, which says how much it wrote.
+    /// Passes free space of the send buffer to `fill`, which returns how many bytes it wrote.
     #[inline]
     pub(crate) fn send(
         &mut self,
@@ -479,7 +483,8 @@ impl Tcp {
         Poll::Ready(Ok(sent))
     }
 
-    /// Shows what has come to `take`, which says how much it took; nothing at the stream's end.
+    /// Passes received payload to `take`, which returns how many bytes it consumed; an empty slice
+    /// at the end of the stream.
     #[inline]
     pub(crate) fn receive<R>(
         &mut self,
@@ -502,7 +507,7 @@ impl Tcp {
             return match taken {
                 Ok(result) => {
                     connection.far_base = connection.far_base.wrapping_add(count as u32);
-                    // The window is larger now: that may have to be told.
+                    // The window has grown: a window update may be due.
                     self.dirty.push(index as u32);
                     Poll::Ready(Ok(result))
                 }
@@ -516,25 +521,25 @@ impl Tcp {
         }
     }
 
-    /// Both ends of a connection: local, far.
+    /// Returns local and remote address of a connection.
     pub(crate) fn ends(&self, id: SocketId) -> Result<(SocketAddr, SocketAddr), StackError> {
         let connection = &self.connections[self.index(id, "ends")?];
         Ok((connection.local, connection.remote))
     }
 
-    /// Bytes that wait: unacknowledged and unsent, received and not fetched.
+    /// Returns the bytes in the send buffer and in the receive buffer.
     pub(crate) fn queued(&mut self, id: SocketId) -> Result<(usize, usize), StackError> {
         let index = self.index(id, "queued")?;
         let socket = self.connections[index].socket();
         Ok((socket.send_queue(), socket.recv_queue()))
     }
 
-    /// When payload came last to a connection: to the port, and into its buffer.
+    /// Returns when payload last arrived: at the port, and in the buffer.
     pub(crate) fn came(&self, id: SocketId) -> Result<Option<(Nanos, Nanos)>, StackError> {
         Ok(self.connections[self.index(id, "tcp_came")?].came)
     }
 
-    /// Who said last that packets do not reach the far end, and what.
+    /// Returns the last ICMP error about the connection, and its sender.
     pub(crate) fn trouble(
         &self,
         id: SocketId,
@@ -547,7 +552,7 @@ impl Tcp {
         Ok(self.connections[index].shown_state())
     }
 
-    /// Says that nothing more will be sent; what was sent still arrives.
+    /// Finishes sending; what is in the send buffer is still delivered.
     pub(crate) fn finish(&mut self, id: SocketId) -> Result<(), StackError> {
         let index = self.index(id, "tcp_finish")?;
         let connection = &mut self.connections[index];
@@ -557,7 +562,8 @@ impl Tcp {
         Ok(())
     }
 
-    /// Gives a connection up: gently, or with a reset when something is left unread or `abort` says so.
+    /// Closes a connection: with a FIN, or with a reset if `abort` is set or received payload is
+    /// unread.
     pub(crate) fn close(
         &mut self,
         link: &mut Link,
@@ -568,7 +574,7 @@ impl Tcp {
         self.swept = None;
         let connection = &mut self.connections[index];
         connection.disown(link.now);
-        // Payload that nobody will read was not delivered: RFC 2525, section 2.17 asks for a reset.
+        // Unread payload was not delivered, which calls for a reset (RFC 2525, section 2.17).
         let opens = connection.socket().state() == tcp::State::SynSent;
         if abort || opens || connection.socket().can_recv() {
             connection.break_off(&mut link.counters);
@@ -595,7 +601,7 @@ mod tests {
             assert_eq!(clock.instant(start).total_micros(), 1);
             let later = clock.instant(start + 6_000_000).total_micros() - 1;
             assert!((later - 6_000 * factor).abs() < 20, "{rto_ms}: {later}");
-            // A deadline is met by our time for it, and not long before.
+            // `nanos` is exact: the deadline has passed at that time, and not 10 us earlier.
             let deadline = Instant::from_micros(1_000_001);
             let at = clock.nanos(deadline);
             assert_eq!(at, start + rto_ms * 1_000_000);

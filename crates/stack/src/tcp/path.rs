@@ -1,14 +1,15 @@
-//! Paths whose MTU is smaller than the own link's.
+//! Path MTU of connections, and MTU probing.
 //!
-//! Segments of TCP are never cut on their way (RFC 1191, RFC 8201): a router that would have to drops them, and says
-//! which MTU its link has. The engine learns how long segments may be from greetings alone, so what it makes is cut
-//! here, by the port's other side where that cuts. A router that says nothing makes a hole that nothing comes out of: what a
-//! time-out has sent again in vain several times is sent shorter from then on (RFC 4821, as Linux does with
-//! `tcp_mtu_probing=1`).
+//! TCP segments are never fragmented on their way (RFC 1191, RFC 8201): a router drops those that
+//! are too long and reports its link's MTU. smoltcp takes the segment size from SYNs alone, so its
+//! packets are split here, or by the port's other side if that segments. Without such reports the
+//! path is a black hole for long packets: a segment that was retransmitted several times by
+//! timeouts is sent shorter from then on (RFC 4821; Linux does so with `tcp_mtu_probing=1`).
 //!
-//! Paths change, and what was taken for a hole may have been a link that was down. So after ten minutes one longer
-//! segment is tried (RFC 8899, section 5.1.1: PMTU_RAISE_TIMER): where it arrives longer ones leave, and the next length
-//! is tried; where it does not it is sent again in pieces, which costs what one lost segment does.
+//! Paths change, and a supposed black hole may have been a link that was down. So after ten minutes
+//! one longer segment is tried (RFC 8899, section 5.1.1: PMTU_RAISE_TIMER). If it arrives, longer
+//! segments are sent and the next length is tried. If not, it is retransmitted in shorter ones, at
+//! the cost of one lost segment.
 
 use super::device::Sent;
 use crate::Nanos;
@@ -16,28 +17,28 @@ use crate::paths::{HOLDS, LEAST_V4, LEAST_V6};
 use crate::wire::ip;
 use crate::wire::{FIN, PSH, TCP_BYTES, long, put, word};
 
-/// Time-outs of the same segment after which its length is suspected. Linux, which goes back to longer ones sooner,
-/// suspects it after three (tcp_retries1); plain loss of 5 % does not come to five of them in a million segments, nor a
-/// link that is gone for a second.
+/// Timeouts of the same segment after which its length is suspected. Linux, which returns to longer
+/// ones sooner, suspects it after three (tcp_retries1). With 5 % random loss, a million segments do
+/// not suffer five in a row, nor does a link that is down for a second cause them.
 const VAIN: u8 = 5;
 
-/// A longer segment that is on its way, to learn whether it arrives.
+/// MTU probe in flight: a segment longer than the known path MTU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Trial {
-    /// Its numbers in the stream.
+    /// First sequence number.
     pub(super) from: u32,
     behind: u32,
-    /// The length of its packet.
+    /// Length of its packet in bytes.
     pub(super) mtu: u16,
-    /// None that leaves here is longer.
+    /// True if packets on the local link are no longer.
     is_longest: bool,
 }
 
-/// A packet that the engine wrote.
+/// Packet written by smoltcp.
 #[derive(Clone, Copy)]
 pub(super) struct Written {
     v4: bool,
-    /// Headers of IP and TCP.
+    /// Length of the IP and TCP headers.
     head: usize,
     payload: usize,
     sequence: u32,
@@ -62,35 +63,37 @@ impl Written {
         self.sequence.wrapping_add(self.payload as u32)
     }
 
-    /// The length of the packets that it leaves in, with so much payload in a segment at most.
+    /// Returns the length of its packets after a split into `each` bytes of payload.
     fn packet(&self, each: u16) -> u16 {
         (self.head + self.payload.min(each.into())) as u16
     }
 }
 
 impl Sent {
-    /// The path takes no longer packets than this.
+    /// Reduces the path MTU.
     pub(super) fn narrow(&mut self, mtu: u16, v4: bool, now: Nanos) {
         (self.path_mtu, self.wider_at, self.trial) = (mtu, now + HOLDS, None);
         self.vain.1 = 0;
-        // What is on its way leaves again, in segments of this length; how many are there is counted by it.
+        // Data in flight is retransmitted in segments of this length, which is the unit for
+        // counting them.
         let holds = usize::from(mtu) - ip::header_bytes_of(v4) - TCP_BYTES;
         self.largest = self.largest.min(holds as u32);
     }
 
-    /// What was said of the path to the far end before the connection was begun.
+    /// Sets the path MTU from the cache, before the connection starts.
     pub(super) fn known(&mut self, mtu: u16, until: Nanos) {
         (self.path_mtu, self.wider_at) = (mtu, until);
     }
 
-    /// A segment that is sent again now may be too long for its path: time-outs alone have sent it before.
+    /// Returns whether the segment retransmitted now may be too long for the path: it was
+    /// retransmitted by timeouts alone.
     #[inline]
     pub(super) fn is_suspected(&self) -> bool {
         self.vain.1 >= VAIN - 1
     }
 
-    /// A suspected segment leaves, with so much payload in each packet at most. In vain as often as is believed to be no
-    /// accident it is sent shorter from now on, unless it is short: whether it will.
+    /// Handles a suspected segment that is split into `each` bytes of payload. After enough
+    /// timeouts the path MTU is reduced, unless the segment is short; returns whether it was.
     #[cold]
     pub(super) fn guess(&mut self, written: &Written, each: u16, now: Nanos) -> bool {
         let again = self.is_again(written) && !self.asked && self.vain.0 == written.sequence;
@@ -109,14 +112,14 @@ impl Sent {
         true
     }
 
-    /// All of it left before.
+    /// Returns whether all of it was sent before.
     fn is_again(&self, written: &Written) -> bool {
         let before = |last: u32| written.behind().wrapping_sub(last) as i32 <= 0;
         self.up_to.is_some_and(before)
     }
 
-    /// A longer segment than the path is believed to take, the first part of one with payload that has not left before,
-    /// where it is time to try one. None that leaves here has more payload than `most`.
+    /// Returns an MTU probe, if one is due: the first part of a packet with new payload, longer
+    /// than the path MTU. `most` is the maximum payload on the local link.
     #[cold]
     pub(super) fn tries(&self, written: &Written, most: u16, now: Nanos) -> Option<Trial> {
         let is_new = self.up_to == Some(written.sequence);
@@ -137,26 +140,28 @@ impl Sent {
         (is_new && is_time && mtu > self.path_mtu).then_some(trial)
     }
 
-    /// The segment that is tried has left.
+    /// Records an MTU probe that has left.
     pub(super) fn tried(&mut self, trial: Trial, now: Nanos) {
         (self.trial, self.wider_at) = (Some(trial), now + HOLDS);
     }
 
-    /// These numbers of the stream leave; where they are those of what is tried it has not arrived.
+    /// Cancels the probe if this range overlaps it: it is retransmitted, so the probe did not
+    /// arrive.
     pub(super) fn leaves_again(&mut self, from: u32, behind: u32) {
         let ahead = |number: u32, of: u32| number.wrapping_sub(of) as i32 > 0;
         let meets = |trial: Trial| ahead(behind, trial.from) && ahead(trial.behind, from);
         self.trial = self.trial.filter(|trial| !meets(*trial));
     }
 
-    /// The far end has acknowledged all before this number: whether what a router dropped of what was tried begins there.
+    /// Removes a dropped probe from the state once `number` reaches it; returns whether it begins
+    /// exactly there.
     #[inline]
     pub(super) fn passes_dropped(&mut self, number: u32) -> bool {
         let behind = |from: &mut u32| number.wrapping_sub(*from) as i32 >= 0;
         self.dropped.take_if(behind) == Some(number)
     }
 
-    /// The far end has acknowledged all before this number.
+    /// Handles an acknowledgement that advances to `number`.
     #[inline]
     pub(super) fn moved(&mut self, number: u32, now: Nanos) {
         self.vain.1 = 0;
@@ -167,7 +172,7 @@ impl Sent {
         }
     }
 
-    /// A longer segment has arrived: longer ones leave, and the next length is tried.
+    /// Raises the path MTU after a probe has arrived.
     #[cold]
     fn widen(&mut self, trial: Trial, now: Nanos) {
         self.path_mtu = if trial.is_longest { 0 } else { trial.mtu };
@@ -175,7 +180,7 @@ impl Sent {
     }
 }
 
-/// Headers of IP and TCP.
+/// Returns the lengths of the IP and TCP headers.
 fn heads(packet: &[u8]) -> (usize, usize) {
     let ip = match packet[0] >> 4 {
         4 => ip::V4_BYTES,
@@ -184,27 +189,27 @@ fn heads(packet: &[u8]) -> (usize, usize) {
     (ip, usize::from(packet[ip + 12] >> 4) * 4)
 }
 
-/// How much of its payload a packet of this length holds.
+/// Returns the payload that a packet of `mtu` bytes holds with these headers.
 pub(super) fn payload_within(packet: &[u8], mtu: u16) -> u16 {
     let (ip, tcp) = heads(packet);
     mtu - (ip + tcp) as u16
 }
 
-/// The length of a packet with the headers of this one, and so much payload.
+/// Returns the length of a packet with these headers and this payload.
 pub(super) fn packet_of(packet: &[u8], payload: u16) -> u16 {
     let (ip, tcp) = heads(packet);
     (ip + tcp) as u16 + payload
 }
 
-/// One of the packets that a longer one is cut into.
+/// Part of a split packet.
 pub(super) struct Piece<'a> {
     whole: &'a [u8],
-    /// Where its payload begins in that of the whole.
+    /// Offset of its payload in that of the whole packet.
     at: usize,
     pub(super) payload: usize,
 }
 
-/// The packets of this length at most that a longer one is cut into, of which the first may be as long as `first`.
+/// Splits a packet into packets of at most `mtu` bytes; the first one may have `first` bytes.
 pub(super) fn pieces(whole: &[u8], first: u16, mtu: u16) -> impl Iterator<Item = Piece<'_>> {
     let (ip, tcp) = heads(whole);
     let payload = whole.len() - ip - tcp;
@@ -220,13 +225,13 @@ pub(super) fn pieces(whole: &[u8], first: u16, mtu: u16) -> impl Iterator<Item =
 }
 
 impl Piece<'_> {
-    /// Its length.
+    /// Returns its packet's length.
     pub(super) fn bytes(&self) -> usize {
         let (ip, tcp) = heads(self.whole);
         ip + tcp + self.payload
     }
 
-    /// Writes it; the checksums are left to who sends it.
+    /// Writes its packet, without checksums.
     pub(super) fn write(&self, packet: &mut [u8]) {
         let (ip, tcp) = heads(self.whole);
         let head = ip + tcp;
@@ -254,7 +259,7 @@ mod tests {
 
     const SECOND: Nanos = 1_000_000_000;
 
-    /// A segment of IPv4 without options at this number, as the engine wrote it.
+    /// Returns an IPv4 segment without options, as written by smoltcp.
     fn written(sequence: u32, payload: usize) -> Written {
         Written {
             v4: true,
@@ -272,7 +277,7 @@ mod tests {
         }
     }
 
-    /// Segments that are counted by their length are counted by the one that they have now.
+    /// The unit for counting segments in flight follows the path MTU.
     #[test]
     fn the_longest_segment_gets_as_short_as_the_path() {
         for (v4, mtu, largest, then) in [
@@ -295,7 +300,7 @@ mod tests {
             ("in vain", 4, false, 7, 1_460, 0, 1_280),
             ("shorter, in vain", 4, false, 7, 1_460, 1_280, 552),
             ("once less", 3, false, 7, 1_460, 0, 0),
-            ("asked for", 4, true, 7, 1_460, 0, 0),
+            ("requested", 4, true, 7, 1_460, 0, 0),
             ("another one", 4, false, 1_467, 1_460, 0, 0),
             ("a new one", 4, false, 3_000, 1_460, 0, 0),
             ("a short one", 4, false, 7, 500, 0, 0),
@@ -340,7 +345,7 @@ mod tests {
             sent.tried(trial, at);
             let behind = sequence + u32::from(mtu) - 40;
             sent.up_to = Some(behind);
-            // One is enough.
+            // One probe at a time.
             let next = self::written(behind, 1_460);
             assert_eq!(sent.tries(&next, 1_460, at + HOLDS), None, "{name}");
             let mut again = sent;
@@ -348,7 +353,7 @@ mod tests {
             again.moved(behind, at);
             let stays = (again.path_mtu, again.wider_at, again.trial);
             assert_eq!(stays, (path_mtu, at + HOLDS, None), "{name}");
-            // What lies before it says nothing.
+            // Data before it has no effect.
             sent.leaves_again(sequence - 500, sequence);
             sent.moved(behind - 1, at + 1);
             assert_eq!(sent.path_mtu, path_mtu, "{name}");

@@ -1,20 +1,21 @@
-//! Losses that the engine would wait out.
+//! Loss recovery for cases in which smoltcp would wait for its timeout.
 //!
-//! The engine sends again after three duplicate acknowledgements, and has three gaps there: one whose window
-//! differs from the last one's is none to it, and Linux's receivers widen their window while segments are
-//! missing; of two segments lost in one window it learns of the second by its time-out alone; and so it does
-//! where fewer than four are on their way. Here acknowledgements are counted as RFC 6675 has them (they say
-//! what else came), and answered as RFC 6582 and RFC 5827 ask: the engine is shown the same acknowledgement
-//! until it has counted three. It sends the first segment that is missing, one a round trip.
+//! smoltcp retransmits after three duplicate acknowledgements, with three gaps. One with a
+//! different window is no duplicate to it, and Linux's receivers widen their window while segments
+//! are missing. Of two segments lost in one window it recovers the second by timeout only; the same
+//! holds if fewer than four are in flight. Here acknowledgements are counted as in RFC 6675 (with
+//! SACK blocks), and answered as in RFC 6582 and RFC 5827: the same acknowledgement is replayed to
+//! smoltcp until it has counted three. It retransmits the first missing segment, one per round
+//! trip.
 //!
-//! Where nothing at all is heard for two round trips, because the last segments were lost or their one
-//! acknowledgement was, it is asked to send one again (RFC 8985, section 7), before its time-out empties its
-//! congestion window.
+//! The last segments, or their only acknowledgement, may be lost. If no acknowledgement arrives for
+//! two round trips, smoltcp is made to retransmit one segment (tail loss probe, RFC 8985, section
+//! 7), before its timeout resets the congestion window.
 //!
-//! The engine's congestion window grows by one segment for each acknowledgement, however much that acknowledges,
-//! and hardly at all where receivers acknowledge a whole burst at once. So it is shown such an acknowledgement
-//! in steps, which comes to the same as counting bytes (RFC 3465); only where the window held something back, as one
-//! that nothing fills says nothing of the path (RFC 7661).
+//! smoltcp's congestion window grows by one segment for each acknowledgement, whatever that covers,
+//! and hardly at all if a receiver acknowledges whole bursts. So such an acknowledgement is
+//! replayed in steps, which is equivalent to byte counting (RFC 3465). This is done only while the
+//! window limits the sender, as a window that is not used is no evidence about the path (RFC 7661).
 
 use super::device::Sent;
 use crate::Nanos;
@@ -22,7 +23,7 @@ use crate::wire::{ACK, FIN, RST, SYN, long, word};
 
 const SYN_RST: u16 = SYN | RST;
 
-/// Duplicates after which a segment counts as lost (RFC 5681, section 3.2).
+/// DupThresh: duplicates after which a segment counts as lost (RFC 5681, section 3.2).
 const DUPLICATES: u32 = 3;
 
 const OPTION_END: u8 = 0;
@@ -30,76 +31,77 @@ const OPTION_NOTHING: u8 = 1;
 const OPTION_WINDOW_SCALE: u8 = 3;
 const OPTION_SACK_PERMITTED: u8 = 4;
 const OPTION_SACK: u8 = 5;
-/// RFC 7323, section 2.3.
+/// Largest window scale (RFC 7323, section 2.3).
 const MOST_SHIFT: u8 = 14;
 
-/// What the engine is to be shown again.
+/// Form in which an acknowledgement is replayed to smoltcp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Nudge {
-    /// The acknowledgement, until the engine has counted three duplicates.
+    /// Repeated until smoltcp has counted three duplicates.
     Again,
-    /// The same after another one: the engine has counted three before.
+    /// Repeated after a different one: smoltcp has counted three before.
     Anew,
-    /// The acknowledgement with this window in place of its own.
+    /// With this window in place of its own.
     Window(u16),
-    /// The acknowledgement in steps of so many bytes from this number on, before it is shown whole.
+    /// In steps of `each` bytes from number `from`, then unchanged.
     InSteps { from: u32, each: u32 },
-    /// The segment with the number that was acknowledged last, and with this window: it left before others that have
-    /// come.
+    /// With the number acknowledged last and this window: the segment was sent before others that
+    /// have arrived.
     Late(u16),
 }
 
-/// What is known of the segments of a connection that were sent and not acknowledged.
+/// Recovery state of a connection.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Recovery {
-    /// The number acknowledged last.
+    /// SND.UNA: number acknowledged last.
     acknowledged: Option<u32>,
     window: u16,
-    /// The number of the segment that this window came with (SND.WL1 of RFC 9293).
+    /// SND.WL1 (RFC 9293): sequence number of the segment with this window.
     window_from: u32,
-    /// Places that windows are shifted by.
+    /// Window scale: bits by which windows are shifted.
     shift: u8,
-    /// How often it came again.
+    /// Number of duplicates of the last acknowledgement.
     duplicates: u32,
-    /// The far end says what came beyond a gap.
+    /// The peer sends SACK blocks.
     selective: bool,
-    /// Where the stream ended when a segment was found lost. Until that is acknowledged, an acknowledgement
-    /// that moves on ends at the next one that is lost.
+    /// RecoveryPoint (RFC 6675): SND.NXT when a loss was detected. Until it is acknowledged, an
+    /// acknowledgement that advances ends at the next lost segment.
     until: Option<u32>,
-    /// What the engine was asked to send again last. Until `until` another one may be missing, of which nothing
-    /// was known when all before it was acknowledged: it has its own duplicates.
+    /// Segment that smoltcp was last made to retransmit. Before `until` another one may be missing
+    /// that was not known when everything before it was acknowledged: it is detected by its own
+    /// duplicates.
     asked: Option<u32>,
-    /// Where the stream ended when the engine's time-out ran out: up to there it sends everything again, and
-    /// what had come before gives duplicates that mean nothing (RFC 6582, section 4).
+    /// SND.NXT when smoltcp's timeout expired: it retransmits everything up to here, and duplicates
+    /// caused by data that had arrived are to be ignored (RFC 6582, section 4).
     resent: Option<u32>,
-    /// How far the stream was sent when last looked at, and when that or an acknowledgement last moved.
+    /// SND.NXT at the last check, and the time when it or the acknowledgement last advanced.
     seen: Option<u32>,
     moved: Nanos,
-    /// What a round trip is measured by, and since when.
+    /// Segment whose round trip is measured, and when it left.
     timed: Option<(u32, Nanos)>,
     round_trip: Option<Nanos>,
-    /// By how much it varies.
+    /// RTTVAR (RFC 6298).
     varies: Nanos,
-    /// Since then nothing was acknowledged but one segment sent again.
+    /// A tail loss probe was sent, and nothing acknowledged since.
     probed: bool,
-    /// Duplicates that tell of something sent after the missing segment was sent again.
+    /// Duplicates for data that was sent after the missing segment was retransmitted.
     overtaken: u32,
 }
 
 impl Recovery {
-    /// The far end asked for the connection, or agreed to it.
+    /// Processes a SYN or SYN-ACK.
     pub(super) fn greeted(&mut self, segment: &[u8]) {
         let head = usize::from(word(segment, 12) >> 12) * 4;
         let header = segment.get(..head).unwrap_or_default();
         self.shift = shift(header);
-        // Before it has said so for the first time, too: a probe that came too early is answered by
-        // acknowledgements without a gap, and each of them would be taken for one more loss.
+        // Needed before the first SACK block, too: a spurious tail loss probe is answered by
+        // acknowledgements without a gap, each of which would count as a loss.
         each_option(header, |kind, _| {
             self.selective |= kind == OPTION_SACK_PERMITTED
         });
     }
 
-    /// An acknowledgement came, in a segment that is whole: whether the engine needs a nudge.
+    /// Processes the acknowledgement of a segment; returns how to replay it.
     #[inline]
     pub(super) fn heard(&mut self, segment: &[u8], sent: &mut Sent, now: Nanos) -> Option<Nudge> {
         let up_to = sent.up_to?;
@@ -109,7 +111,7 @@ impl Recovery {
         }
         let number = long(segment, 8);
         if Some(number) == self.acknowledged && number == up_to {
-            // Everything that was sent is acknowledged: what comes is payload, and a window.
+            // All data is acknowledged: the segment contains payload or a window update.
             let (sequence, window) = (long(segment, 4), word(segment, 14));
             if self.is_late(sequence, window) {
                 return Some(Nudge::Late(self.window));
@@ -120,14 +122,15 @@ impl Recovery {
         self.judge(number, up_to, segment, sent, now)
     }
 
-    /// Whether a segment that acknowledges nothing new left before the one that told of the window, and tells of a smaller
-    /// one (RFC 9293, section 3.10.7.4, SND.WL1). A larger one is believed: who told of it has that room, or had.
+    /// Returns whether a segment without new acknowledgement was sent before the one with the
+    /// current window (SND.WL1; RFC 9293, section 3.10.7.4), and has a smaller one. A larger window
+    /// is accepted: the peer has, or had, that buffer space.
     #[inline]
     fn is_late(&self, sequence: u32, window: u16) -> bool {
         window < self.window && ahead(sequence, self.window_from) < 0
     }
 
-    /// A segment with this number tells of this window, and so does the engine know it from here on.
+    /// Records the window of a segment that smoltcp gets, too.
     #[inline]
     fn told(&mut self, sequence: u32, window: u16, sent: &mut Sent) {
         if ahead(sequence, self.window_from) > 0 {
@@ -137,7 +140,7 @@ impl Recovery {
         sent.closed = window == 0;
     }
 
-    /// Segments may have left.
+    /// Records the time if segments have left.
     #[inline]
     pub(super) fn left(&mut self, sent: &Sent, now: Nanos) {
         if self.seen == sent.up_to {
@@ -149,7 +152,7 @@ impl Recovery {
         }
     }
 
-    /// Measures a round trip, as RFC 6298 smooths it.
+    /// Updates the round-trip time estimate (RFC 6298).
     fn time(&mut self, number: u32, now: Nanos) {
         let Some((_, since)) = self.timed.filter(|(end, _)| ahead(number, *end) >= 0) else {
             return;
@@ -165,8 +168,8 @@ impl Recovery {
         };
     }
 
-    /// When a segment is sent again if nothing is heard: a lone one is left to its time-out, as its
-    /// acknowledgement may wait for company.
+    /// Returns when a tail loss probe is due. A single segment is left to its timeout, as its
+    /// acknowledgement may be delayed.
     #[inline]
     pub(super) fn probe_at(&self, sent: &Sent, slack: Nanos) -> Option<Nanos> {
         let (up_to, number) = (sent.up_to?, self.acknowledged?);
@@ -177,7 +180,8 @@ impl Recovery {
         Some(self.moved + 2 * self.round_trip? + slack.max(4 * self.varies))
     }
 
-    /// It is sent again now: the acknowledgement that the engine is shown for it, as number and window.
+    /// Records a tail loss probe; returns number and window of the acknowledgement to replay for
+    /// it.
     pub(super) fn probe(&mut self, sent: &mut Sent) -> Option<(u32, u16)> {
         let number = self.acknowledged?;
         (self.probed, self.timed, self.asked) = (true, None, Some(number));
@@ -188,25 +192,25 @@ impl Recovery {
         Some((number, self.window))
     }
 
-    /// Whether this is the number that was acknowledged last.
+    /// Returns whether this number was acknowledged last.
     pub(super) fn is_at(&self, number: u32) -> bool {
         self.acknowledged == Some(number)
     }
 
-    /// Whether nothing is lost that is known of, nor sent again.
+    /// Returns whether no loss is known, and no retransmission is outstanding.
     #[inline]
     pub(super) fn is_undisturbed(&self) -> bool {
         self.until.is_none() && self.resent.is_none()
     }
 
-    /// How much of what was sent up to this number was not acknowledged.
+    /// Returns the unacknowledged bytes before `up_to`.
     #[inline]
     pub(super) fn flight(&self, up_to: u32) -> Option<u32> {
         let number = self.acknowledged?;
         Some(ahead(up_to, number).max(0) as u32)
     }
 
-    /// The number that the far end's window ends in front of, as it was told last.
+    /// Returns the sequence number at the end of the peer's window.
     pub(super) fn window_ends(&self) -> Option<u32> {
         let number = self.acknowledged?;
         Some(number.wrapping_add(u32::from(self.window) << self.shift))
@@ -227,7 +231,8 @@ impl Recovery {
         let (sequence, window) = (long(segment, 4), word(segment, 14));
         let moved = self.acknowledged.map_or(1, |last| ahead(number, last));
         if moved < 0 {
-            // The engine would drop its payload, or its end, too. Older than a window no segment is (RFC 5961, section 5).
+            // smoltcp would drop its payload or FIN, too. No valid segment is older than a window
+            // (RFC 5961, section 5).
             let carries = segment.len() > head || word(segment, 12) & FIN != 0;
             let recent = i64::from(moved) >= -(1 << 16 << self.shift);
             return (carries && recent).then_some(Nudge::Late(self.window));
@@ -237,7 +242,7 @@ impl Recovery {
         }
         let before = self.window;
         if moved > 0 {
-            // What acknowledges more is newer, whatever its number.
+            // A segment that acknowledges more is newer, whatever its sequence number.
             self.window_from = sequence;
         }
         self.told(sequence, window, sent);
@@ -250,20 +255,22 @@ impl Recovery {
         if moved > 0 {
             sent.moved(number, now);
             let last = self.acknowledged.replace(number);
-            // A round trip after the one that was sent again, that one alone came: nothing was there behind it.
+            // Only the retransmitted segment was acknowledged, one round trip later: nothing behind
+            // it had arrived.
             let alone = moved as u32 <= sent.largest
                 && (self.round_trip).is_none_or(|took| now.saturating_sub(self.moved) >= took / 2);
             (self.moved, self.probed) = (now, false);
             self.time(number, now);
             let undisturbed = self.until.is_none() && self.resent.is_none() && came.is_none();
-            // What came beyond is told by this one, too.
+            // A SACK block in this segment counts as the first duplicate.
             (self.duplicates, self.overtaken) = (came.is_some().into(), 0);
             let beyond = |end: &u32| ahead(*end, number) > 0;
             self.until = self.until.filter(beyond);
             self.resent = self.resent.filter(beyond);
-            // A router has said that the next one is lost.
+            // A router has reported the next segment as dropped.
             let dropped = sent.passes_dropped(number);
-            // Who says what came, and says nothing, misses nothing: the first one was only late.
+            // No SACK block from a peer that sends them: nothing is missing, the first segment was
+            // only late.
             let next = self.until.is_some()
                 && (came.is_some() || !self.selective || alone)
                 && sent.again.is_none_or(|(first, _)| first != number);
@@ -273,17 +280,17 @@ impl Recovery {
                 return Some(sent.ask(Nudge::Again));
             }
             let (from, each) = (last?, sent.largest);
-            // Whoever fills the far end's window is not held by the own one.
+            // A sender that fills the peer's window is not limited by its congestion window.
             let flight = ahead(up_to, from) as u64;
             let free = flight + u64::from(each) <= u64::from(before) << self.shift;
             let many = each > 0 && moved as u32 > each;
             return (undisturbed && free && many).then_some(Nudge::InSteps { from, each });
         }
-        // Nor does one count that ends the stream (RFC 5681, section 2).
+        // A FIN makes it no duplicate (RFC 5681, section 2).
         if segment.len() != head || window == 0 || word(segment, 12) & FIN != 0 {
             return None;
         }
-        // A window that changes is news of its own, unless the segment also says what came.
+        // With a changed window it is a window update, unless it has SACK blocks.
         let counts = came.is_some() || (window == before && self.resent.is_none());
         if !counts {
             return None;
@@ -294,12 +301,13 @@ impl Recovery {
         }
         if self.until.is_none() || self.asked != Some(number) {
             let on_their_way = (ahead(up_to, number) as u32).div_ceil(sent.largest.max(1));
-            // Fewer than four cannot give three duplicates (RFC 5827).
+            // Fewer than four segments in flight cannot cause three duplicates (RFC 5827).
             let enough = match came {
                 Some(_) => DUPLICATES.min(on_their_way.saturating_sub(1)).max(1),
                 None => DUPLICATES,
             };
-            // One duplicate may stand for many segments that were joined on their way (RFC 6675).
+            // One duplicate may stand for many segments that were coalesced on their way (RFC
+            // 6675).
             let beyond = came.map_or(0, |came| came.bytes / sent.largest.max(1));
             if self.duplicates.max(beyond) < enough {
                 return None;
@@ -308,7 +316,8 @@ impl Recovery {
             self.asked = Some(number);
             return Some(sent.ask(Nudge::Again));
         }
-        // What left after the missing segment was sent again has come, and it has not: it was lost again.
+        // Data sent after the retransmission has arrived, and the missing segment has not: it was
+        // lost again.
         if let Some((first, behind)) = sent.again
             && first == number
             && came.is_some_and(|came| ahead(came.end, behind) > 0)
@@ -320,8 +329,8 @@ impl Recovery {
                 return Some(sent.ask(Nudge::Anew));
             }
         }
-        // From another window on the engine would count anew, and send once more what is on its way. Into one that is
-        // closed it sends nothing at all.
+        // A changed window would make smoltcp restart its count, and retransmit data in flight.
+        // Into a closed window it sends nothing.
         (window != before && before > 0).then(|| {
             self.window = before;
             Nudge::Window(before)
@@ -329,12 +338,12 @@ impl Recovery {
     }
 }
 
-/// How far a number lies ahead of another one.
+/// Returns the signed distance from sequence number `of` to `number`.
 pub(super) fn ahead(number: u32, of: u32) -> i32 {
     number.wrapping_sub(of) as i32
 }
 
-/// Places that the windows of who sent this header are shifted by (RFC 7323).
+/// Returns the window scale in a SYN's header (RFC 7323).
 fn shift(header: &[u8]) -> u8 {
     let mut shift = 0;
     each_option(header, |kind, body| {
@@ -345,7 +354,7 @@ fn shift(header: &[u8]) -> u8 {
     shift
 }
 
-/// Shows each option of a header with what stands in it.
+/// Calls `show` with type and content of each option in a header.
 fn each_option(header: &[u8], mut show: impl FnMut(u8, &[u8])) {
     let mut options = header.get(20..).unwrap_or_default();
     loop {
@@ -364,14 +373,14 @@ fn each_option(header: &[u8], mut show: impl FnMut(u8, &[u8])) {
     }
 }
 
-/// A block of a stream that came beyond a gap.
+/// SACK block: data received beyond a gap.
 #[derive(Clone, Copy)]
 struct Block {
     end: u32,
     bytes: u32,
 }
 
-/// The furthest block beyond `number` that a segment's header says has come (RFC 2018).
+/// Returns the furthest SACK block beyond `number` in a segment's header (RFC 2018).
 fn furthest(header: &[u8], number: u32) -> Option<Block> {
     let mut furthest: Option<Block> = None;
     each_option(header, |kind, body| {
@@ -380,7 +389,7 @@ fn furthest(header: &[u8], number: u32) -> Option<Block> {
         }
         for block in body.chunks_exact(8) {
             let (start, end) = (long(block, 0), long(block, 4));
-            // What lies before it came twice (RFC 2883).
+            // A block before it reports a duplicate (D-SACK, RFC 2883).
             let is_beyond = ahead(start, number) > 0 && ahead(end, start) > 0;
             if is_beyond && furthest.is_none_or(|last| ahead(end, last.end) > 0) {
                 let bytes = end.wrapping_sub(start);
@@ -399,7 +408,7 @@ mod tests {
 
     const BASE: u32 = u32::MAX - 3_000;
 
-    /// An acknowledgement of `number` with blocks of what came beyond.
+    /// Returns an acknowledgement of `number` with these SACK blocks.
     fn acknowledgement(number: u32, window: u16, blocks: &[(u32, u32)]) -> Vec<u8> {
         let mut segment = vec![0; 20];
         segment[8..12].copy_from_slice(&number.to_be_bytes());
@@ -420,7 +429,7 @@ mod tests {
         BASE.wrapping_add(segments * 1_000)
     }
 
-    /// So many segments of 1000 bytes were sent.
+    /// Returns the state after sending segments of 1000 bytes.
     fn sent(segments: u32) -> Sent {
         Sent {
             up_to: Some(at(segments)),
@@ -443,16 +452,16 @@ mod tests {
         let mut heard = |segment: Vec<u8>| recovery.heard(&segment, &mut sent, 0);
         let late = Some(Nudge::Late(50));
         assert_eq!(heard(segment(at(2), 700, 50, 100, 0)), None);
-        // Its number lies behind what was acknowledged.
+        // The number is lower than the one acknowledged.
         assert_eq!(heard(segment(at(1), 600, 9, 100, 0)), late);
         assert_eq!(heard(segment(at(1), 600, 9, 0, FIN as u8)), late);
         assert_eq!(heard(segment(at(1), 700, 9, 0, 0)), None);
         let ancient = BASE.wrapping_sub(70_000);
         assert_eq!(heard(segment(ancient, 600, 9, 100, 0)), None);
-        // It acknowledges the same, and left before.
+        // The number is equal, but the segment was sent earlier.
         assert_eq!(heard(segment(at(2), 600, 0, 100, 0)), late);
         assert_eq!(heard(segment(at(2), 600, 0, 0, 0)), late);
-        // What leaves later tells what there is now, and so does what moves.
+        // Later segments and new acknowledgements change the window.
         assert_eq!(heard(segment(at(2), 800, 40, 100, 0)), None);
         assert_eq!(
             heard(segment(at(2), 700, 30, 100, 0)),
@@ -462,7 +471,7 @@ mod tests {
         assert_eq!(recovery.window, 30);
     }
 
-    /// Where all that was sent is acknowledged, too.
+    /// Also when all data sent is acknowledged.
     #[test]
     fn the_window_that_was_told_last_is_known() {
         let (mut recovery, mut sent) = (Recovery::default(), sent(3));
@@ -487,7 +496,7 @@ mod tests {
         }
     }
 
-    /// The engine can send nothing into a window that is closed: it is not held there.
+    /// smoltcp can send nothing into a closed window, so it gets the update.
     #[test]
     fn a_window_that_opens_in_a_recovery_is_told() {
         let (mut recovery, mut sent) = (Recovery::default(), sent(10));
@@ -511,10 +520,10 @@ mod tests {
             let duplicate = acknowledgement(at(1), window, &[(at(2), at(number))]);
             nudges.push(recovery.heard(&duplicate, &mut sent, 0));
         }
-        // Once it was sent again the engine is to see no window that differs.
+        // After the retransmission smoltcp must see no different window.
         let held = Some(Nudge::Window(53));
         assert_eq!(nudges, [None, None, Some(Nudge::Again), held, held]);
-        // Without word of what came, a window that changes is all that it says.
+        // Without SACK blocks a changed window is only a window update.
         let (mut recovery, mut sent) = (Recovery::default(), self::sent(10));
         for window in 50..60 {
             let update = acknowledgement(at(1), window, &[]);
@@ -533,11 +542,11 @@ mod tests {
                 0,
             );
         }
-        // The engine sent the first one again; then the next one is missing.
+        // smoltcp retransmitted the first segment; then the next one is missing.
         sent.again = Some((at(1), at(10)));
         let partial = acknowledgement(at(4), 50, &[(at(5), at(10))]);
         assert_eq!(recovery.heard(&partial, &mut sent, 0), Some(Nudge::Again));
-        // All that was on its way has come: a loss from here on is another one.
+        // All data in flight has arrived: a loss from here on is a new one.
         sent.again = Some((at(4), at(10)));
         assert_eq!(
             recovery.heard(&acknowledgement(at(10), 50, &[]), &mut sent, 0),
@@ -550,7 +559,7 @@ mod tests {
         );
     }
 
-    /// A far end that stood still for a moment: all that was sent had come.
+    /// The peer paused for a moment: all data had arrived.
     #[test]
     fn a_probe_too_early_sends_nothing_else_again() {
         let greeting = |options: &[u8]| {
@@ -570,12 +579,12 @@ mod tests {
                 recovery.heard(&partial, &mut sent, 2_000 + 10 * Nanos::from(number))
             });
             let again = answers.iter().filter(|nudge| **nudge == Some(Nudge::Again));
-            // Who never says what came leaves no other way to learn of the next hole.
+            // Without SACK there is no other way to detect the next loss.
             assert_eq!(again.count(), nudged, "{options:?}: {answers:?}");
         }
     }
 
-    /// The far end says what comes beyond a gap, and nothing has.
+    /// The peer sends SACK blocks, and nothing beyond the gap has arrived.
     #[test]
     fn a_tail_that_is_lost_comes_a_segment_a_round_trip() {
         let (mut recovery, mut sent) = (Recovery::default(), sent(10));
@@ -590,7 +599,7 @@ mod tests {
         assert_eq!(answers, [Some(Nudge::Again); 2]);
     }
 
-    /// The three duplicates that say so.
+    /// Feeds three duplicates with SACK blocks.
     fn first_is_missing(recovery: &mut Recovery, sent: &mut Sent) {
         recovery.heard(&acknowledgement(at(1), 50, &[]), sent, 0);
         for end in 3..6 {
@@ -640,7 +649,8 @@ mod tests {
         assert_eq!(recovery.heard(&partial, &mut sent, 0), None);
     }
 
-    /// All before it was acknowledged when nothing beyond it had come: its own duplicates tell of it.
+    /// Everything before it was acknowledged while nothing beyond it had arrived: its own
+    /// duplicates reveal it.
     #[test]
     fn a_loss_that_is_told_late_in_a_recovery_is_sent_again() {
         let (mut recovery, mut sent) = (Recovery::default(), sent(10));

@@ -1,7 +1,7 @@
-//! What routers and far hosts say of segments (ICMP), as RFC 5461 and RFC 5927 ask to hear it.
+//! ICMP errors about TCP segments, processed as RFC 5461 and RFC 5927 recommend.
 //!
-//! Anybody can send such a message. It is heard where it quotes a segment of a connection, and one that is on its way:
-//! that is a number that only who saw it knows.
+//! Any host can send such a message. It is accepted only if it quotes a segment of a connection
+//! that is in flight: an off-path attacker cannot guess its sequence number.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -17,13 +17,14 @@ use crate::wire::{ICMPV6, TCP, combine, long, sum, word};
 
 const HEADER_BYTES: usize = 8;
 
-/// Looks for the retransmission time-out behind others that come first: the delayed acknowledgement.
+/// Attempts to force the retransmission timeout; the delayed acknowledgement timer may expire
+/// first.
 const ATTEMPTS: u8 = 3;
 
-/// What a message says.
+/// ICMP error about a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Says {
-    /// The packet is too long for a link of this MTU; 0: of one that is not told.
+    /// Too long for a link with this MTU; 0: the router did not report it.
     TooLong(u32),
     Unreachable(Unreachable),
 }
@@ -43,7 +44,8 @@ fn says(message: &[u8], v4: bool) -> Option<Says> {
     Some(Says::Unreachable(what))
 }
 
-/// The segment that a message quotes: its ends here and there, its number, and the length of its packet.
+/// Returns local and remote address of the quoted segment, its sequence number, and its packet's
+/// length.
 fn quoted(quote: &[u8], v4: bool) -> Option<(SocketAddr, SocketAddr, u32, u16)> {
     let head = quote.get(..if v4 { ip::V4_BYTES } else { ip::V6_BYTES })?;
     let (body, protocol, bytes) = match v4 {
@@ -77,7 +79,7 @@ fn quoted(quote: &[u8], v4: bool) -> Option<(SocketAddr, SocketAddr, u32, u16)> 
 }
 
 impl Tcp {
-    /// A message of ICMP came: about a segment, or not.
+    /// Processes an ICMP message, about a segment or not.
     pub(crate) fn told(&mut self, link: &mut Link, header: &Header, message: &[u8]) {
         let v4 = header.to.is_ipv4();
         let errors = if v4 { [3, 11, 3, 3] } else { [1, 2, 3, 4] };
@@ -111,11 +113,11 @@ impl Tcp {
         }
     }
 
-    /// Segments leave no longer than this, and what of that is on its way and longer leaves again.
+    /// Limits segments to a path MTU, and retransmits longer ones in flight.
     fn too_long(&mut self, link: &mut Link, index: u32, mtu: u16, v4: bool) {
         let longest = self.wire.longest.of(v4);
         let connection = &mut self.connections[index as usize];
-        // Others go there, too: datagrams, and connections that begin later.
+        // The cache serves datagrams and later connections to the same host.
         link.learn_path(connection.remote.ip(), mtu);
         if connection.narrow(mtu, longest, ATTEMPTS, link.now) {
             link.counters.tcp.path_mtu_told += 1;
@@ -131,7 +133,7 @@ impl Tcp {
         let connection = &mut self.connections[index as usize];
         connection.trouble = Some((what, by));
         if what.is_final() && connection.socket().state() == State::SynSent {
-            // As a refusal, which the engine takes without an answer.
+            // Processed as a reset of the SYN, to which smoltcp sends no reply.
             let Some(refusal) = connection.refusal() else {
                 return;
             };

@@ -1,4 +1,4 @@
-//! What a turn does for connections.
+//! Driver of smoltcp: passes segments to connections and sends what they have to send.
 
 use std::net::SocketAddr;
 
@@ -21,23 +21,26 @@ use crate::socket::{SocketId, SocketKind};
 use crate::wire::ip::{self, Header};
 use crate::wire::{ACK, FIN, RST, SYN, TCP, TCP_BYTES, Verdict, long, put, word};
 
-/// How long nothing of a closed connection may move, as in Linux (tcp_fin_timeout).
+/// Time without progress after which an orphaned connection is reset, as in Linux
+/// (tcp_fin_timeout).
 const PATIENCE: Nanos = 60_000_000_000;
 
-/// How long one that a listener agreed to may stay unanswered: what it says is sent four times in this time where the
-/// shortest time-out is a second (RFC 6298), and more often where it is shorter.
+/// Time that a half-open connection may stay unanswered. Within it the SYN-ACK is sent four times
+/// if the minimum retransmission timeout is a second (RFC 6298), and more often if it is shorter.
 const HALF_OPEN: Nanos = 15_000_000_000;
 
-/// Steps of one acknowledgement: segments of 1460 B in 64 KiB, the most that comes as one, and some more.
+/// Steps into which one acknowledgement is split: segments of 1460 B in 64 KiB, the most that
+/// arrives as one, and some more.
 const MOST_STEPS: u32 = 64;
 
-/// Segments that a connection sends before it is the next one's turn.
+/// Segments that a connection sends before the next connection.
 pub(super) const SEGMENTS_AT_A_TIME: u32 = 8;
 
 const ACK_RST: u16 = ACK | RST;
 const SYN_RST: u16 = SYN | RST;
 
-/// A packet that is changed before the engine sees it, in a frame of its own; none where no buffer is free.
+/// Copies a packet into a frame of its own and changes it before smoltcp gets it; `None` if no
+/// buffer is free.
 fn changed(link: &mut Link, packet: &[u8], change: impl FnOnce(&mut [u8])) -> Option<Frame> {
     let Some(mut frame) = link.pool.allocate() else {
         link.counters.ip.in_no_buffer += 1;
@@ -51,7 +54,7 @@ fn changed(link: &mut Link, packet: &[u8], change: impl FnOnce(&mut [u8])) -> Op
 }
 
 impl Tcp {
-    /// A segment came, in a whole packet.
+    /// Processes a segment in an unfragmented packet.
     #[inline(always)]
     pub(crate) fn input(
         &mut self,
@@ -110,7 +113,7 @@ impl Tcp {
         };
         let Some(index) = index else {
             link.counters.tcp.no_ports += 1;
-            // A reset has no answer.
+            // No reset is sent in reply to a reset.
             if !link.own.is_own(header.to) || flags & RST != 0 || !link.may_answer(1) {
                 return;
             }
@@ -143,9 +146,10 @@ impl Tcp {
             )
     }
 
-    /// Takes the payload of a segment, and the end behind it when all of the payload was taken: the engine cuts off what
-    /// lies beyond the window that it told last, and would take the end for the stream's all the same. A window that
-    /// is rounded down can end a few bytes in front of one that was told earlier.
+    /// Processes a segment with payload and FIN: first the payload, then the FIN if all payload was
+    /// accepted. smoltcp cuts off what lies beyond the window that it announced last, and would
+    /// accept the FIN all the same. A window that is rounded down can end a few bytes before one
+    /// that was announced earlier.
     #[cold]
     fn split(&mut self, link: &mut Link, now: Instant, index: u32, header: &Header, packet: &[u8]) {
         let segment = &packet[header.body..header.end];
@@ -154,7 +158,7 @@ impl Tcp {
             put(changed, header.body + 12, flags & !FIN);
         });
         let Some(payload) = without_end else {
-            // It comes again.
+            // The peer retransmits the segment.
             return;
         };
         let memory = link.memory.clone();
@@ -176,7 +180,7 @@ impl Tcp {
         }
     }
 
-    /// A segment for a connection.
+    /// Processes a segment of a connection.
     #[inline(always)]
     fn step(&mut self, link: &mut Link, now: Instant, index: u32, header: &Header, packet: &[u8]) {
         let segment = &packet[header.body..header.end];
@@ -202,7 +206,8 @@ impl Tcp {
         let base = connection.far_base;
         if let Some(mut bare) = edge::beyond(connection.socket(), base, header, packet) {
             self.show(link, now, index, bare.packet());
-            // What cannot be taken is answered (RFC 9293, section 3.10.7.4), as the engine answers what lies behind.
+            // A segment outside the window is acknowledged (RFC 9293, section 3.10.7.4); smoltcp
+            // does so for one that lies before it.
             bare.step_back();
             self.show(link, now, index, bare.packet());
             self.look(link, index);
@@ -241,8 +246,8 @@ impl Tcp {
         self.dirty.push(index);
     }
 
-    /// Shows the engine a greeting for a connection, as if the far end took no longer segments than are sent and
-    /// come: it acknowledges at once what is more than one of those.
+    /// Feeds smoltcp a SYN that announces no larger segments than this end sends and receives:
+    /// smoltcp acknowledges at once what exceeds one segment of the announced size.
     #[cold]
     fn show_limited(
         &mut self,
@@ -258,7 +263,7 @@ impl Tcp {
         self.show(link, now, index, packet);
     }
 
-    /// Shows the engine a packet for a connection.
+    /// Feeds smoltcp a packet for a connection.
     #[inline(always)]
     pub(super) fn show(&mut self, link: &mut Link, now: Instant, index: u32, packet: &[u8]) {
         let connection = &mut self.connections[index as usize];
@@ -274,7 +279,7 @@ impl Tcp {
         self.interface.poll_ingress_single(now, &mut glance, set);
     }
 
-    /// Shows the engine an acknowledgement, and what it is to make of it.
+    /// Feeds smoltcp an acknowledgement in the form that `nudge` selects.
     #[cold]
     fn nudge(
         &mut self,
@@ -332,7 +337,7 @@ impl Tcp {
         }
     }
 
-    /// Shows the engine a packet that is changed before; where no buffer is free it is lost.
+    /// Feeds smoltcp a changed copy of a packet; without a free buffer the packet is lost.
     #[cold]
     fn show_changed(
         &mut self,
@@ -350,7 +355,7 @@ impl Tcp {
         link.pool.free(frame);
     }
 
-    /// Shows the engine an acknowledgement until it has counted three duplicates.
+    /// Feeds smoltcp an acknowledgement until it has counted three duplicates.
     #[cold]
     pub(super) fn repeat(
         &mut self,
@@ -361,20 +366,21 @@ impl Tcp {
         nudge: Nudge,
     ) {
         let window = bare.window();
-        // One that differs makes the engine count anew.
+        // A different window makes smoltcp start a new count.
         let other = if window > 1 { window - 1 } else { 2 };
         let windows: &[u16] = match nudge {
             Nudge::Anew => &[other, window, window, window, window],
             _ => &[window; 3],
         };
-        // Nothing can be sent into a window that is closed.
+        // smoltcp sends nothing into a closed window.
         for &window in windows.iter().filter(|_| window > 0) {
             bare.set_window(window);
             self.show(link, now, index, bare.packet());
         }
     }
 
-    /// Has the engine count duplicates anew, whatever window it was told last: one that differs is none to it.
+    /// Resets smoltcp's count of duplicates, whatever window it has: an acknowledgement with a
+    /// different window is no duplicate to it.
     #[cold]
     fn count_anew(&mut self, link: &mut Link, now: Instant, index: u32, mut bare: Bare) {
         for window in [1, 2] {
@@ -383,14 +389,14 @@ impl Tcp {
         }
     }
 
-    /// What has changed at a connection after a segment or a deadline.
+    /// Handles changes of a connection after a segment or a deadline.
     pub(super) fn look(&mut self, link: &mut Link, index: u32) {
         let connection = &mut self.connections[index as usize];
         let state = connection.socket().state();
         let before = std::mem::replace(&mut connection.state, state);
         let owner = connection.owner;
         if owner == Owner::Nobody {
-            // Nobody reads what comes; it must not fill the window for good.
+            // No application reads the data, which must not fill the window for good.
             if connection.socket().can_recv() {
                 connection.abort();
             }
@@ -399,7 +405,7 @@ impl Tcp {
                 connection.since = link.now;
             }
             if state == State::TimeWait && before != State::TimeWait {
-                // One that can be given up.
+                // `give_one_up` can free it.
                 self.swept = None;
             }
             return;
@@ -413,7 +419,7 @@ impl Tcp {
                     self.line_up(index, at);
                 }
             } else if opening(before) && (state == State::Closed || state == State::Listen) {
-                // One that was asked for and goes on listening counts, too.
+                // A socket that returned to the LISTEN state counts, too.
                 link.counters.tcp.attempt_fails += 1;
                 if let Owner::Listener(at) = owner {
                     self.not_lined_up(index, at);
@@ -431,7 +437,7 @@ impl Tcp {
         }
     }
 
-    /// Sends what connections have to send, as far as there is room; runs what is due.
+    /// Sends for connections while the ring has space, and handles expired timers.
     pub(crate) fn work(&mut self, link: &mut Link) {
         while let Some(index) = self.timers.expired(link.now) {
             self.dirty.push(index);
@@ -440,7 +446,7 @@ impl Tcp {
             let Some(index) = self.unanswered.pop() else {
                 break;
             };
-            // In front of those that have come since, or a flood of them would always be before.
+            // In front of later ones, which would otherwise be served first during a flood.
             self.dirty.push_front(index);
         }
         if self.dirty.is_empty() {
@@ -457,11 +463,12 @@ impl Tcp {
                 continue;
             }
             link.counters.tcp.connection_steps += 1;
-            // Before anything is sent that would be answered when nobody is there any more.
+            // Before anything is sent for a connection that has timed out.
             if self.end_if_due(link, index) {
                 continue;
             }
-            // Who asked for a connection may be nobody: until it stands what is sent to him is an answer.
+            // The source of a SYN may be forged: until the connection is established, segments to
+            // it count as replies.
             link.answering = self.half_open_of(index).is_some();
             if link.answering && !link.may_agree() {
                 self.unanswered.push(index);
@@ -481,8 +488,8 @@ impl Tcp {
             let room = long.map_or(0, |long| long.room(connection, controls));
             let socket = Some(connection.id(index));
             let (set, sent) = connection.parts();
-            // Nothing but the end is left to be sent, so that a time-out costs nothing: the engine is shown that it is
-            // due.
+            // Only the FIN is left to be retransmitted, so a timeout costs nothing: smoltcp is
+            // polled with the time of its timer.
             let due = lost_end.then(|| self.interface.poll_at(now, set)).flatten();
             let due = due.map(|due| due.max(now));
             let mut glance = Glance {
@@ -492,7 +499,7 @@ impl Tcp {
                 sent,
                 socket,
             };
-            // Several at a time: what belongs to a connection is looked up once for all of them, and is in the cache.
+            // Several segments at a time: the connection is looked up once and is in the cache.
             let mut state = PollResult::SocketStateChanged;
             if let Some(due) = due {
                 self.interface.poll_egress(due, &mut glance, set);
@@ -540,7 +547,7 @@ impl Tcp {
                 next => next,
             };
             match next {
-                // What cannot go now although it wants to is looked at in the next turn.
+                // A segment that has to wait for space is tried again in the next poll.
                 Some(at) if at <= now => {
                     idle += 1;
                     self.dirty.push(index);
@@ -552,7 +559,8 @@ impl Tcp {
         link.answering = false;
     }
 
-    /// Has the engine find that its time-out is over: what was on its way is lost, as it was too long.
+    /// Makes smoltcp's retransmission timeout expire: the segments in flight were too long and are
+    /// lost.
     #[cold]
     fn resend(&mut self, link: &mut Link, index: u32, next: Option<Instant>) {
         let connection = &mut self.connections[index as usize];
@@ -571,9 +579,10 @@ impl Tcp {
         self.dirty.push(index);
     }
 
-    /// Has the engine ask whether the far end's window is still closed; when it will. It begins to when the window closes
-    /// behind what was sent, and forgets it where the window has shrunk and the time-out of what lies beyond runs out:
-    /// nothing would be said by either end any more (RFC 9293, section 3.8.6, MUST-35).
+    /// Makes smoltcp probe the peer's window, and returns when it will. smoltcp starts probing when
+    /// the window closes behind what was sent, and stops if the window has shrunk and the timeout
+    /// of the data beyond it expires. Both ends would then be silent for ever (RFC 9293, section
+    /// 3.8.6, MUST-35).
     #[cold]
     fn ask_for_room(&mut self, link: &mut Link, now: Instant, index: u32) -> Option<Instant> {
         if let Some(bare) = self.connections[index as usize].shut_out() {
@@ -583,7 +592,7 @@ impl Tcp {
         self.interface.poll_at(now, set)
     }
 
-    /// Has the engine send at most one segment of a connection.
+    /// Makes smoltcp send at most one segment of a connection.
     fn poll_egress(&mut self, link: &mut Link, now: Instant, index: u32) {
         let connection = &mut self.connections[index as usize];
         let socket = Some(connection.id(index));
@@ -598,7 +607,7 @@ impl Tcp {
         self.interface.poll_egress(now, &mut glance, set);
     }
 
-    /// Has the engine send a segment again where nothing was heard for too long.
+    /// Sends a tail loss probe if one is due.
     #[inline]
     fn probe(&mut self, link: &mut Link, now: Instant, index: u32, slack: Nanos) {
         if let Some(bare) = self.connections[index as usize].probe(link.now, slack) {
@@ -606,7 +615,7 @@ impl Tcp {
         }
     }
 
-    /// A connection has nothing to do: it may be over.
+    /// Frees an idle connection if it is closed.
     fn settle(&mut self, index: u32) {
         let connection = &mut self.connections[index as usize];
         if connection.owner != Owner::Nobody {
@@ -620,7 +629,8 @@ impl Tcp {
         }
     }
 
-    /// Gives up what was begun and not finished, or left and not ended, for long; whether it is free now.
+    /// Gives up half-open and orphaned connections after their timeout; returns whether the
+    /// connection is free now.
     fn end_if_due(&mut self, link: &mut Link, index: u32) -> bool {
         if let Some(at) = self.half_open_of(index) {
             let due = self.connections[index as usize].since + HALF_OPEN;
@@ -638,7 +648,7 @@ impl Tcp {
         false
     }
 
-    /// Makes a connection free.
+    /// Frees a connection.
     pub(super) fn drop_connection(&mut self, index: u32) {
         let connection = &mut self.connections[index as usize];
         connection.owner = Owner::Free;
@@ -648,7 +658,7 @@ impl Tcp {
         self.free.push(index);
     }
 
-    /// A connection is found by its ends no longer, so that another one can have them.
+    /// Removes a connection from the table, so that another one can use its addresses.
     pub(super) fn unname(&mut self, index: u32) {
         let connection = &self.connections[index as usize];
         let hash = self.hash(connection.local, connection.remote);
@@ -661,23 +671,23 @@ impl Tcp {
         self.latest = u32::MAX;
     }
 
-    /// When a connection has something to do by the time.
+    /// Returns the next deadline of a connection.
     pub(crate) fn next_deadline(&self) -> Option<Nanos> {
         self.timers.next()
     }
 
-    /// Whether connections are to be looked at with the next turn.
+    /// Returns whether connections have work in the next poll.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
         !self.dirty.is_empty() || !self.unanswered.is_empty()
     }
 
-    /// Connections that are open in any way.
+    /// Returns the number of connections that are not free.
     pub(crate) fn in_use(&self) -> usize {
         self.connections.len() - self.free.len()
     }
 
-    /// The next socket that changed.
+    /// Returns the next socket with an event.
     pub(crate) fn next_ready(&mut self) -> Option<SocketId> {
         loop {
             let index = self.ready.pop()?;
