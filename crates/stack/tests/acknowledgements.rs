@@ -1,4 +1,4 @@
-//! When what came is acknowledged (RFC 1122, section 4.2.3.2).
+//! Timing of acknowledgements (RFC 1122, section 4.2.3.2).
 
 mod common;
 
@@ -9,11 +9,11 @@ use common::{Link, World, config, ready};
 
 const MS: u64 = 1_000_000;
 
-/// Headers of a packet of IPv4 with a segment.
+/// Length of the IPv4 and TCP headers.
 const HEADERS: usize = 20 + 20;
 
-/// Acknowledgements that the far end has sent when these pieces have come one by one, a millisecond from one to the
-/// next, and when it has waited for company long enough.
+/// Returns the acknowledgements that the receiver has sent after these segments arrived, a
+/// millisecond apart, and after the delayed-acknowledgement timer.
 fn acknowledged(mtus: [usize; 2], pieces: &[usize]) -> (usize, usize) {
     let [near, far] = mtus.map(|mtu| {
         let mtu = format!("mtu={mtu}");
@@ -21,7 +21,7 @@ fn acknowledged(mtus: [usize; 2], pieces: &[usize]) -> (usize, usize) {
             &mtu,
             "tcp.delayed_ack=200ms",
             "tcp.min_rto=1s",
-            // What is given to be sent leaves.
+            // Written data leaves at once.
             "tcp.nagle=off",
             "tcp.congestion_control=none",
         ])
@@ -62,10 +62,10 @@ fn the_second_full_segment_is_acknowledged_at_once_whatever_the_far_end_could_ta
             (&[full, full], 1, 1),
             (&[full, full, full], 1, 2),
             (&[full; 4], 2, 2),
-            // Short ones wait, until they are more than a segment.
+            // Short ones are delayed until they exceed a segment.
             (&[10, 10], 0, 1),
             (&[full - 5, 10], 1, 1),
-            // What comes at once is acknowledged once.
+            // A burst is acknowledged once.
             (&[6 * full], 1, 1),
         ] {
             let told = acknowledged(mtus, pieces);

@@ -1,4 +1,4 @@
-//! Neighbours are told who a stack is when it starts (RFC 5227, RFC 4861), and who else says that he is.
+//! Address announcements at start, and address conflicts (RFC 5227, RFC 4861).
 
 mod common;
 
@@ -10,8 +10,7 @@ use common::{FAR, FAR_V6, Link, NEAR, NEAR_V6, World, addressing, at, config};
 use linerate_port::{Memory, PortUrl, open};
 use linerate_stack::{Addressing, Config, Stack, memory_plan};
 
-/// Frames that a stack with this configuration sends, with the milliseconds in which each left, while nobody asks
-/// it for anything.
+/// Returns the frames that an idle stack sends on its own, each with its time in milliseconds.
 fn of_its_own(config: &Config, own: &Addressing, seconds: u64) -> (Vec<(u64, Vec<u8>)>, Stack) {
     let urls: [PortUrl; 2] = ["ring:x,end=a", "ring:x,end=b"].map(|url| url.parse().unwrap());
     let plan = memory_plan(config, &urls[0]).joined(memory_plan(config, &urls[1]));
@@ -53,11 +52,11 @@ fn a_stack_that_starts_says_who_it_is_twice() {
         (link.out_neighbor_requests, link.out_neighbor_replies),
         (0, 0)
     );
-    // After that it has nothing to do.
+    // After that it is idle.
     assert_eq!(stack.next_deadline(), None);
 }
 
-/// As many as there are descriptors, the rest in the turns behind.
+/// A poll sends as many as there are descriptors; the rest follows in later polls.
 #[test]
 fn a_short_ring_takes_them_one_by_one() {
     let config = config(&["tx_descriptors=1"]);
@@ -66,7 +65,7 @@ fn a_short_ring_takes_them_one_by_one() {
     assert_eq!(stack.counters().link.out_ring_full, 0);
 }
 
-/// The announcements of `own`.
+/// Returns the announcements of a stack with these addresses.
 fn announcements(own: &Addressing) -> Vec<Vec<u8>> {
     let (frames, _) = of_its_own(&config(&[]), own, 2);
     frames.into_iter().map(|(_, frame)| frame).collect()
@@ -87,7 +86,7 @@ fn who_knew_the_last_stack_of_an_address_sends_to_the_new_one() {
                 .udp_send(socket, Some(at(far, 9)), 4, |room| room.fill(1));
             assert!(sent.is_ready());
             world.run(20);
-            // Behind a question for the address, where it is not known.
+            // The last frame: an address request may precede the datagram.
             heard.borrow().last().unwrap()[..6].to_vec()
         };
         let before = to(&mut world);
@@ -97,7 +96,7 @@ fn who_knew_the_last_stack_of_an_address_sends_to_the_new_one() {
         }
         world.run(2);
         assert_eq!(to(&mut world), [2, 0, 0, 0, 0, 9], "{far}");
-        // Of whom it never heard it remembers nothing.
+        // Announcements of unknown hosts are not stored.
         let asked = world.near.counters().link.out_neighbor_requests;
         for frame in announcements(&of("10.0.0.9", "fd00::9", 9)) {
             world.wire.put(0, &frame);
@@ -119,7 +118,7 @@ fn another_one_with_the_same_address_is_counted_and_not_answered() {
     for (ethernet, conflicts) in [(9, 2), (0, 0)] {
         let mut own = of(NEAR, NEAR_V6, ethernet);
         if ethernet == 0 {
-            // What comes back from where it was sent.
+            // Frames of its own that are looped back.
             own.ethernet = Some(world.near.ethernet());
         }
         let before = world.near.counters().link;
@@ -134,9 +133,10 @@ fn another_one_with_the_same_address_is_counted_and_not_answered() {
     }
 }
 
-/// Questions of the far end for the near one's addresses, ARP and neighbour discovery, which did not arrive.
+/// Returns the remote stack's requests for the local addresses (ARP and neighbour solicitation),
+/// which did not arrive.
 fn questions(world: &mut World) -> [Vec<u8>; 2] {
-    // What is asked for finds somebody, once a question is answered.
+    // A datagram that follows the request needs a socket.
     world.near.udp_bind(at("0.0.0.0", 9)).unwrap();
     [(NEAR, "0.0.0.0"), (NEAR_V6, "::")].map(|(near, family)| {
         let asked = Rc::new(RefCell::new(None));
@@ -157,10 +157,10 @@ fn questions(world: &mut World) -> [Vec<u8>; 2] {
     })
 }
 
-/// Where a message of ICMPv6 begins.
+/// Offset of an ICMPv6 message.
 const MESSAGE: usize = ETHERNET + V6;
 
-/// As Linux does that knows a neighbour and asks whether he is still there.
+/// Linux sends such a solicitation to verify that a known neighbour is reachable.
 #[test]
 fn who_asks_from_an_address_of_the_link_is_answered() {
     let mut world = World::alike(&[], Link::CLEAN).announced();
@@ -184,7 +184,7 @@ fn who_asks_from_an_address_of_the_link_is_answered() {
     );
 }
 
-/// Whoever is about to take an address asks for it, and comes from none (RFC 5227 and RFC 4862).
+/// A host that probes an address before using it has no source address (RFC 5227 and RFC 4862).
 #[test]
 fn who_wants_an_address_that_is_taken_is_told() {
     let mut world = World::alike(&[], Link::CLEAN).announced();
@@ -192,7 +192,7 @@ fn who_wants_an_address_that_is_taken_is_told() {
     let [arp, solicitation] = &mut questions;
     arp[ETHERNET + 14..ETHERNET + 18].fill(0);
     solicitation[ETHERNET + 8..ETHERNET + 24].fill(0);
-    // Nobody has no Ethernet address to tell either.
+    // A sender without an address includes no link-layer address either.
     solicitation.truncate(MESSAGE + 24);
     complete(solicitation);
 
@@ -200,7 +200,7 @@ fn who_wants_an_address_that_is_taken_is_told() {
     for frame in &questions {
         world.wire.put(0, frame);
     }
-    // One that came over a router is nobody's on this link.
+    // A message forwarded by a router is not from this link.
     let mut forwarded = questions[1].clone();
     forwarded[ETHERNET + 7] = 254;
     world.wire.put(0, &forwarded);
@@ -210,10 +210,10 @@ fn who_wants_an_address_that_is_taken_is_told() {
     let [reply, advertisement] = &heard[..] else {
         panic!("{heard:?}: {:?}", world.near.counters());
     };
-    // RFC 826: an answer, from the one who has it.
+    // RFC 826: a reply, from the owner of the address.
     assert_eq!(reply[ETHERNET + 6..ETHERNET + 8], [0, 2]);
     assert_eq!(reply[ETHERNET + 8..ETHERNET + 14], own);
-    // RFC 4861, section 7.2.4: to all nodes, not as an answer that was asked for.
+    // RFC 4861, section 7.2.4: to all nodes, without the solicited flag.
     assert_eq!(advertisement[..6], [0x33, 0x33, 0, 0, 0, 1]);
     assert_eq!(advertisement[MESSAGE], 136);
     assert_eq!(advertisement[MESSAGE + 4], 0x20);
@@ -221,7 +221,7 @@ fn who_wants_an_address_that_is_taken_is_told() {
     assert_eq!(world.near.counters().icmp.in_errors, 1);
 }
 
-/// Also a message that is all of its datagram, and says that it is a piece (RFC 6980).
+/// Includes a complete message in a single fragment (RFC 6980).
 #[test]
 fn what_neighbours_say_in_pieces_is_not_heard() {
     let mut world = World::alike(&[], Link::CLEAN).announced();

@@ -1,4 +1,4 @@
-//! Requests and resets that are not what a connection waits for (RFC 9293, section 3.10.7.4; RFC 5961).
+//! Unexpected SYNs and resets on existing connections (RFC 9293, section 3.10.7.4; RFC 5961).
 
 mod common;
 
@@ -10,7 +10,7 @@ use common::segments::{self, ACK, RST, SYN};
 use common::{Bulk, FAR, Link, NEAR, World, any, at, packets, ready};
 use linerate_stack::{StackError, TcpState};
 
-/// The segments that each end has sent.
+/// Segments sent by each stack.
 type Seen = Rc<RefCell<[Vec<Vec<u8>>; 2]>>;
 
 fn watched(world: &mut World) -> Seen {
@@ -25,7 +25,7 @@ fn watched(world: &mut World) -> Seen {
     seen
 }
 
-/// Switched off and on again, it asks from the port that it had, and knows nothing of the connection that stands.
+/// After a restart the client connects from the same port, without state of the old connection.
 #[test]
 fn who_lost_its_memory_connects_again_from_the_same_port() {
     for fetched in [false, true] {
@@ -45,14 +45,14 @@ fn who_lost_its_memory_connects_again_from_the_same_port() {
             (client, server.unwrap(), world.now - start)
         };
         let (client, server, _) = accept(&mut world);
-        // The streams have come some way, in both directions.
+        // Both streams have transferred data.
         ready(world.near.tcp_send(client, |room| room.len().min(700)));
         ready(world.far.tcp_send(server, |room| room.len().min(900)));
         world.run(100);
         if fetched {
             ready(world.far.tcp_receive(server, |_| (300, ())));
         }
-        // It goes without a word.
+        // It disappears silently.
         world.wire.watch = Box::new(|end, _| end == 1);
         world.near.abort(client).unwrap();
         world.run(20);
@@ -67,13 +67,13 @@ fn who_lost_its_memory_connects_again_from_the_same_port() {
             .filter(|frame| segments::flags(frame) & RST != 0)
             .count();
         assert_eq!(resets, 1);
-        // Whoever had the old one is told, and can read what had come.
+        // The application with the old connection gets an error, and can read what had arrived.
         assert_eq!(world.far.tcp_state(server).unwrap(), TcpState::Closed);
         let left = if fetched { 400 } else { 700 };
         assert_eq!(world.far.tcp_queued(server).unwrap().1, left);
         let sent = world.far.tcp_send(server, |_| 1);
         assert!(matches!(sent, Poll::Ready(Err(StackError::Reset))));
-        // The new one carries payload both ways, beside the old one that nobody has closed.
+        // The new connection works in both directions, while the old one is still open.
         ready(world.near.tcp_send(again, |room| room.len().min(50)));
         ready(world.far.tcp_send(second, |room| room.len().min(60)));
         world.until(2, |world| {
@@ -88,7 +88,7 @@ fn who_lost_its_memory_connects_again_from_the_same_port() {
     }
 }
 
-/// Whoever floods a connection with requests or resets is not answered each time.
+/// A flood of SYNs or resets is not answered segment by segment.
 #[test]
 fn answers_are_few() {
     let mut world = World::alike(&[], Link::CLEAN);
@@ -154,8 +154,8 @@ fn a_reset_needs_the_number_that_is_expected_next() {
     }
 }
 
-/// A request that was long on its way comes between the ends of a connection that is over, and whose ends wait for such
-/// (RFC 1122, section 4.2.2.13; RFC 6191).
+/// An old duplicate SYN arrives for a connection in TIME-WAIT (RFC 1122, section 4.2.2.13; RFC
+/// 6191).
 #[test]
 fn an_old_request_ends_no_waiting() {
     let mut world = World::alike(&["tcp.min_rto=1s"], Link::CLEAN);
@@ -174,11 +174,11 @@ fn an_old_request_ends_no_waiting() {
     assert_eq!(world.far.connections(), 1);
     let mut asked = seen.borrow()[0].clone().into_iter();
     let asked = asked.find(|frame| segments::flags(frame) == SYN).unwrap();
-    // Nobody says that he knows nothing of it, which would end it.
+    // The client's resets, which would end TIME-WAIT, are dropped.
     world.wire.watch = Box::new(|end, _| end == 1);
     let first = segments::sequence(&asked);
     let before = world.far.counters().tcp;
-    // The request, payload and the end have used these.
+    // Sequence numbers used by SYN, payload and FIN.
     let next = first.wrapping_add(1 + 700 + 1);
     for (number, opens) in [
         (first, 0),
@@ -198,13 +198,13 @@ fn an_old_request_ends_no_waiting() {
     );
 }
 
-/// The far end has received all, and nothing that it said arrived. What the engine counts from after its time-out lies
-/// behind what is expected there.
+/// The server has received everything, and none of its acknowledgements arrived. After the timeout
+/// smoltcp sends from a number below the one that the server expects.
 #[test]
 fn who_gives_up_after_a_time_out_is_believed() {
     let mut world = World::alike(&["tcp.tail_probe=off"], Link::CLEAN);
     let (client, server) = world.connected(80);
-    // Enough is acknowledged that three segments may be on their way.
+    // Opens the congestion window for three segments in flight.
     for _ in 0..10 {
         ready(world.near.tcp_send(client, |room| room.len().min(1_460)));
         world.until(1, |world| world.near.tcp_queued(client).unwrap().0 == 0);
@@ -230,7 +230,8 @@ fn who_gives_up_after_a_time_out_is_believed() {
     assert_eq!(world.far.tcp_state(server).unwrap(), TcpState::Closed);
 }
 
-/// Who acknowledges ahead to be sent more (RFC 9293, section 3.10.7.4) would lose what it says to have.
+/// A peer that acknowledges ahead to speed the sender up (RFC 9293, section 3.10.7.4) would lose
+/// that data.
 #[test]
 fn an_acknowledgement_of_what_was_not_sent_is_not_taken() {
     const BYTES: usize = 30_000;

@@ -1,4 +1,4 @@
-//! What a connection lets out that the far end has not acknowledged.
+//! Congestion window: data in flight without acknowledgement.
 
 mod common;
 
@@ -11,8 +11,9 @@ use common::{Link, World, config, packets, ready};
 const FULL: usize = 1_460;
 const ROUNDS: usize = 12;
 
-/// Whole segments that leave unheard after rounds in each of which so many were written, before the acknowledgement
-/// of those of the round before came: the far end acknowledges all of a round at once.
+/// Returns the full segments that leave without acknowledgement, after rounds of `segments`
+/// segments each. In each round data is written before the acknowledgement of the round before,
+/// which covers all of it at once.
 fn leave(control: &str, segments: usize) -> usize {
     let near = config(&[
         "tcp.send_buffer=512K",
@@ -42,7 +43,7 @@ fn leave(control: &str, segments: usize) -> usize {
             {
                 read += got.expect("a connection that stands");
             }
-            // The acknowledgement lies in front of the near end, which has not looked.
+            // The acknowledgement is at the sender, which has not polled yet.
             read == goal && world.wire.in_flight() == 0
         });
         if round < ROUNDS {
@@ -64,8 +65,9 @@ fn leave(control: &str, segments: usize) -> usize {
     count.get()
 }
 
-/// RFC 7661, section 1: a window that nothing fills says nothing of the path, and grows no more. What was written after
-/// all had left was never held by it, though it waits when the acknowledgement comes.
+/// RFC 7661, section 1: an unused window is no evidence about the path and must not grow. Data
+/// written after everything had left was not limited by it, though it waits when the
+/// acknowledgement arrives.
 #[test]
 fn what_is_written_after_all_has_left_widens_nothing() {
     for control in ["reno", "cubic"] {

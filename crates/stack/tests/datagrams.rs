@@ -20,7 +20,7 @@ fn pair_at(world: &mut World, far: &str) -> (SocketId, SocketId) {
     let server = world.far.udp_bind(any(7)).unwrap();
     let client = world.near.udp_bind(any(0)).unwrap();
     world.near.udp_connect(client, at(far, 7)).unwrap();
-    // Both know each other from here on.
+    // Both neighbours are resolved from here on.
     ready(world.near.udp_send(client, None, 1, |_| ()));
     world.until(3, |world| world.far.udp_waiting(server).unwrap() == 1);
     ready(world.far.udp_receive(server, |_, _| ()));
@@ -79,7 +79,8 @@ fn long_datagrams_arrive_whole_at_any_mtu() {
     }
 }
 
-/// Numbers of what is sent to two addresses in turn, in packets that `number` knows; those to either of them.
+/// Returns the identification numbers of packets sent to two addresses alternately; `number`
+/// extracts them.
 fn numbers(
     ends: [&'static str; 2],
     bytes: usize,
@@ -111,12 +112,13 @@ fn numbers(
     })
 }
 
-/// Numbers that count for all hosts alike tell each what others are sent, and let him spoil it (RFC 7739).
+/// Numbers from one counter for all hosts reveal the traffic of others, and allow an attacker to
+/// disturb reassembly (RFC 7739).
 #[test]
 fn numbers_of_packets_say_nothing_of_those_to_others() {
     const OTHER: &str = "10.0.0.3";
     const OTHER_V6: &str = "fd00::3";
-    // Of first fragments, and of packets that a router may cut.
+    // Of first fragments, and of packets that a router may fragment.
     let v4 = |frame: &[u8]| {
         let meant =
             packets::is_v4(frame) && frame[23] == UDP && frame[21] == 0 && frame[20] & 0x1f == 0;
@@ -135,7 +137,7 @@ fn numbers_of_packets_say_nothing_of_those_to_others() {
         let [ones, others] = &all;
         assert_eq!((ones.len(), others.len()), (3, 3));
         for numbers in &all {
-            // None comes again soon.
+            // None repeats soon.
             let mut each = numbers.windows(2).map(|two| less(two[1], two[0]));
             assert!(each.all(|more| (1..10).contains(&more)), "{numbers:?}");
         }
@@ -144,7 +146,7 @@ fn numbers_of_packets_say_nothing_of_those_to_others() {
     }
 }
 
-/// The engine's fragmenter forgot all but the last of a burst; ours has one on its way at a time.
+/// smoltcp's fragmenter kept only the last datagram of a burst; ours sends one at a time.
 #[test]
 fn a_burst_of_long_datagrams_loses_none() {
     let mut world = World::alike(&["tx_descriptors=4", "rx_descriptors=4"], Link::CLEAN);
@@ -188,7 +190,7 @@ fn fragments_arrive_in_any_order_or_not_at_all() {
         });
         assert!(got.unwrap() == content(20_000));
     }
-    // Duplicates that come once the datagram is whole take no buffer.
+    // Duplicates that arrive after completion take no buffer.
     world.run(3_000);
     let counters = world.far.counters().ip;
     assert_eq!(counters.reassembly_timeouts, 0);
@@ -210,13 +212,13 @@ fn fragments_arrive_in_any_order_or_not_at_all() {
     world.run(40);
     assert_eq!(lost.get(), 4);
     let counters = world.far.counters().ip;
-    // Each makes room for the next but one.
+    // Each datagram evicts the one before the last.
     assert_eq!(
         (counters.reassembly_ok, counters.reassembly_evicted),
         (0, 2)
     );
     world.wire.watch = Box::new(|_, _| true);
-    // All is as before at once.
+    // Everything works again at once.
     send(&mut world, client, 5_000);
     let mut got = None;
     world.until(3, |world| {
@@ -251,8 +253,8 @@ fn fragments_are_refused_where_they_are_off() {
     assert_eq!(world.far.counters().ip.reassembly_errors, 3);
 }
 
-/// Bursts of 64 at a queue of so many packets, with an application that looks once all have come, and
-/// with one that looks after each turn of so many descriptors.
+/// Bursts of 64 for a queue of this length, with an application that reads after all have arrived,
+/// and with one that reads after each poll.
 #[test]
 fn a_queue_loses_what_it_cannot_hold() {
     for (queue, late, at_once) in [
@@ -264,7 +266,7 @@ fn a_queue_loses_what_it_cannot_hold() {
     ] {
         for (eager, wanted) in [(false, late), (true, at_once)] {
             let setting = format!("udp.receive_queue={queue}");
-            // A turn takes in four frames: with a queue of one, one of them is kept.
+            // A poll receives four frames: with a queue of one, one of them is kept.
             let mut world = World::alike(&[&setting, "rx_descriptors=4"], Link::CLEAN);
             let (client, server) = pair(&mut world);
             for _ in 0..64 {
@@ -309,7 +311,7 @@ thread_local! {
     static CLOCK: Cell<u64> = const { Cell::new(1_000) };
 }
 
-/// A clock that a microsecond passes on with each look.
+/// Clock that advances by a microsecond with each reading.
 fn clock() -> u64 {
     CLOCK.with(|clock| {
         clock.set(clock.get() + 1_000);
@@ -371,7 +373,7 @@ fn stages_are_in_order_and_answers_carry_them() {
     }
 }
 
-/// It is a good part of the time that an answer takes.
+/// Reading the clock is a considerable part of a reply's time.
 #[test]
 fn an_answer_with_times_costs_two_looks_at_the_clock() {
     let mut world = World::alike(&[], Link::CLEAN).announced();
@@ -379,7 +381,7 @@ fn an_answer_with_times_costs_two_looks_at_the_clock() {
     let server = world.far.udp_bind(any(7)).unwrap();
     let client = world.near.udp_bind(any(0)).unwrap();
     world.near.udp_connect(client, at(FAR, 7)).unwrap();
-    // Who they are is known from here on.
+    // Both neighbours are resolved from here on.
     ready((world.near).udp_send(client, None, 64, |_| ()));
     world.run(200);
     ready(world.far.udp_receive(server, |_, _| ()));
@@ -391,7 +393,7 @@ fn an_answer_with_times_costs_two_looks_at_the_clock() {
         world.wire.carry(world.now);
         let before = CLOCK.get();
         assert!(world.far.look());
-        // A turn can go on with the time at which they came.
+        // A poll can use their arrival time as its own.
         assert_eq!(world.far.found_at(), Some(before + 1_000));
         world.far.turn(world.now);
         assert_eq!(world.far.found_at(), None);
@@ -402,7 +404,7 @@ fn an_answer_with_times_costs_two_looks_at_the_clock() {
     }
 }
 
-/// An answer does not wait for timers, and no timer for ever.
+/// A reply does not wait for timers, and no timer is postponed for ever.
 #[test]
 fn an_answer_leaves_before_what_is_due_by_the_time() {
     let mut world = World::alike(&[], Link::CLEAN).announced();
@@ -412,7 +414,7 @@ fn an_answer_leaves_before_what_is_due_by_the_time() {
     ready((world.near).udp_send(client, None, 64, |_| ()));
     world.run(200);
     ready(world.far.udp_receive(server, |_, _| ()));
-    // Somebody who is silent is asked for once a second.
+    // A silent neighbour is requested once a second.
     let silent = Some(at("10.0.0.77", 7));
     ready((world.far).udp_send(server, silent, 1, |_| ()));
     world.far.flush();
@@ -432,7 +434,7 @@ fn an_answer_leaves_before_what_is_due_by_the_time() {
         world.far.send_made();
         assert_eq!(world.far.counters().link.out_frames, left + 1);
         assert!(world.far.next_deadline() <= Some(world.now));
-        // Datagrams in each turn hold nothing back for good.
+        // Datagrams in each poll hold nothing back for good.
         ready((world.near).udp_send(client, None, 64, |_| ()));
         world.near.flush();
         world.wire.carry(world.now);
@@ -444,7 +446,8 @@ fn an_answer_leaves_before_what_is_due_by_the_time() {
     assert_eq!(world.far.counters().link.out_unresolved, 1);
 }
 
-/// Whoever sleeps until something comes closes a connection at the time of the turn that woke it.
+/// An application that sleeps until a frame arrives closes a connection at the time of the poll
+/// that woke it.
 #[test]
 fn what_is_closed_after_a_datagram_is_closed_now() {
     let mut world = World::alike(&[], Link::CLEAN).announced();
@@ -470,7 +473,8 @@ fn what_is_closed_after_a_datagram_is_closed_now() {
     assert_eq!(ends, [0, 0]);
 }
 
-/// A watch that begins between a look and its turn has the time from its beginning.
+/// If stages are watched from between a prefetch and its poll, the arrival time is the start of
+/// watching.
 #[test]
 fn what_was_found_before_a_watch_began_came_no_earlier() {
     let mut world = World::alike(&[], Link::CLEAN).announced();
@@ -504,7 +508,7 @@ fn a_silent_neighbour_is_asked_again_and_given_up() {
     world.until(10, |world| world.near.counters().link.out_unresolved == 1);
     assert_eq!(world.near.counters().link.out_neighbor_requests, 3);
     assert_eq!(world.near.next_deadline(), None);
-    // What comes later waits no longer, whenever it comes, and a socket that is connected is told.
+    // Later packets wait no longer, whenever they are sent, and a connected socket gets an error.
     for lost in 2..6 {
         world.run(300);
         let connected = world.near.udp_bind(any(0)).unwrap();
@@ -521,7 +525,7 @@ fn a_silent_neighbour_is_asked_again_and_given_up() {
         assert!(world.near.udp_receive(connected, |_, _| ()).is_pending());
         world.near.close(connected).unwrap();
     }
-    // A small cache forgets who was used least recently, and all still works.
+    // A small cache evicts the least recently used entry, and everything still works.
     let server = world.far.udp_bind(any(7)).unwrap();
     for _ in 0..5 {
         for silent in ["10.0.0.78", "10.0.0.79", FAR] {
@@ -578,7 +582,7 @@ fn bad_frames_are_counted_by_what_is_wrong() {
     assert_eq!(after.link.in_not_ours, 1);
     assert_eq!(after.link.in_unknown_protocols, 1);
     assert_eq!(after.link.in_errors, 1);
-    // What pads a frame is no part of it.
+    // Padding of a frame is not part of the packet.
     assert_eq!(after.udp.in_datagrams, 1);
     let names: Vec<_> = after
         .rows()
@@ -590,8 +594,7 @@ fn bad_frames_are_counted_by_what_is_wrong() {
     assert_eq!(world.far.addressing().networks[0].address.to_string(), FAR);
 }
 
-/// A checksum that only has the pseudo header's sum was left to a device; here is none that could have been
-/// passed by.
+/// A checksum with only the pseudo header's sum was left to a device; there is none here.
 #[test]
 fn an_open_checksum_is_a_cause_of_its_own() {
     for (far, head) in [(FAR, 20), (FAR_V6, 40)] {
@@ -664,7 +667,7 @@ fn datagrams_to_a_group_go_as_far_as_they_may() {
                     .udp_send(socket, to, 3, |payload| payload.fill(1)),
             );
             world.run(3);
-            // Nobody was asked who that is.
+            // No address request was sent for the group.
             let frames = frames.borrow();
             assert_eq!(frames.len(), 1, "{group}");
             assert_eq!(frames[0][..6], ethernet, "{group}");
@@ -680,14 +683,14 @@ fn fragments_of_ipv6_are_taken_as_the_rfcs_say() {
     let ends = (common::NEAR_V6, FAR_V6);
     let datagram = packets::datagram(0xc001, 7, &payload);
     let plain = packets::packet(EVERYBODY, ends, UDP, &datagram);
-    // Options lie in front of the datagram, and were cut with it.
+    // Extension headers in front of the datagram are fragmented with it.
     let mut options = plain.clone();
     packets::insert_headers(&mut options, 60, &[UDP, 0, 1, 4, 0, 0, 0, 0]);
     let piece = |bytes| packets::piece(&plain, 9, bytes);
     let cut = |frame: &[u8]| {
         let end = frame.len() - packets::body(frame);
         let [first, mut second] = [0..16, 16..end].map(|bytes| packets::piece(frame, 9, bytes));
-        // What fragments but the first name counts for nothing (RFC 8200, section 4.5).
+        // The protocol in later fragments is ignored (RFC 8200, section 4.5).
         second[packets::body(frame)] = 99;
         [first, second]
     };
@@ -699,9 +702,9 @@ fn fragments_of_ipv6_are_taken_as_the_rfcs_say() {
         ("reversed", vec![&second, &first], 1, 0),
         ("twice", vec![&first, &first, &second], 1, 0),
         ("with options", vec![&options_first, &options_second], 1, 0),
-        // All of its datagram, beside one of the same number (RFC 6946).
+        // A complete datagram in one fragment, with others of the same number (RFC 6946).
         ("atomic", vec![&first, &whole, &second], 2, 0),
-        // Dropped whole, with what is still to come (RFC 5722).
+        // Dropped completely, with its later fragments (RFC 5722).
         (
             "overlapping",
             vec![&first, &piece(8..24), &second, &first],
@@ -746,7 +749,7 @@ fn what_no_host_can_have_asked_is_not_answered() {
             (0, 1),
         ),
         (
-            "from everybody",
+            "from a broadcast address",
             ("10.0.0.255", FAR),
             (ICMP, &ping),
             true,
@@ -760,7 +763,7 @@ fn what_no_host_can_have_asked_is_not_answered() {
             (0, 1),
         ),
         (
-            "to everybody",
+            "to a broadcast address",
             (NEAR, "10.0.0.255"),
             (ICMP, &ping),
             false,
@@ -810,7 +813,8 @@ fn packets_of_all_protocols_are_counted() {
     assert_eq!(counters.ip.out_requests, all);
 }
 
-/// Of a stack with two addresses of a network the answer came from the first, and a connected client never saw it.
+/// A stack with two addresses in a network replied from the first one, and a connected client
+/// dropped the reply.
 #[test]
 fn an_answer_comes_from_the_address_that_was_asked() {
     const OTHER: &str = "10.0.0.3";

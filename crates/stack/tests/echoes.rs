@@ -1,4 +1,4 @@
-//! Datagrams that go back in the frames that they came in.
+//! Datagrams returned in the frames in which they arrived.
 
 mod common;
 
@@ -9,7 +9,8 @@ use common::{FAR, FAR_V6, Link, NEAR, World, addressing, any, at, byte, config, 
 use linerate_port::vnet::{Segmentation, VnetHeader};
 use linerate_stack::{Addressing, Echo, SocketId, StackError};
 
-/// A client of the near stack and a server of the far one, who know each other.
+/// Returns a client of the local stack and a server of the remote one; both neighbours are
+/// resolved.
 fn pair(world: &mut World, far: &str) -> (SocketId, SocketId) {
     let server = world.far.udp_bind(any(7)).unwrap();
     let client = world.near.udp_bind(any(0)).unwrap();
@@ -21,7 +22,7 @@ fn pair(world: &mut World, far: &str) -> (SocketId, SocketId) {
     (client, server)
 }
 
-/// A question of so many bytes comes to the server.
+/// Sends a request of this length to the server.
 fn ask(
     world: &mut World,
     (client, server): (SocketId, SocketId),
@@ -40,18 +41,18 @@ fn content(bytes: usize) -> Vec<u8> {
     (0..bytes).map(byte).collect()
 }
 
-/// Sends back whatever is in front, as it is.
+/// Echoes the first datagram of the queue.
 fn echo(world: &mut World, server: SocketId) -> Echo {
     ready((world.far).udp_echo(server, None, |payload, _| Some(payload.len())))
 }
 
-/// What comes back, and from where.
+/// Returns the reply and its source.
 fn answer(world: &mut World, client: SocketId) -> (Vec<u8>, SocketAddr) {
     world.until(3, |world| world.near.udp_waiting(client).unwrap() > 0);
     ready((world.near).udp_receive(client, |payload, meta| (payload.to_vec(), meta.from)))
 }
 
-/// Receives and sends, as whoever cannot do it in place.
+/// Receives and sends with a copy, for datagrams that cannot be echoed in place.
 fn answer_elsewhere(world: &mut World, server: SocketId) {
     let (payload, from) =
         ready((world.far).udp_receive(server, |payload, meta| (payload.to_vec(), meta.from)));
@@ -108,7 +109,7 @@ fn an_answer_may_be_another_one_or_none() {
     });
     assert_eq!(ready(echoed), Echo::Sent(20));
     assert_eq!(answer(&mut world, client).0, [9; 20]);
-    // No more of it than there is.
+    // Not more than its length.
     ask(&mut world, (client, server), at(FAR, 7), 64);
     let echoed = world.far.udp_echo(server, None, |_, _| Some(9_000));
     assert_eq!(ready(echoed), Echo::Sent(64));
@@ -123,7 +124,7 @@ fn an_answer_may_be_another_one_or_none() {
     assert_eq!(world.lost_frames(), 0);
 }
 
-/// What cannot go back in its frame stays where it is, and goes back by way of a copy.
+/// A datagram that cannot be echoed in its frame stays in the queue, and is answered with a copy.
 #[test]
 fn what_does_not_suit_the_last_answer_goes_elsewhere() {
     let own = Addressing::new(&["10.0.0.2/24", "10.0.0.3/24", "fd00::2/64"]).unwrap();
@@ -138,7 +139,7 @@ fn what_does_not_suit_the_last_answer_goes_elsewhere() {
         (0, FAR, 64, true),
         (1, FAR, 64, false),
         (1, FAR, 64, true),
-        // From the address that was asked.
+        // From the address of the request.
         (1, other, 64, false),
         (1, other, 64, true),
         (1, FAR, 64, false),
@@ -157,11 +158,11 @@ fn what_does_not_suit_the_last_answer_goes_elsewhere() {
                 assert_eq!(world.far.udp_waiting(server).unwrap(), 1);
                 answer_elsewhere(&mut world, server);
             }
-            Echo::Ignored => panic!("nobody ignores"),
+            Echo::Ignored => panic!("the closure never returns None"),
         }
         assert_eq!(answer(&mut world, client), (content(bytes), at(to, 7)));
     }
-    // Of whom it is said where it goes nobody else is answered.
+    // With an explicit destination no other sender is answered.
     let [first, second] = clients;
     let from = ask(&mut world, (second, server), at(FAR_V6, 7), 64);
     let somebody = Some(at(NEAR, 9));
@@ -170,7 +171,7 @@ fn what_does_not_suit_the_last_answer_goes_elsewhere() {
     assert_eq!(ready(echoed), Echo::Elsewhere);
     answer_elsewhere(&mut world, server);
     answer(&mut world, second);
-    // Two may leave before the next turn.
+    // Two frames may leave before the next poll.
     for _ in 0..3 {
         ask(&mut world, (first, server), at(FAR, 7), 64);
     }
@@ -184,7 +185,7 @@ fn what_does_not_suit_the_last_answer_goes_elsewhere() {
     assert_eq!(world.lost_frames(), 0);
 }
 
-/// What goes back makes room for what comes.
+/// An echoed datagram frees its packet buffer.
 #[test]
 fn buffers_are_free_again() {
     let mut world = World::alike(&["udp.buffers=2"], Link::CLEAN);
@@ -199,7 +200,7 @@ fn buffers_are_free_again() {
     assert_eq!(world.far.counters().udp.no_buffer, 0);
 }
 
-/// A device that has put several together hands them over as one, and each has an answer of its own.
+/// A device that coalesced several datagrams delivers them as one, and each gets a reply.
 #[test]
 fn datagrams_that_came_as_one_go_back_as_they_were() {
     let mut world = World::with_devices(&[], Link::CLEAN);
@@ -228,7 +229,7 @@ fn datagrams_that_came_as_one_go_back_as_they_were() {
     assert_eq!(answers, [&sent[..100], &sent[100..200], &sent[200..]]);
 }
 
-/// What is sent next to somebody who asked comes from the address that he asked, however he was answered before.
+/// The next datagram to a client comes from the address of its request, however that was answered.
 #[test]
 fn an_answer_in_place_is_heard_of() {
     let own = Addressing::new(&["10.0.0.2/24", "10.0.0.3/24"]).unwrap();
@@ -243,7 +244,7 @@ fn an_answer_in_place_is_heard_of() {
     assert_eq!(answer(&mut world, client).1, at(FAR, 7));
 }
 
-/// Nobody answers from a group's address.
+/// A group's address is never a source.
 #[test]
 fn what_was_for_all_is_answered_by_one() {
     let mut world = World::alike(&[], Link::CLEAN);
@@ -260,7 +261,7 @@ fn what_was_for_all_is_answered_by_one() {
 fn what_a_socket_is_told_of_is_told_here_too() {
     let mut world = World::alike(&[], Link::CLEAN);
     let client = world.near.udp_bind(any(0)).unwrap();
-    // Nobody has that port.
+    // No socket has that port.
     world.near.udp_connect(client, at(FAR, 9)).unwrap();
     ready(world.near.udp_send(client, None, 1, |_| ()));
     world.run(300);

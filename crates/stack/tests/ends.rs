@@ -1,4 +1,4 @@
-//! How connections end, and what is counted of it: as RFC 4022 has it, and the kernel's /proc/net/snmp.
+//! Closing of connections, and its counters: as in RFC 4022, and the kernel's /proc/net/snmp.
 
 mod common;
 
@@ -9,7 +9,8 @@ use common::segments::{self, ACK, FIN};
 use common::{FAR, Link, World, any, at, ready};
 use linerate_stack::{SocketId, Stack, TcpState};
 
-/// Attempts that failed and connections that were broken off, of the near end and the far one.
+/// Returns failed attempts and resets of established connections, of the local and the remote
+/// stack.
 fn ends(world: &World) -> [(u64, u64); 2] {
     [&world.near, &world.far].map(|stack| {
         let tcp = stack.counters().tcp;
@@ -21,7 +22,7 @@ fn is(stack: &mut Stack, socket: SocketId, state: TcpState) -> bool {
     stack.tcp_state(socket).unwrap() == state
 }
 
-/// Waits until neither end has a connection left.
+/// Waits until neither stack has a connection left.
 fn all_over(world: &mut World) {
     world.until(200, |world| {
         world.near.connections() + world.far.connections() == 0
@@ -30,7 +31,8 @@ fn all_over(world: &mut World) {
 
 #[test]
 fn an_end_that_both_sides_said_is_no_reset() {
-    // Whose end leaves first decides who waits in LAST-ACK and who in TIME-WAIT; at once both are in CLOSING.
+    // The order of the FINs decides which end is in LAST-ACK and which in TIME-WAIT; simultaneous
+    // FINs lead to CLOSING.
     for first in ["near", "far", "both"] {
         let mut world = World::alike(&[], Link::CLEAN);
         let (client, server) = world.connected(80);
@@ -55,8 +57,8 @@ fn an_end_that_both_sides_said_is_no_reset() {
     }
 }
 
-/// The far end finished first, and payload waits to be acknowledged when this end does: the engine learns of the
-/// end when that has come.
+/// The peer finished first, and data is unacknowledged when this end finishes: smoltcp gets the FIN
+/// once the data is acknowledged.
 #[test]
 fn an_end_that_the_engine_learns_of_late_is_no_reset() {
     let mut world = World::alike(&[], Link::CLEAN);
@@ -74,13 +76,14 @@ fn an_end_that_the_engine_learns_of_late_is_no_reset() {
     assert_eq!(ends(&world), [(0, 0); 2]);
 }
 
-/// Payload that is sent again in vain is answered so, and the engine, which counts three, has none to send again.
+/// Superfluous retransmissions cause such acknowledgements; smoltcp counts three of them and has no
+/// data to retransmit.
 #[test]
 fn an_end_that_is_lost_is_sent_again_whatever_payload_is_acknowledged_once_more() {
     for (both, ahead, payload) in [
         (false, 0, &[][..]),
         (true, 0, &[]),
-        // Beyond the buffer, so that the acknowledgement alone is taken.
+        // Beyond the buffer, so that only the acknowledgement is processed.
         (false, 65_000, &[0xaa; 1_400]),
     ] {
         let mut world = World::alike(&["tcp.receive_window=64K"], Link::CLEAN);
@@ -98,7 +101,7 @@ fn an_end_that_is_lost_is_sent_again_whatever_payload_is_acknowledged_once_more(
             losses.set(losses.get() + u32::from(loses));
             !loses
         });
-        // Something is acknowledged, by what is said again then.
+        // Data is acknowledged; that acknowledgement is repeated below.
         ready(world.near.tcp_send(client, |room| room.len().min(10)));
         world.until(5, |world| world.near.tcp_queued(client).unwrap().0 == 0);
         world.near.tcp_finish(client).unwrap();
@@ -135,9 +138,9 @@ fn who_breaks_off_counts_as_who_is_told() {
             true => is(&mut world.far, server, TcpState::Closed),
             false => is(&mut world.near, client, TcpState::Closed),
         });
-        assert_eq!(ends(&world), [(0, 1); 2], "by the near end {by_near}");
+        assert_eq!(ends(&world), [(0, 1); 2], "by the local stack: {by_near}");
     }
-    // One that had said its end waits for the other's alone: FIN-WAIT-2 is no state that counts.
+    // An end in FIN-WAIT-2 has sent its FIN: a reset does not count there.
     let mut world = World::alike(&[], Link::CLEAN);
     let (client, server) = world.connected(80);
     world.near.tcp_finish(client).unwrap();
@@ -149,16 +152,16 @@ fn who_breaks_off_counts_as_who_is_told() {
 
 #[test]
 fn what_never_stood_is_a_failed_attempt() {
-    // Nobody listens.
+    // No listener.
     let mut world = World::alike(&[], Link::CLEAN);
     let refused = world.near.tcp_connect(at(FAR, 81), None).unwrap();
     world.until(5, |world| is(&mut world.near, refused, TcpState::Closed));
-    // Given back, it counts no second time.
+    // Closing the socket does not count again.
     world.near.abort(refused).unwrap();
     all_over(&mut world);
     assert_eq!(ends(&world), [(1, 0), (0, 0)]);
 
-    // Nobody answers, and who asked gives up: gently or not is the same.
+    // No reply, and the client gives up: gracefully or not makes no difference.
     for abort in [true, false] {
         let mut world = World::alike(&[], Link::CLEAN);
         world.wire.watch = Box::new(|_, frame| frame[12..14] != [8, 0]);
@@ -172,14 +175,14 @@ fn what_never_stood_is_a_failed_attempt() {
         assert_eq!(ends(&world), [(1, 0), (0, 0)], "abort {abort}");
     }
 
-    // Who asked is gone before the connection stands here: given up after a minute.
+    // The client is gone before the connection is established: it is dropped after a minute.
     let mut world = World::alike(&[], Link::CLEAN);
     world.far.tcp_listen(any(80), 4).unwrap();
     let mut greetings = 0;
     world.wire.watch = Box::new(move |end, frame| {
         let tcp = frame[12..14] == [8, 0];
         greetings += u32::from(end == 0 && tcp);
-        // The first one comes, and nothing after it.
+        // Only the first segment arrives.
         !tcp || (end == 0 && greetings == 1)
     });
     let client = world.near.tcp_connect(at(FAR, 80), None).unwrap();
@@ -189,7 +192,7 @@ fn what_never_stood_is_a_failed_attempt() {
     assert_eq!(ends(&world), [(1, 0), (1, 0)]);
 }
 
-/// Connections that nobody accepted are broken off with their listener.
+/// Connections that were not accepted are reset with their listener.
 #[test]
 fn a_listener_that_ends_counts_whom_it_had() {
     let mut world = World::alike(&[], Link::CLEAN);
@@ -210,13 +213,13 @@ fn a_listener_that_ends_counts_whom_it_had() {
     assert_eq!(ends(&world), [(0, 2); 2]);
 }
 
-/// A place whose last connection said its end without waiting for company goes on as configured.
+/// A socket whose last connection ended without Nagle's algorithm is reset to the configuration.
 #[test]
 fn a_place_that_is_used_again_waits_for_company_again() {
     for (nagle, leave) in [("on", 1), ("off", 2)] {
         let nagle = format!("tcp.nagle={nagle}");
         let mut world = World::alike(&["sockets.tcp=1", "tcp.min_rto=1s", &nagle], Link::CLEAN);
-        // The last bytes leave at once: the far end has finished, and payload is on its way.
+        // The last bytes leave at once: the peer has finished, and data is in flight.
         let (client, server) = world.connected(80);
         world.far.tcp_finish(server).unwrap();
         world.until(5, |world| {

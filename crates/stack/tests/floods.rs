@@ -1,4 +1,4 @@
-//! Whoever floods a stack with questions leaves it room for what it sends itself.
+//! Floods of requests leave a share of the transmit ring to local sockets.
 
 mod common;
 
@@ -11,20 +11,20 @@ use common::segments::{self, ACK, AT, RST, SYN};
 use common::{Bulk, FAR, FAR_V6, Link, NEAR, NEAR_V6, World, any, at, config, ready};
 use linerate_stack::Counters;
 
-/// A question that everybody may ask.
+/// Request that any host may send.
 struct Question {
     name: &'static str,
     frame: Vec<u8>,
-    /// How often it is answered at least, asked 64 times in each of [`TURNS`].
+    /// Minimum number of replies, to 64 requests in each of [`TURNS`].
     answers: u64,
 }
 
 const TURNS: u64 = 200;
 
-/// So many errors may leave at once.
+/// Burst limit of ICMP errors.
 const ERRORS: u64 = 50;
 
-/// Echo, both kinds of neighbours', requests that are refused, and what brings errors.
+/// Returns echo requests, address requests, rejected SYNs, and packets that cause errors.
 fn questions(world: &mut World) -> Vec<Question> {
     let seen = world.kept(|end, _| end == 0);
     let client = world.near.udp_bind(any(0)).unwrap();
@@ -48,10 +48,10 @@ fn questions(world: &mut World) -> Vec<Question> {
     let [of_nobody, resets] = [ACK, RST].map(|flags| segments::like(&asks, 1, flags, b"?"));
     let ethernet = world.far.ethernet();
     let (v4, v6) = ((NEAR, FAR), (NEAR_V6, FAR_V6));
-    // To a port that nobody has.
+    // To a port without a socket.
     let stray = packets::datagram(0xc001, 8_080, b"?");
     let [stray_v4, stray_v6] = [v4, v6].map(|ends| packet(ethernet, ends, UDP, &stray));
-    // What it asks for is not known, and to be told of.
+    // With an unknown option that must be reported.
     let mut option = stray_v6.clone();
     packets::insert_headers(&mut option, 60, &[UDP, 0, 0x9e, 4, 1, 2, 3, 4]);
     let all = [
@@ -59,11 +59,11 @@ fn questions(world: &mut World) -> Vec<Question> {
         ("echo of IPv6", ping(ethernet, v6, 56), TURNS),
         ("ARP", arp, TURNS),
         ("discovery", solicitation, TURNS),
-        ("refusals", asks, TURNS),
-        ("segments of nobody", of_nobody, TURNS),
+        ("rejected SYNs", asks, TURNS),
+        ("segments without connection", of_nobody, TURNS),
         ("resets", resets, 0),
-        ("strays", stray_v4, ERRORS),
-        ("strays of IPv6", stray_v6, ERRORS),
+        ("closed port", stray_v4, ERRORS),
+        ("closed port, IPv6", stray_v6, ERRORS),
         ("options", option, ERRORS),
     ];
     let question = |(name, frame, answers)| Question {
@@ -80,7 +80,7 @@ const SETTINGS: [&str; 2] = ["tx_descriptors=8", "rx_descriptors=64"];
 fn a_flood_of_questions_leaves_datagrams_room() {
     let mut world = World::alike(&SETTINGS, Link::CLEAN);
     let server = world.far.udp_bind(any(7)).unwrap();
-    // What is sent there is heard, and not answered.
+    // Received there, and not answered.
     world.near.udp_bind(any(7)).unwrap();
     for Question {
         name,
@@ -88,7 +88,7 @@ fn a_flood_of_questions_leaves_datagrams_room() {
         answers: least,
     } in questions(&mut world)
     {
-        // So many errors may be sent again.
+        // Refills the limit of errors.
         world.run(100);
         let before = world.far.counters();
         let mut sent = 0;
@@ -105,13 +105,13 @@ fn a_flood_of_questions_leaves_datagrams_room() {
             world.pass();
         }
         assert_eq!(sent, 4 * TURNS, "{name}");
-        // What found no descriptor beside what neighbours said.
+        // Frames that found no descriptor because of neighbour messages.
         world.run(5);
         let Counters {
             link, icmp, tcp, ..
         } = world.far.counters().since(&before);
         assert_eq!(link.out_ring_full, 0, "{name}");
-        // Who asks is answered all the same, and what is not is counted.
+        // Requests are still answered, and those that are not are counted.
         let errors = icmp.out_port_unreachables + icmp.out_parameter_problems;
         let others = icmp.out_echo_replies + tcp.out_resets + link.out_neighbor_replies;
         let limited = link.out_answers_limited + icmp.out_limited;
@@ -121,7 +121,7 @@ fn a_flood_of_questions_leaves_datagrams_room() {
     }
 }
 
-/// Requests for connections, each of which is taken back as soon as it may have been answered.
+/// SYNs, each reset as soon as it may have been answered.
 #[test]
 fn a_flood_of_requests_leaves_datagrams_room() {
     let settings = [&SETTINGS[..], &["sockets.tcp=64"]].concat();
@@ -163,7 +163,7 @@ fn a_flood_of_requests_leaves_datagrams_room() {
     assert!(since.out_segments >= TURNS, "{since:#?}");
 }
 
-/// A service that is flooded, and answers or reads nothing, leaves room to the one beside it.
+/// A flooded service that does not reply or read leaves space to another service.
 #[test]
 fn a_flood_of_datagrams_leaves_other_sockets_room() {
     for answers in [false, true] {
@@ -177,7 +177,7 @@ fn a_flood_of_datagrams_leaves_other_sockets_room() {
         let flood = packet(ethernet, (NEAR, FAR), UDP, &datagram);
         let mut got = 0;
         for turn in 0..3 * TURNS {
-            // Some room is left for what the near end says.
+            // Some descriptors are left for packets of the local stack.
             for _ in 0..48 {
                 world.wire.put(1, &flood);
             }
@@ -218,7 +218,7 @@ fn a_flood_of_questions_leaves_streams_room() {
         while !(near.ended && far.ended) {
             turns += 1;
             assert!(turns < 5_000, "{name}: {} of 50,000 B", near.received);
-            // Some room is left for what the near end says.
+            // Some descriptors are left for packets of the local stack.
             for _ in 0..48 {
                 world.wire.put(1, &frame);
             }
@@ -233,8 +233,8 @@ fn a_flood_of_questions_leaves_streams_room() {
     }
 }
 
-/// Of answers that leave in pieces not one begins when the last is gone: behind each datagrams have their turns. As many
-/// pieces as the path takes are paid for.
+/// No fragmented reply begins right when the last one has left: datagrams are sent after each. A
+/// reply is charged as many fragments as the path requires.
 #[test]
 fn long_echoes_are_paid_for() {
     for (tx, per_turn) in [("tx_descriptors=1", 1), ("tx_descriptors=4", 4)] {
@@ -245,9 +245,9 @@ fn long_echoes_are_paid_for() {
             let server = world.far.udp_bind(any(7)).unwrap();
             let ethernet = world.far.ethernet();
             let whole = match narrow {
-                // As long as no packet is, so that its answer is cut as well.
+                // Longer than any packet, so that its reply is fragmented as well.
                 false => ping(ethernet, (NEAR, FAR), 3_000),
-                // Its answer is one, and too long for a router.
+                // Its reply is a single packet, and too long for a router.
                 true => ping(ethernet, (NEAR_V6, FAR_V6), 1_400),
             };
             if narrow {
@@ -282,14 +282,14 @@ fn long_echoes_are_paid_for() {
                 world.pass();
             }
             let echoes = world.far.counters().icmp.out_echo_replies - before;
-            let case = format!("{tx}, narrow {narrow}: {sent} beside {echoes}");
+            let case = format!("{tx}, narrow {narrow}: {sent} datagrams, {echoes} echoes");
             assert!(sent >= 300 * per_turn / 2 - 10, "{case}");
             assert!(echoes > 20, "{case}");
         }
     }
 }
 
-/// Long ones that cannot be answered at all take nothing from who can be.
+/// Long requests that cannot be answered at all take no share from others.
 #[test]
 fn what_does_not_leave_is_not_paid_for() {
     let far = config(&[
@@ -316,7 +316,8 @@ fn what_does_not_leave_is_not_paid_for() {
     assert_eq!(since.ip.fragmented_fails, 100);
 }
 
-/// Echo requests that come from hosts that are not there: their answers wait for those, in places that others need.
+/// Echo requests from hosts that do not exist: their replies wait for ARP, in places that others
+/// need.
 #[test]
 fn answers_to_nobody_leave_datagrams_a_place_to_wait() {
     let mut world = World::alike(&[], Link::CLEAN).announced();
@@ -327,7 +328,7 @@ fn answers_to_nobody_leave_datagrams_a_place_to_wait() {
         world.wire.put(1, &question);
     }
     world.turn();
-    // Nobody was asked for this one's address yet.
+    // No request was sent for this address yet.
     let got = world.near.udp_bind(any(7)).unwrap();
     for _ in 0..20 {
         ready(world.far.udp_send(server, Some(at(NEAR, 7)), 10, |_| ()));

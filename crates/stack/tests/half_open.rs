@@ -1,4 +1,4 @@
-//! Connections that were asked for and do not come to stand, and those that were closed and have much to send.
+//! Half-open connections, and closed connections with unsent data.
 
 mod common;
 
@@ -12,13 +12,14 @@ use linerate_stack::{SocketId, TcpState};
 const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLISECOND;
 
-/// Requests of a host that never says anything else: one of its segments, and the last byte of its address.
+/// SYNs of a host that never sends anything else: one of its segments, and the last byte of its
+/// address.
 struct Ghost(Vec<u8>, u8);
 
 impl Ghost {
     fn new(world: &mut World) -> Self {
         let seen = world.kept(|end, frame| end == 0 && segments::is_tcp(frame));
-        // A request that is refused, for its headers.
+        // A rejected SYN serves as a template.
         let asks = world.near.tcp_connect(at(FAR, 9), None).unwrap();
         world.until(5, |world| {
             world.near.tcp_state(asks).unwrap() == TcpState::Closed
@@ -35,7 +36,7 @@ impl Ghost {
         }
     }
 
-    /// Takes a request back.
+    /// Resets a SYN.
     fn reset(&mut self, world: &mut World, from: u16, port: u16) {
         self.say(world, (from, port), u32::from(from) + 1, RST);
     }
@@ -62,7 +63,8 @@ fn stands(world: &mut World, client: SocketId) -> bool {
     world.near.tcp_state(client).unwrap() == TcpState::Established
 }
 
-/// All sockets are waiting for a host that is not there; whoever is there gets one with the next request.
+/// No socket is free: they are half-open for an absent host; a client that exists gets one with its
+/// next SYN.
 #[test]
 fn requests_that_nobody_follows_up_make_room_for_others() {
     let settings = ["sockets.tcp=32", "tcp.min_rto=200ms"];
@@ -71,14 +73,14 @@ fn requests_that_nobody_follows_up_make_room_for_others() {
     let listeners = [80, 81].map(|port| world.far.tcp_listen(any(port), 64).unwrap());
     ghost.ask(&mut world, 1_000..1_040, 80);
     wait(&mut world, 10 * MILLISECOND);
-    // One listener is not given all of them.
+    // One listener does not get all of them.
     assert_eq!(world.far.connections(), 28);
     assert_eq!(world.far.counters().tcp.listen_overflows, 12);
     ghost.ask(&mut world, 2_000..2_010, 81);
     wait(&mut world, 10 * MILLISECOND);
     assert_eq!(world.far.connections(), 32);
     assert_eq!(world.far.counters().tcp.no_sockets, 6);
-    // As long as they may be on their way nobody is put in their place.
+    // None is replaced while its handshake may still be in progress.
     let fails = world.far.counters().tcp.attempt_fails;
     assert!(world.far.tcp_connect(at(NEAR, 9), None).is_err());
     assert_eq!(world.far.counters().tcp.attempt_fails, fails);
@@ -97,12 +99,12 @@ fn requests_that_nobody_follows_up_make_room_for_others() {
         assert!(matches!(world.far.tcp_accept(listener), Poll::Ready(Ok(_))));
     }
     assert_eq!(world.far.counters().tcp.attempt_fails, fails + 2);
-    // What is asked for here has one, too.
+    // An outgoing connection gets one, too.
     assert!(world.far.tcp_connect(at(NEAR, 9), None).is_ok());
     assert_eq!(world.far.counters().tcp.attempt_fails, fails + 3);
 }
 
-/// Hosts of the link that are not there: nobody is forgotten for them to whom something is sent.
+/// SYNs from absent hosts of the link: no neighbour that sockets send to is evicted.
 #[test]
 fn requests_of_nobody_drive_no_neighbor_out() {
     let mut world = World::alike(&["arp.cache=4", "sockets.tcp=64"], Link::CLEAN).announced();
@@ -121,7 +123,7 @@ fn requests_of_nobody_drive_no_neighbor_out() {
     assert!(known);
 }
 
-/// The line of a listener is full of them, though sockets are free.
+/// The backlog of a listener is full of them, though sockets are free.
 #[test]
 fn a_backlog_of_requests_that_nobody_follows_up_has_room_again() {
     let mut world = World::alike(&["sockets.tcp=32", "tcp.min_rto=200ms"], Link::CLEAN);
@@ -140,7 +142,7 @@ fn a_backlog_of_requests_that_nobody_follows_up_has_room_again() {
     world.far.close(other).unwrap();
 }
 
-/// A place that was free again and is a younger request's now stands behind the older ones.
+/// A connection that reuses a freed socket is queued behind older half-open ones.
 #[test]
 fn the_oldest_request_gives_way_whatever_became_of_others() {
     for rto in ["tcp.min_rto=1s", "tcp.min_rto=10ms"] {
@@ -154,7 +156,8 @@ fn the_oldest_request_gives_way_whatever_became_of_others() {
         assert_eq!(world.far.connections(), 2, "{rto}");
         ghost.ask(&mut world, 1_003..1_004, 80);
         wait(&mut world, 200 * MILLISECOND);
-        // Within a second an answer may be on its way, however short the time-out of ways that are known is.
+        // Within a second a reply may be in flight, however short the configured minimum timeout
+        // is.
         let overflows = world.far.counters().tcp.listen_overflows;
         ghost.ask(&mut world, 1_004..1_005, 80);
         wait(&mut world, MILLISECOND);
@@ -169,7 +172,7 @@ fn the_oldest_request_gives_way_whatever_became_of_others() {
             assert!(took < 5 * MILLISECOND, "{rto}: {took} ns");
         }
         world.run(5);
-        // The two that stand, and the youngest.
+        // The two established ones, and the newest half-open one.
         assert_eq!(world.far.connections(), 3, "{rto}");
     }
 }
@@ -187,11 +190,15 @@ fn requests_that_nobody_follows_up_are_given_up_in_a_quarter_of_a_minute() {
         wait(&mut world, 2 * SECOND);
         assert_eq!(world.far.connections(), 0, "{rto}");
         assert_eq!(world.far.counters().tcp.attempt_fails, fails + 4);
-        assert_eq!(world.far.counters().tcp.out_resets, 1, "the refusal's");
+        assert_eq!(
+            world.far.counters().tcp.out_resets,
+            1,
+            "for the rejected SYN"
+        );
     }
 }
 
-/// Closed with much left to be sent, to a far end that reads slowly; then to one that does not read at all.
+/// Closed with much unsent data, while the peer reads slowly; then while it does not read at all.
 #[test]
 fn a_closed_connection_lasts_as_long_as_it_moves() {
     let settings = ["tcp.receive_window=4096", "tcp.send_buffer=32K"];
@@ -223,10 +230,10 @@ fn a_closed_connection_lasts_as_long_as_it_moves() {
     assert_eq!(world.near.counters().tcp.out_resets, 1);
 }
 
-/// More ask in each turn than are answered in one: who waits is answered before those that have come since.
+/// More SYNs arrive in each poll than are answered: those that wait are answered before later ones.
 #[test]
 fn who_asked_before_a_flood_is_answered_while_it_lasts() {
-    // Two are answered in a turn.
+    // Two are answered in a poll.
     let settings = ["tx_descriptors=8", "rx_descriptors=64", "sockets.tcp=1000"];
     let mut world = World::alike(&settings, Link::CLEAN);
     let mut ghost = Ghost::new(&mut world);
@@ -239,6 +246,6 @@ fn who_asked_before_a_flood_is_answered_while_it_lasts() {
         world.pass();
     }
     assert_eq!(clients.map(|client| stands(&mut world, client)), [true; 4]);
-    // The flood was not: it waits.
+    // The flood itself was not answered completely.
     assert!(world.far.counters().tcp.out_segments < 600);
 }

@@ -1,4 +1,4 @@
-//! Headers of IPv6 that a host passes over, drops, or complains of (RFC 8200, section 4; RFC 4443, section 3.4).
+//! IPv6 headers that are skipped, dropped or reported (RFC 8200, section 4; RFC 4443, section 3.4).
 
 mod common;
 
@@ -13,24 +13,24 @@ fn octets(address: &str) -> [u8; 16] {
     address.parse::<Ipv6Addr>().unwrap().octets()
 }
 
-/// What becomes of a packet.
+/// Handling of a packet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fate {
     Taken,
     Dropped,
-    /// With this code, and the place in the packet that is at fault.
+    /// Reported with this code and offset.
     Told(u8, u32),
 }
 
 #[test]
 fn what_is_not_known_is_passed_over_or_told() {
     use Fate::{Dropped, Taken, Told};
-    // Of an error of ICMP: a port that nobody has.
+    // An ICMP error: port unreachable.
     let error = [1, 4, 0, 0, 0, 0, 0, 0, 0x60, 0, 0, 0];
     let usual = (FAR_V6, UDP);
     let to_all = (ALL_NODES, UDP);
     for (name, (to, last), first, headers, fate) in [
-        // Destination options: what is to be done tell their upper two bits.
+        // Destination options: the upper two bits of the type select the handling.
         (
             "pass over",
             usual,
@@ -40,28 +40,28 @@ fn what_is_not_known_is_passed_over_or_told() {
         ),
         ("drop", usual, 60, &[UDP, 0, 0x5e, 4, 1, 2, 3, 4], Dropped),
         (
-            "tell",
+            "report",
             usual,
             60,
             &[UDP, 0, 0x9e, 4, 1, 2, 3, 4],
             Told(2, 42),
         ),
         (
-            "tell, to one",
+            "report, unicast only, to unicast",
             usual,
             60,
             &[UDP, 0, 0xde, 4, 1, 2, 3, 4],
             Told(2, 42),
         ),
         (
-            "tell, to all",
+            "report, to a group",
             to_all,
             60,
             &[UDP, 0, 0x9e, 4, 1, 2, 3, 4],
             Told(2, 42),
         ),
         (
-            "not to all",
+            "unicast only, to a group",
             to_all,
             60,
             &[UDP, 0, 0xde, 4, 1, 2, 3, 4],
@@ -96,10 +96,10 @@ fn what_is_not_known_is_passed_over_or_told() {
             &[ICMPV6, 0, 0x9e, 4, 1, 2, 3, 4],
             Dropped,
         ),
-        // Hop-by-hop options: in front of all others alone.
+        // Hop-by-hop options: only in front of all others.
         ("hops", usual, 0, &[UDP, 0, 0x1e, 4, 1, 2, 3, 4], Taken),
         (
-            "hops, tell",
+            "hops, report",
             usual,
             0,
             &[UDP, 0, 0x9e, 4, 1, 2, 3, 4],
@@ -112,25 +112,25 @@ fn what_is_not_known_is_passed_over_or_told() {
             &[0, 0, 1, 4, 0, 0, 0, 0, UDP, 0, 1, 4, 0, 0, 0, 0],
             Told(1, 40),
         ),
-        // Ways: at their end, or not.
-        ("way", usual, 43, &[UDP, 0, 99, 0, 0, 0, 0, 0], Taken),
+        // Routing headers: at their end, or not.
+        ("route", usual, 43, &[UDP, 0, 99, 0, 0, 0, 0, 0], Taken),
         (
-            "way on",
+            "route, segments left",
             usual,
             43,
             &[UDP, 0, 99, 1, 0, 0, 0, 0],
             Told(0, 42),
         ),
         (
-            "way on behind",
+            "route, segments left, behind options",
             usual,
             60,
             &[43, 0, 1, 4, 0, 0, 0, 0, UDP, 0, 0, 1, 0, 0, 0, 0],
             Told(0, 50),
         ),
-        // All of its datagram, though it says that it is a piece.
+        // A fragment that is the complete datagram.
         (
-            "piece, tell",
+            "fragment, report",
             usual,
             44,
             &[60, 0, 0, 0, 1, 2, 3, 4, UDP, 0, 0x9e, 4, 1, 2, 3, 4],
@@ -160,7 +160,8 @@ fn what_is_not_known_is_passed_over_or_told() {
             ([], true) => Taken,
             ([], false) => Dropped,
             ([told], false) => {
-                // From the one that was asked, or the own address, to who sent it, with all of it.
+                // From the address of the packet, or the stack's own, to the sender, with the whole
+                // packet.
                 assert_eq!(told[ETHERNET + 8..ETHERNET + 24], octets(FAR_V6), "{name}");
                 assert_eq!(
                     told[ETHERNET + 24..ETHERNET + V6],

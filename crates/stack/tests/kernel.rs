@@ -1,4 +1,5 @@
-//! The stack against the kernel's own, over a tap, a packet socket and AF_XDP, in namespaces.
+//! The stack against the kernel's network stack, over a tap, a packet socket and AF_XDP, in network
+//! namespaces.
 
 mod common;
 
@@ -17,10 +18,10 @@ use linerate_stack::{Addressing, SocketId, Stack, TcpState, memory_plan, port_ur
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A stack on one side, a host of the kernel's on the other.
+/// Test case: a stack on one side, a host with the kernel's stack on the other.
 struct Case {
     url: &'static str,
-    /// The host in whose network the port is opened.
+    /// Host in whose network namespace the port is opened.
     place: &'static str,
     stack: &'static str,
     kernel: &'static str,
@@ -60,7 +61,7 @@ const TAP_VNET_V6: Case = Case {
     ..TAP_VNET
 };
 
-/// Segments that the sender leaves to a device are longer than frames of the port.
+/// Segments that the sender leaves to a segmenting device are longer than the port's frames.
 const PLAIN: &str = "offloads = { tso = false, gso = false, gro = false, tx-checksumming = false }";
 
 const PACKET: Case = Case {
@@ -77,15 +78,15 @@ const XDP: Case = Case {
     ..PACKET
 };
 
-/// As `linerate lab` and `ip link` leave a veth: the kernel's end leaves checksums to its device, and in the
-/// driver the port sees them before anybody could make them.
+/// A veth with the settings of `linerate lab` and `ip link`: the kernel leaves checksums to its
+/// device, and a port in the driver sees frames before a checksum could be made.
 const XDP_AS_FOUND: Case = Case {
     url: "xdp:eth0,mode=native",
     link: "",
     ..PACKET
 };
 
-/// A stack in a thread of its own that answers on port 7, over UDP and TCP.
+/// Stack in a thread of its own that echoes on port 7, over UDP and TCP.
 struct Server<'a> {
     lab: &'a Lab,
     case: &'a Case,
@@ -124,7 +125,7 @@ fn stack(lab: &Lab, case: &Case) -> Stack {
     Stack::new(port, &memory, &config, &own).unwrap()
 }
 
-/// A connection that gives back what it gets.
+/// Connection that returns what it receives.
 struct Echo {
     socket: SocketId,
     held: Vec<u8>,
@@ -132,7 +133,7 @@ struct Echo {
 }
 
 impl Echo {
-    /// False once it is over.
+    /// Returns false once the connection is closed.
     fn step(&mut self, stack: &mut Stack) -> bool {
         if self.held.is_empty() && !self.ended {
             let held = &mut self.held;
@@ -169,7 +170,7 @@ impl Echo {
 }
 
 impl Server<'_> {
-    /// Runs `client` with the kernel's sockets while the stack answers; gives the stack back.
+    /// Runs `client` with the kernel's sockets while the stack echoes; returns the stack.
     fn during(&self, client: impl FnOnce(&LabHost) + Send) -> Stack {
         let mut stack = stack(self.lab, self.case);
         let done = AtomicBool::new(false);
@@ -178,7 +179,7 @@ impl Server<'_> {
                 serve(&mut stack, &done);
                 stack
             });
-            // Also when the client fails, or the server would go on for ever.
+            // Set on panic of the client, too, or the server would run for ever.
             struct Done<'a>(&'a AtomicBool);
             impl Drop for Done<'_> {
                 fn drop(&mut self) {
@@ -235,7 +236,7 @@ fn serve(stack: &mut Stack, done: &AtomicBool) {
             thread::yield_now();
         }
     }
-    // Shown where the test fails: what was left undone.
+    // State for a failed test.
     println!(
         "{:#?}, deadline {:?}",
         stack.counters(),
@@ -279,7 +280,8 @@ fn echo_datagrams(case: &Case, sizes: &'static [usize]) {
             for round in 0..20 {
                 for &size in sizes {
                     let question = content(size);
-                    // The first of all may be lost while the port comes up; a busy machine may drop others.
+                    // The first one may be lost while the port comes up; a busy machine may drop
+                    // others.
                     for _ in 0..10 {
                         socket.send(&question).unwrap();
                         if let Ok(count) = socket.recv(&mut buffer) {
@@ -308,7 +310,7 @@ fn datagrams_over_a_tap_with_offloads() {
     echo_datagrams(&TAP_VNET, &[0, 1, 64, 1472, 1473, 8_000, 65_507]);
 }
 
-/// Fragments both ways: the kernel puts together what the stack cut, and the other way round.
+/// Fragments in both directions: the kernel reassembles what the stack fragments, and vice versa.
 #[test]
 fn datagrams_of_ipv6_over_a_tap() {
     for case in [&TAP_V6, &TAP_VNET_V6] {
@@ -326,12 +328,13 @@ fn datagrams_over_xdp() {
     echo_datagrams(&XDP, &[1, 1472, 20_000]);
 }
 
-/// The kernel sends so much, gets it back and compares; several connections, one after the other.
+/// Sends `bytes` from the kernel and compares what is echoed, over several connections one after
+/// the other.
 fn echo_streams(case: &Case, bytes: usize, times: usize) {
     echo_slowly(case, bytes, times, Duration::ZERO);
 }
 
-/// As [`echo_streams`], with a reader that begins after a while: until then all windows are full.
+/// Like [`echo_streams`], with a reader that starts after a pause: until then all windows are full.
 fn echo_slowly(case: &Case, bytes: usize, times: usize, pause: Duration) {
     in_lab(case, |server| {
         let to = address(case.stack, 7);
@@ -371,7 +374,7 @@ fn streams_over_a_tap_with_offloads() {
     echo_streams(&TAP_VNET, 20_000_000, 3);
 }
 
-/// Acknowledgements then come from beyond a window whose edge was rounded down (`tcp/edge.rs`).
+/// Acknowledgements then lie beyond a window whose edge was rounded down.
 #[test]
 fn full_windows_both_ways_do_not_lock() {
     for settings in [
@@ -394,7 +397,7 @@ fn streams_over_xdp() {
     echo_streams(&XDP, 2_000_000, 2);
 }
 
-/// Both protocols, and nobody had to set anything: what is open is taken, and counted.
+/// For UDP and TCP, without any setting: partial checksums are accepted, and counted.
 #[test]
 fn open_checksums_are_taken_from_a_veth() {
     echo_datagrams(&XDP_AS_FOUND, &[1, 64, 1472, 20_000]);
@@ -415,7 +418,7 @@ fn open_checksums_are_taken_from_a_veth() {
     });
 }
 
-/// Segments that the kernel leaves together are dropped by the port, and counted there.
+/// Frames that the kernel does not segment are dropped by the port, and counted there.
 #[test]
 fn frames_above_the_mtu_are_counted() {
     let case = Case { link: "", ..PACKET };
@@ -433,7 +436,7 @@ fn frames_above_the_mtu_are_counted() {
     });
 }
 
-/// The stack opens connections to the kernel; payload both ways at once, each end checks it.
+/// The stack connects to the kernel; payload in both directions at once, checked at each end.
 fn connects_out(case: &Case, bytes: usize) {
     in_lab(case, |server| {
         let mut stack = stack(server.lab, case);
@@ -468,14 +471,14 @@ fn connects_out(case: &Case, bytes: usize) {
             bulk.step(&mut stack);
         }
         assert_eq!(bulk.received, bytes);
-        // Until the kernel has acknowledged the end.
+        // Until the kernel has acknowledged the FIN.
         while !kernel.is_finished() {
             assert!(start.elapsed() < PATIENCE, "{:#?}", stack.counters().tcp);
             stack.turn(now(start));
         }
         kernel.join().unwrap();
         if case.url.ends_with("vnet") {
-            // Cut by the kernel: fewer leave than packets would hold, of either protocol.
+            // Segmented by the kernel: fewer frames than packets, for both IP versions.
             let left = stack.counters().tcp.out_segments;
             assert!(left < bytes as u64 / 1_460, "{left} segments");
         }
@@ -483,7 +486,7 @@ fn connects_out(case: &Case, bytes: usize) {
             .tcp_connect(address(case.kernel, 5_556), None)
             .unwrap();
         while stack.tcp_state(refused).unwrap() != TcpState::Closed {
-            assert!(start.elapsed() < PATIENCE, "not refused");
+            assert!(start.elapsed() < PATIENCE, "not rejected");
             stack.turn(now(start));
         }
     });
@@ -505,8 +508,8 @@ fn connections_to_the_kernel_over_a_tap_with_offloads() {
     connects_out(&TAP_VNET, 10_000_000);
 }
 
-/// Behind the tap's host a link with a smaller MTU, of which that host says so: also of packets that it would have
-/// cut.
+/// Behind the tap's host there is a link with a smaller MTU, which that host reports, for packets
+/// that it would have segmented, too.
 #[test]
 fn segments_cross_a_link_that_is_smaller() {
     const BYTES: usize = 3_000_000;
@@ -532,7 +535,7 @@ fn segments_cross_a_link_that_is_smaller() {
         let port = port.into_iter().next().unwrap();
         let mut stack = Stack::new(port, &memory, &config, &own).unwrap();
         let behind = lab.host("b").unwrap();
-        // As if only a link in between were smaller than its own.
+        // As if only a link in between had a smaller MTU.
         let words = "route add 10.9.0.0/24 via 10.77.0.1 advmss 1460";
         let added = behind.run(|| Command::new("ip").args(words.split(' ')).status());
         assert!(added.unwrap().unwrap().success());
@@ -596,7 +599,8 @@ fn it_answers_to_ping() {
     }
 }
 
-/// A link whose MTU shrinks under a stack: the port takes what is too long for it now, and drops it.
+/// The MTU of a link shrinks under a stack: the port takes frames that are too long now, and drops
+/// them.
 #[test]
 fn frames_that_a_port_does_not_send_are_not_counted_as_sent() {
     in_lab(&PACKET, |server| {

@@ -1,4 +1,4 @@
-//! Segments that others have overtaken, and those behind headers that the engine does not know.
+//! Reordered segments, segments behind extension headers, and fragmented segments.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use common::{Bulk, FAR, FAR_V6, Link, World, any, at, packets, ready};
 
-/// What it acknowledges is known already, and what it carries is not.
+/// The acknowledgement is outdated, and the payload is new.
 #[test]
 fn payload_that_left_before_an_acknowledgement_is_taken() {
     let mut world = World::alike(&["tcp.min_rto=1s"], Link::CLEAN);
@@ -41,7 +41,7 @@ fn payload_that_left_before_an_acknowledgement_is_taken() {
     assert_eq!(world.near.counters().tcp.retransmitted_segments, 0);
 }
 
-/// Destination options in front of each segment, or headers of hops and of the destination.
+/// Destination options in front of each segment, or hop-by-hop and destination options.
 #[test]
 fn segments_behind_headers_of_ipv6_are_taken() {
     for kinds in [&[60u8][..], &[0, 60]] {
@@ -53,7 +53,7 @@ fn segments_behind_headers_of_ipv6_are_taken() {
                 return true;
             }
             if end == 1 {
-                // Of TCP, or of what neighbours say.
+                // TCP, or neighbour discovery.
                 assert!([6, 58].contains(&frame[20]), "{}", frame[20]);
                 *count.borrow_mut() += u32::from(frame[20] == 6);
                 return true;
@@ -80,7 +80,7 @@ fn segments_behind_headers_of_ipv6_are_taken() {
         });
         assert_eq!((near.received, far.received), (50_000, 60_000));
         assert!(*answers.borrow() > 50);
-        // A port where nobody listens refuses as it does without them.
+        // A closed port rejects the connection as without these headers.
         let refused = world.near.tcp_connect(at(FAR_V6, 9), None).unwrap();
         world.until(5, |world| {
             world.near.tcp_state(refused).unwrap() == linerate_stack::TcpState::Closed
@@ -88,14 +88,14 @@ fn segments_behind_headers_of_ipv6_are_taken() {
     }
 }
 
-/// Pieces of a packet, the last one first.
+/// Returns the fragments of a packet, the last one first.
 fn cut(frame: &[u8], id: u16) -> [Vec<u8>; 2] {
     const FIRST: usize = 512;
     let end = frame.len() - packets::body(frame);
     [FIRST..end, 0..FIRST].map(|bytes| packets::piece(frame, id, bytes))
 }
 
-/// A router on the way has a link that is shorter, and cuts.
+/// A router in front of a link with a smaller MTU fragments the segments.
 #[test]
 fn segments_in_pieces_are_taken() {
     for far in [FAR, FAR_V6] {

@@ -1,4 +1,5 @@
-//! What a configuration costs is what it takes, and nothing is taken afterwards.
+//! The memory computed for a configuration is what a stack allocates, and it allocates nothing
+//! afterwards.
 
 mod common;
 
@@ -19,12 +20,12 @@ thread_local! {
 }
 
 fn count(bytes: i64) {
-    // A thread that ends may have no counter any more; it is none of those that are counted.
+    // A thread that ends may have no counter any more; it is not one of those measured.
     let _ = BYTES.try_with(|total| total.set(total.get() + bytes));
     let _ = CALLS.try_with(|calls| calls.set(calls.get() + 1));
 }
 
-// SAFETY: every call is handed on to the system's allocator as it came.
+// SAFETY: every call is passed on unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as i64);
@@ -71,7 +72,7 @@ fn computed_is_allocated_and_nothing_comes_later() {
         );
         let memory = Memory::new(plan.joined(memory_plan(&config, &urls[1]))).unwrap();
         let mapped = 2 * account.frame_bytes();
-        // Mappings are of whole huge pages.
+        // Mappings consist of whole huge pages.
         assert_eq!(
             memory.mapped_bytes(),
             mapped.next_multiple_of(2 << 20),
@@ -100,7 +101,7 @@ fn computed_is_allocated_and_nothing_comes_later() {
     }
 }
 
-/// Two stacks on a memory of their own.
+/// Returns two stacks on a memory of their own.
 fn pair(config: &Config, name: &str) -> [Stack; 2] {
     let urls: [PortUrl; 2] =
         ["a", "b"].map(|end| format!("ring:{name},end={end}").parse().unwrap());
@@ -114,23 +115,24 @@ fn pair(config: &Config, name: &str) -> [Stack; 2] {
     })
 }
 
-/// A page that is faulted in costs as much as some packets, in the middle of what is measured.
+/// A page fault costs as much as some packets, in the middle of a measurement.
 #[test]
 fn what_was_allocated_is_not_faulted_in_by_traffic() {
     let config = Config::profile("default").unwrap();
-    // Whatever is used for the first time by anybody, the program's own pages among it, was used by these; they stay,
-    // so that their memory is not what the others get.
+    // The first pair takes the faults of first use, such as the program's own pages. It stays
+    // alive, so that its memory is not reused by the second.
     let mut first = pair(&config, "first");
     traffic(&mut first);
     let mut stacks = pair(&config, "second");
     let before = ThreadEvents::now().minor_faults;
     traffic(&mut stacks);
     let faults = ThreadEvents::now().minor_faults - before;
-    // Some sixty were not while buffers were only allocated; a few are the kernel's own matter.
+    // There were some sixty while buffers were only allocated; a few are caused by the kernel
+    // itself.
     assert!(faults < 16, "{faults} pages were not there");
 }
 
-/// Datagrams, long ones, streams both ways, connections that come and go, a neighbour that is silent.
+/// Short and long datagrams, streams in both directions, many connections, and a silent neighbour.
 fn traffic(stacks: &mut [Stack]) {
     let [near, far] = stacks else { unreachable!() };
     let mut now = 1_000_000;

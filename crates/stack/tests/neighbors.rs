@@ -1,4 +1,4 @@
-//! Neighbours that do not answer, and what waits for them.
+//! Neighbours that do not reply, and frames that wait for them.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use common::{FAR, Link, World, any, at, ready};
 
-/// Datagrams to a host that is not there take no place from those to one that is.
+/// Datagrams to an absent host leave waiting places to other neighbours.
 #[test]
 fn a_silent_neighbour_leaves_others_places_to_wait() {
     let mut world = World::alike(&[], Link::CLEAN).announced();
@@ -23,12 +23,12 @@ fn a_silent_neighbour_leaves_others_places_to_wait() {
     send(&mut world, FAR, 10);
     world.run(20);
     assert_eq!(world.far.udp_waiting(server).unwrap(), 10);
-    // Those of the silent one still wait, and are given up together.
+    // Frames for the silent neighbour still wait, and are dropped together.
     assert_eq!(world.near.counters().link.out_unresolved, 100 - 48);
     world.until(5, |world| world.near.counters().link.out_unresolved == 100);
 }
 
-/// All are asked again at the same time, no more of them in a turn than it sends.
+/// Requests for many neighbours are repeated at the same time, within the frame budget of a poll.
 #[test]
 fn questions_that_are_asked_again_share_the_turns() {
     let mut world = World::alike(&["tx_descriptors=4"], Link::CLEAN).announced();
@@ -49,7 +49,7 @@ fn questions_that_are_asked_again_share_the_turns() {
     while world.now < end {
         world.turn();
         let asked = asked.take();
-        assert!(asked <= 4, "{asked} in a turn");
+        assert!(asked <= 4, "{asked} in a poll");
         all += asked;
         world.pass();
     }

@@ -57,7 +57,7 @@ fn datagrams_go_both_ways() {
     }
 }
 
-/// In their order, no more than a turn may take, and nothing is held back by it.
+/// In order, up to the limit of a poll, and without holding anything back.
 #[test]
 fn what_a_look_finds_is_the_next_turns() {
     let mut world = World::alike(&["rx_descriptors=8"], Link::CLEAN).announced();
@@ -71,7 +71,7 @@ fn what_a_look_finds_is_the_next_turns() {
                 .udp_send(client, None, 9, |payload| payload.fill(number)),
         );
     };
-    // Who they are is known from here on.
+    // Both neighbours are resolved from here on.
     send(&mut world, 99);
     world.run(200);
     ready(world.far.udp_receive(server, |_, _| ()));
@@ -88,7 +88,7 @@ fn what_a_look_finds_is_the_next_turns() {
         assert_eq!(world.far.look(), received > 0);
         assert_eq!(world.far.look(), received > 0, "it is still there");
         let due = world.far.next_deadline();
-        assert_eq!(due.is_some(), received > 0, "whoever sleeps is told");
+        assert_eq!(due.is_some(), received > 0, "a deadline is due");
         assert_eq!(world.far.counters().udp.in_datagrams, 1 + came.len() as u64);
         let turn = world.far.turn(world.now);
         assert_eq!((turn.received, turn.more), (received, received == 8));
@@ -100,7 +100,7 @@ fn what_a_look_finds_is_the_next_turns() {
         }
     }
     assert_eq!(came, (0..20).collect::<Vec<u8>>());
-    // What was found and not taken goes home with the stack.
+    // Prefetched frames that were not processed are freed with the stack.
     send(&mut world, 20);
     world.near.flush();
     world.wire.carry(world.now);

@@ -1,4 +1,4 @@
-//! Paths that take smaller packets than the links at their ends, and what is said of segments that did not arrive.
+//! Path MTU discovery of connections, and ICMP errors about segments.
 
 mod common;
 
@@ -17,7 +17,7 @@ fn pair(world: &mut World, v6: bool) -> (SocketId, SocketId) {
     world.connect_to(listener, at(if v6 { FAR_V6 } else { FAR }, 80))
 }
 
-/// Sends a whole stream through a router; gives the milliseconds that it took.
+/// Transfers a stream through a router; returns the time in milliseconds.
 fn through(world: &mut World, said: &Frames, v6: bool, bytes: usize) -> u64 {
     let (client, server) = pair(world, v6);
     let start = world.now;
@@ -38,7 +38,7 @@ fn segments_get_as_short_as_a_router_says() {
     for (v6, mtu, says) in [
         (false, 1_400, 1_400),
         (false, 576, 576),
-        // An old one, which says nothing of its link.
+        // An old router, which does not report its MTU.
         (false, 1_492, 0),
         (false, 1_006, 0),
         (true, 1_400, 1_400),
@@ -49,8 +49,8 @@ fn segments_get_as_short_as_a_router_says() {
             let mut world = cut_by(cutter, &settings);
             let said = router(&mut world, mtu, Some(says));
             let took_ms = through(&mut world, &said, v6, 400_000);
-            let case = format!("IPv6 {v6}, {mtu} B, {says} said, {cutter}: {took_ms} ms");
-            // No time-out is waited for.
+            let case = format!("IPv6 {v6}, {mtu} B, {says} reported, {cutter}: {took_ms} ms");
+            // Without waiting for a timeout.
             assert!(took_ms < 900, "{case}");
             let counters = world.near.counters().tcp;
             let told = if says == 0 && mtu < 1_492 { 2 } else { 1 };
@@ -59,7 +59,7 @@ fn segments_get_as_short_as_a_router_says() {
                 (told, 0),
                 "{case}"
             );
-            // Only what was on its way leaves again.
+            // Only data in flight is retransmitted.
             assert!(
                 counters.retransmitted_segments < 300,
                 "{case}: {counters:#?}"
@@ -68,7 +68,7 @@ fn segments_get_as_short_as_a_router_says() {
     }
 }
 
-/// Nobody says anything: time-outs of the same segment tell.
+/// No router reports the MTU: it is found by timeouts of the same segment.
 #[test]
 fn a_hole_that_swallows_long_segments_is_found() {
     for (v6, mtu, guesses) in [(false, 1_300, 1), (false, 600, 2), (true, 1_280, 1)] {
@@ -88,17 +88,17 @@ fn a_hole_that_swallows_long_segments_is_found() {
                 count.set(count.get() + u32::from(!fits && length > 1_280));
                 fits
             });
-            // One segment, which nothing that arrives has sent again.
+            // A single segment, for which no acknowledgement triggers a retransmission.
             through(&mut world, &Frames::default(), v6, 1_400);
             let counters = world.near.counters().tcp;
             let found = (counters.path_mtu_told, counters.path_mtu_guesses);
             let case = format!("IPv6 {v6}, {mtu} B, {cutter}");
             assert_eq!(found, (0, guesses), "{case}");
-            // Once, and four times by time-outs; with the fifth one it leaves shorter.
+            // Once, and four times by timeouts; with the fifth one it leaves shorter.
             assert_eq!(vanished.get(), 5, "{case}");
         }
     }
-    // Segments that are short already are not cut for that.
+    // Segments that are short already are not shortened.
     let mut world = World::alike(&["tcp.min_rto=100ms"], Link::CLEAN);
     let (client, _) = pair(&mut world, false);
     world.wire.watch = Box::new(|end, _| end == 1);
@@ -109,7 +109,8 @@ fn a_hole_that_swallows_long_segments_is_found() {
     assert_eq!(counters.path_mtu_guesses, 0);
 }
 
-/// Anybody can say that packets are too long; who does not see them knows no number that is on its way.
+/// Any host can send Packet Too Big; an off-path attacker does not have a sequence number in
+/// flight.
 #[test]
 fn messages_that_quote_nothing_on_its_way_are_not_believed() {
     for v6 in [false, true] {
@@ -208,7 +209,7 @@ fn what_cannot_be_reached_is_said() {
         } else {
             assert!(got.is_pending(), "{case}");
             assert_eq!(world.near.tcp_state(client).unwrap(), TcpState::Opening);
-            // It may be over soon.
+            // The error may be temporary.
             world.wire.watch = Box::new(|_, _| true);
             let listener = world.far.tcp_listen(any(80), 1).unwrap();
             world.until(5, |world| {
@@ -219,7 +220,7 @@ fn what_cannot_be_reached_is_said() {
     }
 }
 
-/// A connection that stands is not broken off by who says so (RFC 5927), and knows what was said.
+/// An established connection is not closed by an ICMP error (RFC 5927), which it reports.
 #[test]
 fn what_stands_is_not_ended_by_a_message() {
     let mut world = World::alike(&["tcp.min_rto=200ms"], Link::CLEAN);

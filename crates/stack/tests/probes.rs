@@ -1,5 +1,6 @@
-//! How long a probe waits (`tcp.tail_probe`): what that costs where segments are lost, and what it saves where a
-//! far end in user space only waits for its processor. All in simulated time, over a path of 1 ms.
+//! Choice of the tail probe's delay (`tcp.tail_probe`): its cost when segments are lost, and its
+//! benefit when a receiver in user space only waits for its processor. All in simulated time, over
+//! a path of 1 ms.
 
 mod common;
 
@@ -10,7 +11,7 @@ use common::{Link, World, ready};
 
 const MS: u64 = 1_000_000;
 
-/// A way there and back takes this.
+/// Round-trip time of the path.
 const ROUND_TRIP: u64 = MS;
 
 fn world(probe: &str) -> World {
@@ -23,8 +24,8 @@ fn world(probe: &str) -> World {
     World::alike(&settings, link)
 }
 
-/// Mb/s of a stream whose far end stands still for so long about every 40 ms, and segments that were sent again
-/// though none was lost.
+/// Returns the goodput in Mb/s of a stream whose receiver pauses about every 40 ms for `wait_ms`,
+/// and the spurious retransmissions.
 fn waiting(probe: &str, wait_ms: u64) -> (u64, u64) {
     const TIME: u64 = 400 * MS;
     let mut world = world(probe);
@@ -61,14 +62,14 @@ fn waiting(probe: &str, wait_ms: u64) -> (u64, u64) {
     (received * 8_000 / TIME, again)
 }
 
-/// How long the last of 20 segments takes to arrive where the last three are lost, in ms.
+/// Returns the time in ms until the last of 20 segments arrives when the last three are lost.
 fn lost_tail(probe: &str) -> u64 {
     const BYTES: usize = 20 * 1_460;
     let mut world = world(probe);
     let (client, server) = world.connected(80);
     let mut took = 0;
     for turn in 0..6 {
-        // Round trips are known by then.
+        // The round-trip time is measured by then.
         let loses = turn >= 3;
         let mut count = 0;
         world.wire.watch = Box::new(move |end, frame| {
@@ -95,13 +96,14 @@ fn lost_tail(probe: &str) -> u64 {
     took / MS
 }
 
-/// A thread that shares its processor with one, two or three others of its class waits 4, 8 or 12 ms for it: one
-/// tick each of a kernel with 250 of them a second, as distributions build it (measured, to the tenth of a
-/// millisecond). So `on` stands for 10 ms: beyond two of these and below three.
+/// A thread that shares its processor with one, two or three others of its class waits 4, 8 or 12
+/// ms for it: one tick for each, in a kernel with 250 ticks a second, as distributions build it
+/// (measured, to the tenth of a millisecond). So `on` means 10 ms: more than two ticks and less
+/// than three.
 #[test]
 fn a_probe_waits_out_two_ticks() {
     let mut table =
-        String::from("probe  lost tail  Mb/s, sent again, where the far end waits for\n");
+        String::from("probe  lost tail  Mb/s/retransmissions, for receiver pauses of\n");
     table.push_str("                  0 ms      4 ms      8 ms      12 ms\n");
     let mut rows = Vec::new();
     for probe in ["1us", "2ms", "6ms", "on", "20ms", "off"] {
@@ -119,16 +121,17 @@ fn a_probe_waits_out_two_ticks() {
         panic!("there are six rows");
     };
     let rate = |row: &(u64, [(u64, u64); 4]), place: usize| row.1[place].0 as f64;
-    // Two ticks cost nothing, and would with less.
+    // Two ticks cost nothing; with a shorter delay they would.
     assert_eq!(on.1[2].1, 0, "{table}");
     assert!(rate(on, 2) > 0.98 * rate(off, 2), "{table}");
     assert!(rate(six, 2) < 0.85 * rate(on, 2), "{table}");
-    // Three would take more than 10 ms, by which each lost tail would take longer.
+    // Three ticks would need a longer delay, by which each lost tail would be recovered later.
     assert!(on.1[3].1 > 0 && twenty.1[3].1 == 0, "{table}");
     assert!(on.0 < twenty.0 && 2 * on.0 < off.0, "{table}");
 }
 
-/// More than leaves at a time: of the first ones nothing can have been heard when the next ones leave.
+/// More data than leaves at a time: no acknowledgement of the first segments can have arrived when
+/// the next ones leave.
 #[test]
 fn a_burst_after_a_pause_is_not_probed() {
     let mut world = world("on");

@@ -1,4 +1,4 @@
-//! What is remembered of paths that take smaller packets than the links at their ends, and for how long.
+//! Lifetime of the path MTU cache, and probing for larger MTUs.
 
 mod common;
 
@@ -11,10 +11,10 @@ use linerate_stack::{SocketId, StackError};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// How long what was said, or guessed, holds.
+/// Lifetime of a reported or guessed path MTU.
 const HOLDS: u64 = 600 * SECOND;
 
-/// Sends so much over a connection that goes on, until all has come and is acknowledged.
+/// Sends `bytes` over an open connection, until everything has arrived and is acknowledged.
 fn carry(world: &mut World, said: &Frames, pair: (SocketId, SocketId), bytes: usize) {
     let (client, server) = pair;
     let (mut sent, mut got) = (0, 0);
@@ -34,7 +34,7 @@ fn carry(world: &mut World, said: &Frames, pair: (SocketId, SocketId), bytes: us
     });
 }
 
-/// A path that was smaller, or a link that was down, may be as it was before.
+/// The path may have changed, or the link may only have been down.
 #[test]
 fn longer_segments_are_tried_once_in_ten_minutes() {
     for (v6, says) in [(false, Some(1_300)), (false, None), (true, Some(1_300))] {
@@ -44,7 +44,7 @@ fn longer_segments_are_tried_once_in_ten_minutes() {
             let (said, mtu, longs) = changing(&mut world, 1_300, says);
             let listener = world.far.tcp_listen(any(80), 1).unwrap();
             let pair = world.connect_to(listener, at(if v6 { FAR_V6 } else { FAR }, 80));
-            let case = format!("IPv6 {v6}, {says:?} said, {cutter}");
+            let case = format!("IPv6 {v6}, {says:?} reported, {cutter}");
             let found = |world: &World| {
                 let tcp = world.near.counters().tcp;
                 tcp.path_mtu_told + tcp.path_mtu_guesses
@@ -52,12 +52,12 @@ fn longer_segments_are_tried_once_in_ten_minutes() {
             carry(&mut world, &said, pair, 100_000);
             assert_eq!(found(&world), 1, "{case}");
             let start = world.now;
-            // Not before it is time.
+            // Not before the lifetime is over.
             world.now += HOLDS - 60 * SECOND;
             longs.set(0);
             carry(&mut world, &said, pair, 100_000);
             assert_eq!(longs.get(), 0, "{case}");
-            // It is as small as it was: one segment finds out, and is not taken for a hole.
+            // The path is unchanged: one probe is lost, which does not count as a black hole.
             world.now = start + HOLDS + SECOND;
             let again = world.near.counters().tcp.retransmitted_segments;
             carry(&mut world, &said, pair, 100_000);
@@ -69,7 +69,7 @@ fn longer_segments_are_tried_once_in_ten_minutes() {
             let start = world.now;
             carry(&mut world, &said, pair, 100_000);
             assert_eq!(longs.get(), 1, "{case}");
-            // Now it is not.
+            // Now the path is wider.
             mtu.set(1_500);
             world.now = start + HOLDS + SECOND;
             let again = world.near.counters().tcp.retransmitted_segments;
@@ -82,10 +82,10 @@ fn longer_segments_are_tried_once_in_ten_minutes() {
     }
 }
 
-/// It alone is sent again, at once, and nothing waits for a time-out.
+/// Only the probe is retransmitted, at once, without waiting for a timeout.
 #[test]
 fn a_longer_segment_that_a_router_drops_costs_itself_alone() {
-    // The first of many, a lone one, and behind others.
+    // The first of many segments, a single one, and behind others.
     for writes in [
         &[50_000][..],
         &[1_400],
@@ -120,14 +120,14 @@ fn a_longer_segment_that_a_router_drops_costs_itself_alone() {
             let tcp = world.near.counters().since(&before).tcp;
             let case = format!("{writes:?}, IPv6 {v6}: {took_ms} ms, {tcp:#?}");
             assert_eq!((longs.get(), tcp.path_mtu_told), (1, 1), "{case}");
-            // In two pieces.
+            // In two segments.
             assert_eq!(tcp.retransmitted_segments, 2, "{case}");
             assert!(took_ms < 20, "{case}");
         }
     }
 }
 
-/// From the smallest guess longer ones are found again in steps.
+/// From the smallest guess, larger MTUs are probed in steps.
 #[test]
 fn the_next_length_is_tried_at_once() {
     let settings = ["tcp.min_rto=100ms", "tcp.send_buffer=16K"];
@@ -142,14 +142,15 @@ fn the_next_length_is_tried_at_once() {
     longs.set(0);
     carry(&mut world, &said, pair, 1_000_000);
     let sent = world.near.counters().tcp.out_segments - before;
-    // What the engine makes as one of 1460 B leaves in two of 1240 B at most, which takes 1370, or in three of 512 B.
+    // A packet of 1460 B by smoltcp leaves in two segments of at most 1240 B, which takes 1370, or
+    // in three of 512 B.
     assert!((1_370..1_450).contains(&sent), "{sent}");
-    // What was longer still did not arrive.
+    // A longer one did not arrive.
     assert_eq!(longs.get(), 1);
     assert_eq!(world.near.counters().tcp.path_mtu_guesses, 2);
 }
 
-/// A router says so of the first, and nobody has to of the second.
+/// A router reports the MTU to the first connection; the second one needs no report.
 #[test]
 fn connections_begin_with_what_is_known_of_a_path() {
     for v6 in [false, true] {
@@ -182,7 +183,7 @@ fn sockets(world: &mut World, connected: bool) -> (SocketId, SocketId) {
     (client, server)
 }
 
-/// Whether a datagram of so many bytes arrives.
+/// Returns whether a datagram of this length arrives.
 fn arrives(world: &mut World, said: &Frames, pair: (SocketId, SocketId), bytes: usize) -> bool {
     let (client, server) = pair;
     let fill = |payload: &mut [u8]| {
@@ -207,11 +208,12 @@ fn arrives(world: &mut World, said: &Frames, pair: (SocketId, SocketId), bytes: 
     }
 }
 
-/// A destination behind a narrower hop was never reached: no router cuts datagrams of IPv6.
+/// IPv6 routers do not fragment: without this, no datagram would reach a destination behind a link
+/// with a smaller MTU.
 #[test]
 fn datagrams_leave_in_fragments_that_a_path_takes() {
     for connected in [false, true] {
-        // One that fits the own link, and one that leaves in fragments of its length anyway.
+        // One that fits the local link, and one that is fragmented anyway.
         for first in [1_400, 5_000] {
             let mut world = World::alike(&[], Link::CLEAN).announced();
             let said = router(&mut world, 1_300, Some(1_300));
@@ -225,7 +227,7 @@ fn datagrams_leave_in_fragments_that_a_path_takes() {
             }
             assert_eq!(told(&world), 1);
             assert!(said.borrow().is_empty());
-            // What was said is forgotten, and learnt again where it still holds.
+            // The entry expires, and is learned again.
             world.now += HOLDS;
             world.turn();
             assert!(!arrives(&mut world, &said, pair, first));
@@ -250,7 +252,7 @@ fn a_datagram_that_may_not_be_cut_is_refused_once_a_path_is_known() {
         "{refused:?}"
     );
     assert!(arrives(&mut world, &said, pair, 1_252));
-    // Elsewhere the link's own length holds.
+    // The limit of the local link applies to other destinations.
     let other = at("fd00::77", 7);
     assert!(
         world
@@ -260,11 +262,11 @@ fn a_datagram_that_may_not_be_cut_is_refused_once_a_path_is_known() {
     );
 }
 
-/// Anybody can say that packets are too long: what quotes nothing that a socket sends is not heeded, and nobody makes
-/// packets shorter than any path takes them.
+/// Any host can send Packet Too Big: a message about a packet that no socket sent is ignored, and
+/// none reduces packets below the minimum MTU.
 #[test]
 fn what_quotes_no_datagram_of_ours_is_not_heeded() {
-    // Where in a frame its parts are.
+    // Offsets in the frame.
     const FROM: usize = ETHERNET + 8 + 15;
     const TO: usize = ETHERNET + 24 + 15;
     const PORTS: usize = ETHERNET + V6;
@@ -274,16 +276,11 @@ fn what_quotes_no_datagram_of_ours_is_not_heeded() {
         ("a link that takes it", 1_448, None, 1_500),
         ("another host", 1_300, Some(TO), 1_500),
         ("from another one", 1_300, Some(FROM), 1_500),
-        ("a port that nobody has", 1_300, Some(PORTS + 1), 1_500),
-        (
-            "a port that is not spoken to",
-            1_300,
-            Some(PORTS + 3),
-            1_500,
-        ),
-        ("a protocol of nobody", 1_300, Some(ETHERNET + 6), 1_500),
+        ("a port without a socket", 1_300, Some(PORTS + 1), 1_500),
+        ("a port that was not sent to", 1_300, Some(PORTS + 3), 1_500),
+        ("an unknown protocol", 1_300, Some(ETHERNET + 6), 1_500),
     ];
-    // Also of a socket that speaks to anybody.
+    // Also for an unconnected socket.
     let cases = cases.map(|case| [(true, case), (false, case)]);
     for (connected, (what, mtu, place, mtu_then)) in cases.into_iter().flatten() {
         let mut world = World::alike(&[], Link::CLEAN).announced();
@@ -296,7 +293,7 @@ fn what_quotes_no_datagram_of_ours_is_not_heeded() {
             frame[place] ^= 0x40;
         }
         let mut said = too_long(&frame, mtu);
-        // It comes to who is named as the sender, or to us.
+        // Addressed to the local stack whatever the quoted sender is.
         said[..6].copy_from_slice(&world.near.ethernet());
         let near: std::net::Ipv6Addr = NEAR_V6.parse().unwrap();
         said[ETHERNET + 24..ETHERNET + V6].copy_from_slice(&near.octets());
@@ -305,7 +302,7 @@ fn what_quotes_no_datagram_of_ours_is_not_heeded() {
         world.run(3);
         assert!(arrives(&mut world, &nothing, pair, 1_452), "{what}");
         let longest = seen.borrow().iter().map(Vec::len).max().unwrap() - ETHERNET;
-        // Fragments but the last end on eight bytes behind their headers.
+        // All fragments but the last hold a multiple of eight bytes.
         let want = if mtu_then == 1_500 {
             1_500
         } else {
@@ -335,12 +332,12 @@ fn answers_to_pings_leave_in_fragments_that_a_path_takes() {
         let since = world.far.counters().since(&before);
         answered.push(since.ip.reassembly_ok);
     }
-    // The first one taught the path.
+    // The first reply taught the path MTU.
     assert_eq!(answered, [0, 1, 1]);
     assert_eq!(world.near.counters().ip.path_mtu_told, 1);
     assert_eq!(world.near.counters().icmp.out_echo_replies, 3);
     assert_eq!(world.far.counters().icmp.in_checksum_errors, 0);
-    // An answer to somebody else is none of ours, and one that is may have others behind it.
+    // A reply to another host is not one of ours; a valid one may be older than later replies.
     for (other, told) in [(0x40, 0), (0, 1)] {
         let mut world = World::alike(&[], Link::CLEAN).announced();
         let seen = world.kept(|end, frame| end == 0 && frame.len() > 1_000);
@@ -357,7 +354,7 @@ fn answers_to_pings_leave_in_fragments_that_a_path_takes() {
     }
 }
 
-/// Of a short one no router says that it is too long.
+/// No router reports a packet of the minimum MTU as too long.
 #[test]
 fn what_quotes_a_datagram_that_was_short_is_not_heeded() {
     for (bytes, told) in [(1_232, 0), (1_233, 1)] {
@@ -365,7 +362,7 @@ fn what_quotes_a_datagram_that_was_short_is_not_heeded() {
         let seen = world.kept(|end, frame| end == 0 && frame.len() > 1_000);
         let pair = sockets(&mut world, true);
         assert!(arrives(&mut world, &Frames::default(), pair, bytes));
-        // It says that it was longer.
+        // The message claims that it was longer.
         let mut frame = seen.take().remove(0);
         frame[ETHERNET + 4..ETHERNET + 6].copy_from_slice(&1_450u16.to_be_bytes());
         world.wire.put(0, &too_long(&frame, 1_300));

@@ -1,4 +1,4 @@
-//! TCP between two stacks in simulated time: what a bad link, a slow reader and a rude end do to it.
+//! TCP between two stacks in simulated time: lossy links, slow readers and aborted connections.
 
 mod common;
 
@@ -44,7 +44,7 @@ fn content_survives_a_bad_link() {
         if loss >= 10_000 {
             assert!(counters.retransmitted_segments > 0, "{link:?}");
         }
-        // Segments of any length are lost, and none for its length.
+        // Segments of any length are lost; no loss counts as a path MTU problem.
         let far = world.far.counters().tcp;
         let guesses = (counters.path_mtu_guesses, far.path_mtu_guesses);
         assert_eq!(guesses, (0, 0), "{link:?}");
@@ -106,7 +106,7 @@ fn psh_is_as_configured_and_sums_stay_right() {
     }
 }
 
-/// Payload of the longest segment that each end sent, and the classes of service of all packets.
+/// Payload of the longest segment that each stack sent, and the traffic classes of all packets.
 type Seen = ([usize; 2], [Vec<u8>; 2]);
 
 fn seen_of(near: &[&str], far: &[&str], v6: bool) -> Seen {
@@ -154,7 +154,8 @@ fn segments_are_as_long_as_the_smaller_end_wants_them() {
         let whole = if v6 { 1_440 } else { 1_460 };
         for (near, far, longest) in [
             (&[][..], &[][..], [whole; 2]),
-            // What one end says holds for both ways: it sends no longer ones, and asks for none.
+            // A stack's limit holds in both directions: for segments sent, and as the announced
+            // MSS.
             (&["tcp.mss=600"], &[], [600; 2]),
             (&[], &["tcp.mss=536"], [536; 2]),
             (&["tcp.mss=1000"], &["tcp.mss=88"], [88; 2]),
@@ -197,7 +198,7 @@ fn one_direction_ends_before_the_other() {
     assert_eq!(world.far.tcp_state(server).unwrap(), TcpState::FarFinished);
     let sent = world.near.tcp_send(client, |_| 1);
     assert!(matches!(sent, Poll::Ready(Err(StackError::Finished))));
-    // The far end still sends, much.
+    // The peer still sends much data.
     let mut far = Bulk::new(server, 500_000);
     far.ended = true;
     let mut near = Bulk::new(client, 0);
@@ -232,7 +233,8 @@ fn a_reset_is_told() {
     world.until(5, |world| {
         world.far.tcp_state(server).unwrap() == TcpState::Closed
     });
-    // What came before the reset is still there, as smoltcp keeps it; then the reason.
+    // Data received before the reset can still be read, as smoltcp keeps it; then the error
+    // follows.
     let _ = world
         .far
         .tcp_receive(server, |bytes| (bytes.len(), bytes.len()));
@@ -248,7 +250,7 @@ fn a_reset_is_told() {
         world.near.connections() + world.far.connections() == 0
     });
 
-    // Closing with payload unread breaks the connection off (RFC 2525, section 2.17).
+    // Closing with unread payload resets the connection (RFC 2525, section 2.17).
     let (client, server) = world.connected(81);
     ready(world.near.tcp_send(client, |room| room.len().min(10)));
     world.run(20);
@@ -280,7 +282,7 @@ fn a_full_window_opens_again_even_if_the_news_is_lost() {
         "the window is full"
     );
     let probes = world.near.counters().tcp.out_segments;
-    // For two seconds nothing that the reader says arrives: probes alone keep the connection alive.
+    // For two seconds no segment of the reader arrives: only probes keep the connection alive.
     let deaf_until = world.now + 2_000_000_000;
     let mut far = Bulk::new(server, 0);
     world.wire.watch = Box::new(|end, _| end == 0);
@@ -302,8 +304,8 @@ fn a_full_window_opens_again_even_if_the_news_is_lost() {
     assert_eq!(far.received, 50_000);
 }
 
-/// Both windows full, and a far end that reads nothing until it can send: acknowledgements are all that
-/// can help, and they come from beyond a window whose edge was rounded down.
+/// Both windows are full, and the peer reads nothing until it can send. Only acknowledgements can
+/// help, and they lie beyond a window whose edge was rounded down.
 #[test]
 fn full_windows_both_ways_do_not_lock() {
     for odd in [1_000_003, 524_289, 99_991] {
@@ -321,7 +323,7 @@ fn full_windows_both_ways_do_not_lock() {
             world.turn();
             world.pass();
         }
-        // Only the near end reads; the far end's payload has to get through.
+        // Only the local stack reads; the peer's payload has to get through.
         near.ended = false;
         world.until(60, |world| {
             near.step(&mut world.near);
@@ -338,7 +340,7 @@ fn full_windows_both_ways_do_not_lock() {
     }
 }
 
-/// The engine's own shortest time-out is a second; ours is as configured.
+/// smoltcp's minimum timeout is a second; the stack's is as configured.
 #[test]
 fn a_lost_tail_comes_again_after_the_configured_time() {
     for (rto_ms, most_ms) in [(1_000, 2_200), (200, 450), (20, 60)] {
@@ -359,15 +361,15 @@ fn a_lost_tail_comes_again_after_the_configured_time() {
     }
 }
 
-/// Numbers of the frames with payload that the near end sends: which of them are lost, the first and the
-/// second time that they leave.
+/// Drops frames with payload of the local stack: each entry is the number of a frame, and how many
+/// of its transmissions are lost.
 fn lose(world: &mut World, lost: &'static [(usize, usize)], windows_grow: bool) {
     const PAYLOAD: usize = 1_000;
     let (mut seen, mut times) = (Vec::<u32>::new(), Vec::<usize>::new());
     let mut answers = 0u16;
     world.wire.watch = Box::new(move |end, frame| {
         if end == 1 && windows_grow {
-            // As Linux's does, which widens its window while it receives.
+            // Linux widens its window while it receives.
             answers += 1;
             let window = u16::from_be_bytes([frame[48], frame[49]]);
             let window = window.saturating_sub(answers % 50);
@@ -389,7 +391,7 @@ fn lose(world: &mut World, lost: &'static [(usize, usize)], windows_grow: bool) 
     });
 }
 
-/// What is lost in the middle of a stream costs round trips, and no time-out.
+/// Losses in the middle of a stream cost round trips, and no timeout.
 #[test]
 fn losses_are_mended_before_the_time_out() {
     for lost in [
@@ -397,7 +399,7 @@ fn losses_are_mended_before_the_time_out() {
         &[(60, 1), (61, 1), (70, 1), (75, 1)],
         &[(60, 2)],
         &[(60, 1), (62, 1), (90, 2)],
-        // While so few are on their way that three duplicates cannot come.
+        // While too few are in flight for three duplicates.
         &[(1, 1)],
     ] {
         for windows_grow in [false, true] {
@@ -405,7 +407,7 @@ fn losses_are_mended_before_the_time_out() {
                 "tcp.send_buffer=256K",
                 "tcp.receive_window=256K",
                 "tcp.min_rto=1s",
-                // Nobody sums: windows are rewritten on their way.
+                // Without checksums: windows are rewritten on the way.
                 "checksum=offload",
             ];
             let link = Link {
@@ -436,8 +438,8 @@ fn losses_are_mended_before_the_time_out() {
     }
 }
 
-/// The last segments, or the one acknowledgement of many: two round trips tell of them, where that is
-/// configured.
+/// The last segments, or the only acknowledgement of many, are lost: with tail probes that is
+/// detected after two round trips.
 #[test]
 fn a_lost_tail_is_probed() {
     for (probe, most_ms) in [("on", 500), ("off", 3_000)] {
@@ -457,7 +459,7 @@ fn a_lost_tail_is_probed() {
             let (client, server) = world.connected(80);
             let mut answers = 0;
             match deaf {
-                // So early that it is all that was on its way.
+                // So early that it covers everything in flight.
                 true => {
                     world.wire.watch = Box::new(move |end, _| {
                         answers += usize::from(end == 1);
@@ -469,7 +471,7 @@ fn a_lost_tail_is_probed() {
             let start = world.now;
             let mut near = Bulk::new(client, 400_000);
             near.ended = true;
-            // The far end does not finish here: what is lost after that has a test of its own.
+            // The peer does not finish here: losses after that have a test of their own.
             let mut received = 0;
             world.until(60, |world| {
                 near.step(&mut world.near);
@@ -487,13 +489,14 @@ fn a_lost_tail_is_probed() {
     }
 }
 
-/// The last payload of a stream that was finished, whoever finished first, and whether before or after it left.
+/// Losses of the last data of a finished stream, whichever end finished first, before or after the
+/// data left.
 #[test]
 fn losses_at_the_end_of_a_finished_stream_are_mended_before_the_time_out() {
     const BYTES: usize = 400_000;
     for lost in [
         &[][..],
-        // The same as in the middle of a stream, and a tail of which nobody hears.
+        // As in the middle of a stream, and a tail without any acknowledgement.
         &[(262, 1)],
         &[(262, 1), (265, 2), (268, 1)],
         &[(272, 1), (273, 1), (274, 1)],
@@ -518,7 +521,7 @@ fn losses_at_the_end_of_a_finished_stream_are_mended_before_the_time_out() {
             };
             let mut world = World::alike(&settings, link);
             let (client, server) = world.connected(80);
-            // Once, so that the window is known as it is scaled.
+            // A first exchange, so that the scaled window is known.
             ready(world.near.tcp_send(client, |_| 1));
             world.until(5, |world| world.near.tcp_queued(client).unwrap().0 == 0);
             ready(world.far.tcp_receive(server, |_| (1, ())));
@@ -541,7 +544,7 @@ fn losses_at_the_end_of_a_finished_stream_are_mended_before_the_time_out() {
                 );
             }
             if sent_first {
-                // All of it is on its way, and nothing of it acknowledged.
+                // Everything is in flight, and nothing acknowledged.
                 for _ in 0..20 {
                     world.turn();
                 }
@@ -585,7 +588,7 @@ fn losses_at_the_end_of_a_finished_stream_are_mended_before_the_time_out() {
     }
 }
 
-/// Frames that only come late are no losses: hardly anything is sent twice.
+/// Reordered frames are not losses: hardly any segment is sent twice.
 #[test]
 fn what_comes_late_is_seldom_sent_again() {
     let link = Link {
@@ -610,7 +613,7 @@ fn what_comes_late_is_seldom_sent_again() {
     assert!(share < 0.04, "{counters:#?}");
 }
 
-/// Small rings at both ends, both full of payload: taking in never waits for room to send.
+/// Small rings at both ends, both full of payload: receiving never waits for transmit space.
 #[test]
 fn full_rings_do_not_stand_still() {
     for descriptors in [1, 4, 8, 32] {
@@ -630,7 +633,7 @@ fn a_listener_takes_as_many_as_its_backlog() {
     world.run(3_000);
     assert!(world.far.counters().tcp.listen_overflows >= 6);
     assert_eq!(world.far.connections(), 4);
-    // Who was not answered asks again, and is served once there is room.
+    // Clients that were not answered retransmit their SYN, and are served once there is space.
     let mut accepted = 0;
     world.until(60, |world| {
         while let Poll::Ready(socket) = world.far.tcp_accept(listener) {
@@ -670,7 +673,8 @@ fn a_thousand_connections_one_after_the_other() {
     assert_eq!(world.near.counters().tcp.established_resets, 0);
 }
 
-/// Ten thousand idle connections are not looked at: counted, because time on a busy machine tells nothing.
+/// Ten thousand idle connections are not processed: counted, because time on a busy machine is no
+/// evidence.
 #[test]
 fn idle_connections_cost_nothing() {
     let mut steps = Vec::new();
@@ -700,7 +704,7 @@ fn idle_connections_cost_nothing() {
             });
         }
         let (client, server) = world.connect_to(listener, at(FAR, 80));
-        // What was set for answers that have come since runs out once.
+        // Timers of earlier acknowledgements expire once.
         world.run(1_500);
         let before = world.far.counters();
         for _ in 0..100 {
@@ -725,17 +729,19 @@ fn idle_connections_cost_nothing() {
     assert!(steps[0].0 < 600, "{steps:?}");
 }
 
-/// Goodput in simulated time, by window and loss: what changes here changed on purpose. A stream that goes on is
-/// measured, three times: the end of one, where a lost segment has no other behind it, is another matter.
+/// Goodput in simulated time, by window and loss: changes of this table are intentional. A
+/// continuous stream is measured, three times; its end, where no other segment follows a lost one,
+/// is another matter.
 ///
-/// The line below the table is a yardstick, no bound: Reno has MSS / RTT * 1.22 / sqrt(loss) where nothing but losses
-/// limits it and no time-out comes between (Mathis et al., 1997); these streams have cubic. It compares with three
-/// cells: 256 KiB at 0.1 % (0.73 of it) and at 1 % (0.73), 64 KiB at 1 % (0.72). Smaller windows, and 64 KiB at 0.1 %,
-/// are held by the window; at 5 % it is a window of 5.5 segments, too few for a stream without time-outs.
+/// The line below the table is a reference, no bound: Reno reaches MSS / RTT * 1.22 / sqrt(loss) if
+/// only losses limit it and no timeout occurs (Mathis et al., 1997); these streams use cubic. It
+/// applies to three cells: 256 KiB at 0.1 % (0.73 of it) and at 1 % (0.73), 64 KiB at 1 % (0.72).
+/// Smaller windows, and 64 KiB at 0.1 %, are limited by the window; at 5 % the reference is a
+/// window of 5.5 segments, too few for a stream without timeouts.
 ///
-/// What the rest is lost by was not measured. Likely: one missing segment is sent a round trip; acknowledgements are
-/// lost here, too, of which there is one for all that came at once; what is lost twice waits for a probe or the
-/// time-out.
+/// The causes of the remaining difference were not measured. Likely ones: one missing segment is
+/// sent per round trip; acknowledgements are lost here, too, and there is one for each burst; what
+/// is lost twice waits for a probe or the timeout.
 #[test]
 fn goodput_by_window_and_loss() {
     const BYTES: usize = 3_000_000;
@@ -773,7 +779,7 @@ fn goodput_by_window_and_loss() {
                     far.received >= BYTES
                 });
                 took_ns += world.now - start;
-                // No loss of these was taken for a path that is too narrow.
+                // No loss counted as a path MTU problem.
                 let guesses = world.near.counters().tcp.path_mtu_guesses;
                 assert_eq!(guesses, 0, "{kib} KiB, loss {loss}, seed {seed}");
             }

@@ -1,4 +1,4 @@
-//! Who does not keep to the window that it was told, and windows that close, shrink and are told of late.
+//! Peers that ignore the announced window, and windows that close, shrink and are updated late.
 
 mod common;
 
@@ -10,7 +10,7 @@ use common::{Bulk, Link, World, packets, ready, segments};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// The window of a greeting is not scaled, and the engine takes it to be: eight times as much as there is room for.
+/// The window of a SYN is not scaled, but smoltcp applies the scale: eight times the buffer's size.
 #[test]
 fn what_is_sent_beyond_the_buffer_is_not_taken() {
     for (window, ahead) in [
@@ -26,14 +26,15 @@ fn what_is_sent_beyond_the_buffer_is_not_taken() {
         let mut world = World::alike(&[&window_setting], Link::CLEAN);
         let frames = world.kept(|end, frame| end == 0 && segments::is_tcp(frame));
         let (client, server) = world.connected(80);
-        // The last of the greeting, after which the far end has told of no window yet.
+        // The last segment of the handshake, after which the server has announced no scaled window
+        // yet.
         let last = frames.borrow().last().cloned().expect("a greeting");
         let number = segments::sequence(&last).wrapping_add(ahead);
         let beyond = segments::like(&last, number, segments::ACK, &[0xaa; 1_400]);
         world.wire.put(1, &beyond);
         let mut near = Bulk::new(client, 600_000);
         let mut far = Bulk::new(server, 0);
-        // Until all room is taken, and nobody reads.
+        // Until the buffer is full, without reading.
         for _ in 0..3_000 {
             near.step(&mut world.near);
             world.turn();
@@ -52,7 +53,7 @@ fn what_is_sent_beyond_the_buffer_is_not_taken() {
     }
 }
 
-/// Time-outs ask a closed window for room again and again, with a byte that arrives and is not taken.
+/// A closed window is probed with a byte that arrives and is not accepted.
 #[test]
 fn a_closed_window_is_no_hole_in_the_path() {
     let settings = [
@@ -73,10 +74,10 @@ fn a_closed_window_is_no_hole_in_the_path() {
     }
     assert_eq!(world.far.tcp_queued(server).unwrap().1, 8192, "it is full");
     let asked = world.near.counters().tcp;
-    // A greeting and its answer, six with payload, and questions.
+    // SYN and ACK, six segments with payload, and probes.
     assert!(asked.out_segments > 8 + 6, "{asked:#?}");
     assert_eq!(asked.retransmitted_segments, 0);
-    // All that leaves first once there is room is lost, for one time-out.
+    // All segments sent first after the window opens are lost, for one timeout.
     let lost = Rc::new(Cell::new(0));
     let count = Rc::clone(&lost);
     let until = world.now + SECOND / 20;
@@ -101,25 +102,25 @@ fn a_closed_window_is_no_hole_in_the_path() {
     assert_eq!(counters.path_mtu_guesses, 0, "{counters:#?}");
 }
 
-/// The far end closes its window before what is on its way, which is lost, and nothing that it says later arrives: one
-/// end has to ask (RFC 9293, section 3.8.6: MUST-35).
+/// The peer closes its window below the data in flight, which is lost, and its later segments do
+/// not arrive: one end has to probe (RFC 9293, section 3.8.6: MUST-35).
 #[test]
 fn a_window_that_shrinks_to_nothing_is_asked_for_room() {
     let mut world = World::alike(&["tcp.min_rto=100ms"], Link::CLEAN);
     let (client, server) = world.connected(80);
-    // Both have told of their windows.
+    // Both have announced scaled windows.
     ready(world.near.tcp_send(client, |_| 1));
     world.until(5, |world| world.near.tcp_queued(client).unwrap().0 == 0);
     ready(world.far.tcp_receive(server, |_| (1, ())));
     world.run(20);
-    // What the near end sends is lost, and what the far end sends closes its window.
+    // Data of the local stack is lost, and segments of the remote one close its window.
     world.wire.watch = Box::new(|end, frame| {
         if end == 1 && segments::is_tcp(frame) {
             let window = segments::AT + 14;
             frame[window..window + 2].fill(0);
             packets::complete(frame);
         }
-        // Acknowledgements alone arrive.
+        // Only acknowledgements arrive.
         end == 1 || !segments::is_tcp(frame) || frame.len() <= 54
     });
     ready(world.near.tcp_send(client, |room| {
@@ -133,13 +134,13 @@ fn a_window_that_shrinks_to_nothing_is_asked_for_room() {
         world.pass();
     }
     assert_eq!(world.near.tcp_queued(client).unwrap(), (1_000, 10));
-    // From here on all is as it should be, and the far end has nothing to say.
+    // From here on the link is clean, and the peer has nothing to send.
     world.wire.watch = Box::new(|_, _| true);
     world.until(20, |world| world.far.tcp_queued(server).unwrap().1 == 1_000);
     assert_eq!(world.near.counters().tcp.path_mtu_guesses, 0);
 }
 
-/// A segment that others have overtaken tells of a window of before.
+/// A reordered segment contains an outdated window.
 #[test]
 fn what_comes_late_closes_no_window_that_has_opened() {
     let settings = ["tcp.receive_window=8192", "tcp.min_rto=1s"];
@@ -151,7 +152,7 @@ fn what_comes_late_closes_no_window_that_has_opened() {
         world.far.tcp_queued(server).unwrap().1 == 8_192
             && world.near.tcp_queued(client).unwrap().0 == 0
     });
-    // Something of the far end's is held back, which says so.
+    // A segment of the peer with the closed window is held back.
     let held = Rc::new(RefCell::new(None));
     let late = Rc::clone(&held);
     world.wire.watch = Box::new(move |end, frame| {
@@ -164,7 +165,7 @@ fn what_comes_late_closes_no_window_that_has_opened() {
     ready(world.far.tcp_send(server, |room| room.len().min(500)));
     world.run(5);
     let held = held.take().expect("a segment that is held back");
-    // The far end reads all, and its window is open.
+    // The peer reads everything, and its window opens.
     while world.far.tcp_queued(server).unwrap().1 > 0 {
         ready(world.far.tcp_receive(server, |bytes| (bytes.len(), ())));
     }
@@ -172,7 +173,7 @@ fn what_comes_late_closes_no_window_that_has_opened() {
     world.wire.put(0, &held);
     world.run(5);
     assert_eq!(world.near.tcp_queued(client).unwrap().1, 500, "it is taken");
-    // What is sent now leaves at once, and not when a time-out has asked whether there is room.
+    // New data leaves at once, without waiting for a window probe.
     let start = world.now;
     ready(world.near.tcp_send(client, |room| {
         room[..700].fill(7);
@@ -183,11 +184,11 @@ fn what_comes_late_closes_no_window_that_has_opened() {
     assert!(took_ms < 100, "{took_ms} ms");
 }
 
-/// A window that is rounded down ends in front of one that was told before: a segment may end, with the stream, between
+/// A window that is rounded down ends before the one announced earlier; the stream may end between
 /// the two.
 #[test]
 fn an_end_beyond_what_was_told_last_comes_with_the_payload_before_it() {
-    /// An odd one, of which pairs of bytes are told.
+    /// Odd, so that its announcement is rounded down.
     const WINDOW: usize = 99_991;
     let setting = format!("tcp.receive_window={WINDOW}");
     let mut world = World::alike(&[&setting], Link::CLEAN);
@@ -223,7 +224,7 @@ fn an_end_beyond_what_was_told_last_comes_with_the_payload_before_it() {
         }
     };
     assert_eq!(read(&mut world), (WINDOW - 1, false));
-    // That there is room again is told.
+    // A window update is sent.
     world.turn();
     put(&mut world, WINDOW - 1, 1, ends);
     assert_eq!(read(&mut world), (1, true));

@@ -1,4 +1,4 @@
-//! A device that finishes what a stack leaves to it: checksums, and packets that it cuts into segments.
+//! Device with checksum and segmentation offload.
 
 use linerate_port::checksum::Sum;
 use linerate_port::vnet::{Segmentation, VNET_HEADER_BYTES, VnetHeader};
@@ -6,12 +6,12 @@ use linerate_port::vnet::{Segmentation, VNET_HEADER_BYTES, VnetHeader};
 const ETHERNET: usize = 14;
 const FIN_PSH: u8 = 0x09;
 
-/// What the device has in front of each frame that it gives to a stack: nothing is open.
+/// Prepends the vnet header of a received frame with complete checksum.
 pub fn closed(frame: &[u8]) -> Vec<u8> {
     [&VnetHeader::default().bytes(), frame].concat()
 }
 
-/// The frames that the device makes of one.
+/// Returns the frames that the device makes of one.
 pub fn frames(bytes: &[u8]) -> Vec<Vec<u8>> {
     let header = VnetHeader::read(bytes).expect("a header in front");
     let frame = &bytes[VNET_HEADER_BYTES..];

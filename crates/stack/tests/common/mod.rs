@@ -1,4 +1,5 @@
-//! Two stacks in simulated time, and a link between them that may lose, double and shuffle frames.
+//! Simulation of two stacks in simulated time, with a link that may lose, duplicate and reorder
+//! frames.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub mod device;
@@ -21,12 +22,12 @@ pub const FAR: &str = "10.0.0.2";
 pub const NEAR_V6: &str = "fd00::1";
 pub const FAR_V6: &str = "fd00::2";
 
-/// What a link does to frames. Probabilities in parts of a million.
+/// Behaviour of the link. Probabilities in parts per million.
 #[derive(Clone, Copy, Debug)]
 pub struct Link {
     pub loss: u32,
     pub duplicate: u32,
-    /// Frames that are held back by up to `shuffle_ns` more.
+    /// Frames that are delayed by up to `shuffle_ns` more.
     pub reorder: u32,
     pub delay_ns: u64,
     pub shuffle_ns: u64,
@@ -44,26 +45,26 @@ impl Link {
     };
 }
 
-/// Frames on their way, one direction.
+/// Frames in flight in one direction.
 struct Flight {
     frames: VecDeque<(u64, Vec<u8>)>,
 }
 
-/// Sees a frame and the end that sent it; says whether it goes on.
+/// Filter called with a frame and the index of its sender; returns whether the frame is delivered.
 pub type Watch = Box<dyn FnMut(usize, &mut Vec<u8>) -> bool>;
 
-/// A wire between two ports, each of which is one end of a cable whose other end is here.
+/// Wire between two ports: it holds the other end of each port's ring.
 pub struct Wire {
     ends: [AnyPort; 2],
     pool: Pool,
     flights: [Flight; 2],
     link: Link,
     random: fastrand::Rng,
-    /// Sees every frame that is sent, with the end that sent it; may drop it.
+    /// Called with each frame sent, and the index of its sender; may drop it.
     pub watch: Watch,
-    /// Frames came to an end, which has not looked since.
+    /// Frames were delivered to a stack that has not polled since.
     came: bool,
-    /// At each end is a device that sums and cuts.
+    /// At each end there is a device that offloads checksums and segmentation.
     devices: bool,
 }
 
@@ -110,7 +111,7 @@ impl Wire {
         }
     }
 
-    /// Puts a frame in at an end, as if it came over the wire.
+    /// Delivers a frame to a stack, as if it had arrived over the wire.
     pub fn put(&mut self, end: usize, bytes: &[u8]) {
         if self.devices {
             return self.put_as_is(end, &device::closed(bytes));
@@ -118,7 +119,7 @@ impl Wire {
         self.put_as_is(end, bytes);
     }
 
-    /// The same, with whatever a device has in front of frames.
+    /// Delivers a frame that already has a vnet header.
     pub fn put_as_is(&mut self, end: usize, bytes: &[u8]) {
         let Some(mut frame) = self.pool.allocate() else {
             return;
@@ -139,7 +140,7 @@ impl Wire {
         parts > 0 && self.random.u32(0..1_000_000) < parts
     }
 
-    /// When the next frame arrives.
+    /// Returns when the next frame arrives.
     pub fn next(&self) -> Option<u64> {
         let first = |flight: &Flight| flight.frames.front().map(|(at, _)| *at);
         self.flights.iter().filter_map(first).min()
@@ -150,7 +151,7 @@ impl Wire {
     }
 }
 
-/// Two stacks, `near` and `far`, with a wire between them and a clock of their own.
+/// Simulation of two stacks, `near` and `far`, with a wire between them and a clock of its own.
 pub struct World {
     pub near: Stack,
     pub far: Stack,
@@ -170,11 +171,12 @@ pub fn addressing(address: &str, address_v6: &str) -> Addressing {
     Addressing::new(&[&format!("{address}/24"), &format!("{address_v6}/64")]).unwrap()
 }
 
-/// Copies of frames that somebody keeps.
+/// Captured frames.
 pub type Frames = Rc<RefCell<Vec<Vec<u8>>>>;
 
 impl World {
-    /// Keeps a copy of those frames that are meant, by the end that sends them, from now on; none is taken out.
+    /// Captures the frames selected by `is_meant`, by index of the sender, from now on; none is
+    /// dropped.
     pub fn kept(&mut self, is_meant: impl Fn(usize, &[u8]) -> bool + 'static) -> Frames {
         let kept = Frames::default();
         let list = Rc::clone(&kept);
@@ -191,13 +193,13 @@ impl World {
         Self::between(near, far, link, &addressing(FAR, FAR_V6))
     }
 
-    /// The same, with other addresses of the far one.
+    /// Creates a simulation with other addresses of the remote stack.
     pub fn between(near: &Config, far: &Config, link: Link, far_own: &Addressing) -> Self {
         let mtu = near.mtu.max(far.mtu);
         Self::over(near, far, link, far_own, (mtu, 4_096, 20_000))
     }
 
-    /// Two stacks that are configured alike, each over a device that sums, and cuts what is longer than a packet.
+    /// Creates two equal stacks, each over a device that offloads checksums and segmentation.
     pub fn with_devices(settings: &[&str], link: Link) -> Self {
         let mut config = config(settings);
         config.apply("checksum=offload").unwrap();
@@ -205,8 +207,8 @@ impl World {
         Self::over(&config, &config, link, &own, (65_000, 256, 1_000))
     }
 
-    /// Over ports that take packets so long, with so many descriptors, and so many frames more than they need; where
-    /// the packets are longer than the stack's own over devices that cut them.
+    /// Creates a simulation over ports with this MTU, number of descriptors, and number of spare
+    /// frames. If the MTU exceeds that of the stacks, devices segment the packets.
     fn over(
         near: &Config,
         far: &Config,
@@ -265,13 +267,13 @@ impl World {
         }
     }
 
-    /// Two stacks that are configured alike.
+    /// Creates two equal stacks.
     pub fn alike(settings: &[&str], link: Link) -> Self {
         let config = config(settings);
         Self::new(&config, &config, link)
     }
 
-    /// The same over ports with so many descriptors.
+    /// Creates two equal stacks over ports with this many descriptors.
     pub fn on_rings(settings: &[&str], link: Link, descriptors: u32) -> Self {
         let config = config(settings);
         let own = addressing(FAR, FAR_V6);
@@ -279,7 +281,7 @@ impl World {
         Self::over(&config, &config, link, &own, shape)
     }
 
-    /// How many frames have not come home when everybody is gone.
+    /// Drops the simulation and returns the number of frames that were not returned to the pool.
     pub fn lost_frames(self) -> usize {
         let Wire { ends, mut pool, .. } = self.wire;
         drop((self.near, self.far, ends));
@@ -287,15 +289,16 @@ impl World {
         pool.memory().frames() as usize - home
     }
 
-    /// One turn of each, at the present time.
+    /// Polls both stacks once, at the present time.
     pub fn turn(&mut self) {
         self.near.turn(self.now);
         self.far.turn(self.now);
         self.wire.carry(self.now);
     }
 
-    /// Time goes on to whatever happens next, a millisecond at most. Whoever was sent something looks at once:
-    /// it would wait for the next thing to happen otherwise, and the round trip be longer than the link's.
+    /// Advances the time to the next event, by a millisecond at most. A stack with delivered frames
+    /// polls at once: it would otherwise wait for the next event, and the round trip would be
+    /// longer than the link's.
     pub fn pass(&mut self) {
         if std::mem::take(&mut self.wire.came) {
             self.now += 1_000;
@@ -332,17 +335,17 @@ impl World {
         }
     }
 
-    /// Both stacks have told each other who they are, and have nothing more to do.
+    /// Runs until both stacks have announced their addresses and are idle.
     pub fn announced(mut self) -> Self {
         self.until(5, |world| {
             world.near.next_deadline().is_none() && world.far.next_deadline().is_none()
         });
-        // The last ones arrive.
+        // The last announcements arrive.
         self.run(20);
         self
     }
 
-    /// A connection from near to far that stands at both ends.
+    /// Establishes a connection from the local to the remote stack.
     pub fn connected(&mut self, port: u16) -> (SocketId, SocketId) {
         let listener = self.far.tcp_listen(any(port), 8).unwrap();
         let pair = self.connect_to(listener, at(FAR, port));
@@ -371,16 +374,16 @@ pub fn any(port: u16) -> SocketAddr {
     at("0.0.0.0", port)
 }
 
-/// The byte at a place of a stream.
+/// Returns the byte at a position of a stream.
 pub fn byte(place: usize) -> u8 {
     (place.wrapping_mul(2_654_435_761) >> 13) as u8
 }
 
-/// One end that sends so many bytes and checks as many.
+/// End of a bulk transfer: sends `send` bytes and checks those received.
 pub struct Bulk {
     pub socket: SocketId,
     pub send: usize,
-    /// Bytes that are written in one step at most.
+    /// Maximum number of bytes written in one step.
     pub most: usize,
     pub sent: usize,
     pub received: usize,
@@ -401,7 +404,7 @@ impl Bulk {
         }
     }
 
-    /// Sends and receives what it can; finishes sending after its last byte.
+    /// Sends and receives as much as possible; finishes sending after the last byte.
     pub fn step(&mut self, stack: &mut Stack) {
         let end = self.send.min(self.sent.saturating_add(self.most));
         while self.sent < end {

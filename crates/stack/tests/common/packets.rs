@@ -1,4 +1,4 @@
-//! Packets in frames, made by hand or of others.
+//! Packets in frames, built from scratch or from others.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
@@ -7,23 +7,23 @@ use linerate_port::checksum::{self, Sum};
 
 use super::byte;
 
-/// Bytes of headers.
+/// Header lengths in bytes.
 pub const ETHERNET: usize = 14;
 pub const V4: usize = 20;
 pub const V6: usize = 40;
 
-/// What packets hold.
+/// Protocol numbers.
 pub const ICMP: u8 = 1;
 pub const TCP: u8 = 6;
 pub const UDP: u8 = 17;
 pub const FRAGMENT: u8 = 44;
 pub const ICMPV6: u8 = 58;
 
-/// The Ethernet address of all on the link, and of whoever is none of the two stacks.
+/// Broadcast address, and the Ethernet address of a third host.
 pub const EVERYBODY: [u8; 6] = [0xff; 6];
 pub const STRANGER: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
-/// A packet from one host to another, in a frame to an Ethernet address.
+/// Builds a packet between two hosts, in a frame to an Ethernet address.
 pub fn packet(ethernet: [u8; 6], ends: (&str, &str), kind: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = [ethernet, STRANGER].concat();
     let (from, to): (IpAddr, IpAddr) = (ends.0.parse().unwrap(), ends.1.parse().unwrap());
@@ -43,7 +43,7 @@ pub fn packet(ethernet: [u8; 6], ends: (&str, &str), kind: u8, payload: &[u8]) -
     frame
 }
 
-/// A datagram between two ports, without a checksum.
+/// Builds a datagram without a checksum.
 pub fn datagram(from: u16, to: u16, payload: &[u8]) -> Vec<u8> {
     let words = [from, to, 8 + payload.len() as u16, 0];
     let mut datagram = words.map(u16::to_be_bytes).concat();
@@ -51,7 +51,7 @@ pub fn datagram(from: u16, to: u16, payload: &[u8]) -> Vec<u8> {
     datagram
 }
 
-/// A question whether a host is there (echo), of so many bytes.
+/// Builds an echo request with this many bytes.
 pub fn ping(ethernet: [u8; 6], ends: (&str, &str), bytes: usize) -> Vec<u8> {
     let (kind, asks) = if ends.1.contains(':') {
         (ICMPV6, 128)
@@ -63,7 +63,7 @@ pub fn ping(ethernet: [u8; 6], ends: (&str, &str), bytes: usize) -> Vec<u8> {
     packet(ethernet, ends, kind, &message)
 }
 
-/// A fragment of a packet: these bytes of what it holds.
+/// Builds a fragment with this range of a packet's payload.
 pub fn piece(frame: &[u8], id: u16, bytes: Range<usize>) -> Vec<u8> {
     let held = &frame[body(frame)..];
     let (place, more) = (bytes.start as u16 / 8, u16::from(bytes.end < held.len()));
@@ -81,7 +81,7 @@ pub fn piece(frame: &[u8], id: u16, bytes: Range<usize>) -> Vec<u8> {
     piece
 }
 
-/// Puts headers of IPv6, the first one of this kind, in front of what a packet holds.
+/// Inserts IPv6 extension headers, the first one of type `first`, in front of a packet's payload.
 pub fn insert_headers(frame: &mut Vec<u8>, first: u8, headers: &[u8]) {
     let at = body(frame);
     frame[ETHERNET + 6] = first;
@@ -89,7 +89,7 @@ pub fn insert_headers(frame: &mut Vec<u8>, first: u8, headers: &[u8]) {
     complete_header(frame);
 }
 
-/// Writes the length and the checksums of a packet, which was changed.
+/// Writes length and checksums of a modified packet.
 pub fn complete(frame: &mut [u8]) {
     complete_header(frame);
     let at = body(frame);
@@ -132,12 +132,12 @@ pub fn is_v4(frame: &[u8]) -> bool {
     frame[12..14] == [8, 0]
 }
 
-/// Where in a frame begins what its packet holds, behind a header of IP alone.
+/// Returns the offset of the payload behind a plain IP header.
 pub fn body(frame: &[u8]) -> usize {
     ETHERNET + if is_v4(frame) { V4 } else { V6 }
 }
 
-/// Who sent a packet.
+/// Returns the source address of a packet.
 pub fn sender(frame: &[u8]) -> IpAddr {
     let packet = &frame[ETHERNET..];
     if is_v4(frame) {
@@ -147,7 +147,7 @@ pub fn sender(frame: &[u8]) -> IpAddr {
     }
 }
 
-/// Whom a packet is for.
+/// Returns the destination address of a packet.
 pub fn addressee(frame: &[u8]) -> IpAddr {
     let packet = &frame[ETHERNET..];
     if is_v4(frame) {

@@ -1,4 +1,4 @@
-//! A router between two stacks, whose other link takes shorter packets.
+//! Router between two stacks, whose other link has a smaller MTU.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -6,7 +6,8 @@ use std::rc::Rc;
 use super::packets::{self, ETHERNET};
 use super::{Frames, Link, World};
 
-/// What a router in the middle says of a packet that the near end sent: kind, code, and the second half of the header.
+/// Returns the ICMP error of a router about a packet of the local stack: type, code, and second
+/// half of the header.
 pub fn message(frame: &[u8], (kind, code): (u8, u8), word: u32) -> Vec<u8> {
     let packet = &frame[ETHERNET..];
     let (least, router, protocol) = match packets::is_v4(frame) {
@@ -15,7 +16,7 @@ pub fn message(frame: &[u8], (kind, code): (u8, u8), word: u32) -> Vec<u8> {
     };
     let mut message = vec![kind, code, 0, 0];
     message.extend(word.to_be_bytes());
-    // The least that must be quoted, and as much as fits.
+    // The minimum that must be quoted, and as much as fits.
     message.extend(&packet[..packet.len().min(least)]);
     let to = packets::sender(frame).to_string();
     let ethernet = frame[6..12].try_into().unwrap();
@@ -30,10 +31,10 @@ pub fn too_long(frame: &[u8], mtu: u32) -> Vec<u8> {
     message(frame, kind, mtu)
 }
 
-/// Who sums and cuts: the stacks, nobody, or devices that are left to.
+/// Place of checksums and segmentation: the stacks, none, or devices.
 pub const CUTTERS: [&str; 3] = ["software", "offload", "devices"];
 
-/// Two stacks whose packets are summed and cut by one of [`CUTTERS`].
+/// Creates two stacks with one of [`CUTTERS`].
 pub fn cut_by(cutter: &str, settings: &[&str]) -> World {
     let sums = format!("checksum={cutter}");
     match cutter {
@@ -42,13 +43,13 @@ pub fn cut_by(cutter: &str, settings: &[&str]) -> World {
     }
 }
 
-/// A router between the ends, whose link takes packets of this length: what it says comes back to the near end.
+/// Puts a router with this MTU between the stacks; its ICMP errors go to the local stack.
 pub fn router(world: &mut World, mtu: usize, says: Option<u32>) -> Frames {
     changing(world, mtu, says).0
 }
 
-/// The same of a link that changes: what it says, how long packets it takes, which may be set, and how many longer than
-/// 1,300 B came to it.
+/// Puts a router with a variable MTU between the stacks. Returns its messages, its MTU, and the
+/// number of packets above 1,300 B that reached it. Its messages report the MTU in `says`, if any.
 pub fn changing(
     world: &mut World,
     mtu: usize,
@@ -69,7 +70,7 @@ pub fn changing(
     (said, mtu, longs)
 }
 
-/// What the router has said arrives.
+/// Delivers the router's messages.
 pub fn deliver(world: &mut World, said: &Frames) {
     for frame in said.take() {
         world.wire.put(0, &frame);

@@ -1,8 +1,8 @@
-//! Segments of TCP over IPv4, made of others.
+//! TCP segments over IPv4, built from others.
 
 use super::packets::{self, ETHERNET, TCP, V4};
 
-/// Where in a frame a segment begins, and its payload.
+/// Offsets of the TCP header and of its payload in a frame, without options.
 pub const AT: usize = ETHERNET + V4;
 pub const PAYLOAD: usize = AT + 20;
 
@@ -31,7 +31,8 @@ pub fn flags(frame: &[u8]) -> u8 {
     frame[AT + 13]
 }
 
-/// A segment between the ends of the one in `frame`: headers without options, sums that are right.
+/// Builds a segment with the addresses of the one in `frame`, without options, with correct
+/// checksums.
 pub fn like(frame: &[u8], sequence: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
     let mut bytes = frame[..PAYLOAD].to_vec();
     bytes.extend_from_slice(payload);
