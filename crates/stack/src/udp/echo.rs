@@ -1,4 +1,4 @@
-//! Datagrams that go back in the frames that they came in.
+//! Datagrams returned in the frames in which they arrived.
 
 use std::net::SocketAddr;
 use std::task::Poll;
@@ -12,8 +12,8 @@ use crate::wire::UDP_BYTES;
 use crate::wire::ip;
 
 impl Udp {
-    /// Sends so much of the datagram in front back as `answer` says, once that has written into it, if it is `to` who asked,
-    /// or whom the socket is connected to.
+    /// Sends the first datagram of the queue back to `to` or the connected peer, if that sent it.
+    /// `answer` may write into it and returns the length of the reply.
     #[inline]
     pub(crate) fn echo(
         &mut self,
@@ -47,7 +47,7 @@ impl Udp {
             return Poll::Ready(Ok(Echo::Elsewhere));
         };
         socket.asked = socket.answers.then_some(packet.arrived);
-        // It was for the own address that the headers are of.
+        // Received at the local address for which the headers were made.
         if several {
             socket.heard = Some((from, meta.to));
         }

@@ -1,4 +1,4 @@
-//! Datagrams that are longer than a frame leave in fragments (RFC 791; RFC 8200, section 4.5).
+//! Fragmentation of datagrams that are longer than a frame (RFC 791; RFC 8200, section 4.5).
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -9,11 +9,11 @@ use crate::pages;
 use crate::wire::ip::{self, FRAGMENT_BYTES, Piece, V4_BYTES, V6_BYTES};
 use crate::wire::{FRAGMENT_V6, put};
 
-/// The longest payload of a packet: the length of IPv4 counts its header.
+/// Longest payload of a packet: IPv4's total length includes the header.
 const LONGEST_V4: usize = 65_535 - V4_BYTES;
 const LONGEST_V6: usize = 65_535;
 
-/// The longest payload of a datagram to such an address.
+/// Returns the longest IP payload for a destination.
 pub(crate) const fn longest(to: IpAddr) -> usize {
     match to {
         IpAddr::V4(_) => LONGEST_V4,
@@ -21,10 +21,10 @@ pub(crate) const fn longest(to: IpAddr) -> usize {
     }
 }
 
-/// One datagram on its way out. The next begins when the last fragment has left: none is overwritten,
-/// however small the ring is.
+/// The datagram that is leaving in fragments. The next one begins when the last fragment has left:
+/// none is overwritten, however small the ring is.
 pub(crate) struct Fragmenter {
-    /// Empty when datagrams may not be cut.
+    /// Buffer; empty if fragmentation is off.
     datagram: Vec<u8>,
     length: usize,
     sent: usize,
@@ -32,11 +32,11 @@ pub(crate) struct Fragmenter {
     to: IpAddr,
     protocol: u8,
     id: u32,
-    /// The longest packet that the way to the addressee takes.
+    /// Longest packet on the path to the destination, in bytes.
     mtu: usize,
 }
 
-/// Bytes of a fragment's headers.
+/// Returns the length of a fragment's headers.
 const fn head_bytes(to: IpAddr) -> usize {
     match to {
         IpAddr::V4(_) => V4_BYTES,
@@ -44,12 +44,13 @@ const fn head_bytes(to: IpAddr) -> usize {
     }
 }
 
-/// What of a datagram fragments hold, in packets of so many bytes at most: all but the last end on eight bytes.
+/// Returns the payload of a fragment in a packet of `mtu` bytes: all but the last hold a multiple
+/// of eight bytes.
 fn step(to: IpAddr, mtu: usize) -> usize {
     (mtu - head_bytes(to)) & !7
 }
 
-/// Fragments that a datagram of so many bytes leaves in.
+/// Returns the number of fragments of a datagram.
 pub(crate) fn pieces(to: IpAddr, length: usize, mtu: usize) -> usize {
     length.div_ceil(step(to, mtu))
 }
@@ -80,7 +81,8 @@ impl Fragmenter {
         self.sent >= self.length
     }
 
-    /// Room for a datagram's IP payload; `None` while another is on its way, or when it is too long.
+    /// Returns the buffer for a datagram's IP payload; `None` while another one is leaving, or if
+    /// it is too long.
     pub(crate) fn begin(&mut self, length: usize) -> Option<&mut [u8]> {
         if !self.is_idle() {
             return None;
@@ -90,7 +92,8 @@ impl Fragmenter {
         Some(room)
     }
 
-    /// What [`Fragmenter::begin`] made room for is written and may leave, in packets of so many bytes at most.
+    /// Starts sending the datagram in the buffer of [`Fragmenter::begin`], in packets of at most
+    /// `mtu` bytes.
     pub(crate) fn send(
         &mut self,
         link: &mut Link,
@@ -103,7 +106,7 @@ impl Fragmenter {
         self.id = link.numbers.next(self.from, self.to);
     }
 
-    /// Makes fragments while there is room for frames.
+    /// Makes fragments while the ring has space.
     pub(crate) fn work(&mut self, link: &mut Link) {
         if self.is_idle() {
             return;

@@ -1,4 +1,4 @@
-//! UDP: a table of ports, queues of packets, headers made once for each peer.
+//! UDP: port table, receive queues, and prepared headers for each peer.
 
 mod echo;
 pub(crate) mod fragment;
@@ -30,26 +30,26 @@ use reassembly::Reassembly;
 use receive_queue::{Body, ReceiveQueue};
 use send::Template;
 
-/// First of the ports that are given to whoever asks for any (RFC 6335).
+/// First of the dynamic ports, assigned when port 0 is requested (RFC 6335).
 pub(crate) const FIRST_FREE_PORT: u16 = 49_152;
 
-/// All UDP sockets.
+/// UDP sockets of a stack.
 pub(crate) struct Udp {
     sockets: Vec<Socket>,
     free: Vec<u32>,
     ports: Ports,
-    /// The socket beside the owner of its port at which something came last.
+    /// Socket bound to one peer that received the last datagram.
     latest: u32,
-    /// Packets in all queues, and how many there may be.
+    /// Packets in all queues, and their limit.
     held: u32,
     limit: u32,
     ready: IndexQueue,
     pub(crate) reassembly: Reassembly,
     pub(crate) fragmenter: Fragmenter,
     verify: bool,
-    /// Whether a checksum that was left to a device does for one.
+    /// Partial checksums are accepted.
     takes_open: bool,
-    /// The stack has several addresses: an answer is to come from the one that was asked.
+    /// The stack has several addresses: a reply must come from the address of the request.
     several: bool,
     checksum: Checksum,
     mtu: usize,
@@ -61,34 +61,35 @@ struct Socket {
     address: Option<IpAddr>,
     port: u16,
     peer: Option<SocketAddr>,
-    /// It stands beside the owner of its port, for its peer alone.
+    /// Bound to one peer, in addition to the owner of the port.
     paired: bool,
-    /// What became of something that it sent.
+    /// Error reported for a datagram that it sent.
     fault: Option<Fault>,
     queue: ReceiveQueue,
     drops: u32,
     template: Template,
-    /// When the datagram came that was received last, where answers carry that.
+    /// Arrival of the datagram received last, if replies are stamped.
     asked: Option<Nanos>,
-    /// What it sends is an answer that may carry times.
+    /// Datagrams that it sends may be stamped replies.
     answers: bool,
-    /// Datagrams sent.
+    /// Number of datagrams sent.
     sent: u32,
-    /// Who sent what was received last, and to which own address; where the stack has several.
+    /// Source and local destination of the datagram received last; only if the stack has several
+    /// addresses.
     heard: Option<(SocketAddr, IpAddr)>,
 }
 
-/// Why what a socket sent did not arrive.
+/// Reason why a sent datagram was not delivered.
 #[derive(Clone, Copy)]
 enum Fault {
-    /// The far end said that nobody has its port.
+    /// Port Unreachable from the peer.
     Refused(SocketAddr),
-    /// This neighbour did not answer.
+    /// No reply from this next hop.
     Unreached(IpAddr),
 }
 
 impl Socket {
-    /// What whoever asks an empty queue is told.
+    /// Returns the result of a receive call on an empty queue: the pending error, or `Pending`.
     fn nothing_came<R>(&mut self) -> Poll<Result<R, StackError>> {
         match self.fault.take() {
             Some(Fault::Refused(remote)) => Poll::Ready(Err(StackError::Refused { remote })),
@@ -100,22 +101,22 @@ impl Socket {
     }
 }
 
-/// Why a datagram that came whole is nobody's.
+/// Reason why a received datagram is dropped.
 pub(crate) enum Refusal {
-    /// It is not right; it was counted.
+    /// Invalid, and counted.
     Wrong,
-    /// Nobody has its port.
+    /// No socket at its port.
     NoPort,
 }
 
-/// A datagram for a socket, in a frame.
+/// Validated datagram in a frame, and its socket.
 #[derive(Clone, Copy)]
 pub(crate) struct Arrival {
     socket: u32,
-    /// The sender's port.
+    /// Source port.
     from: u16,
     payload: u16,
-    /// Payload of each, when it is several datagrams of one size; otherwise zero.
+    /// Payload of each datagram, if the frame holds several of one size; otherwise zero.
     segment: u16,
 }
 
@@ -171,7 +172,7 @@ impl Udp {
         }
     }
 
-    /// Bytes from the heap: sockets with their queues; the table of ports.
+    /// Returns the heap memory in bytes: sockets with their queues; port table.
     pub(crate) const fn heap_bytes(sockets: usize, depth: usize) -> (usize, usize) {
         let queues = 2 * size_of::<u32>() + size_of::<bool>();
         let each = size_of::<Socket>() + queues + ReceiveQueue::heap_bytes(depth);
@@ -191,7 +192,7 @@ impl Udp {
         Ok(self.id(index))
     }
 
-    /// Opens a socket for the datagrams between two ends alone, beside whoever has the port.
+    /// Opens a socket for one pair of addresses, in addition to the owner of the port.
     pub(crate) fn open_pair(
         &mut self,
         local: SocketAddr,
@@ -208,12 +209,12 @@ impl Udp {
         Ok(self.id(index))
     }
 
-    /// A socket that nobody uses, on this address and port.
+    /// Takes a free socket and sets its address and port.
     fn take(&mut self, local: SocketAddr, limit: u32) -> Result<u32, StackError> {
         let index = self.free.pop().ok_or(StackError::TooManySockets {
             kind: "UDP",
             limit,
-            key: "sockets.udp",
+            key: "set sockets.udp higher",
         })?;
         let socket = &mut self.sockets[index as usize];
         socket.open = true;
@@ -235,13 +236,13 @@ impl Udp {
         }
     }
 
-    /// The socket between two ends, where one stands beside the owner of its port.
+    /// Returns the socket bound to this pair, if any.
     fn paired(&self, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
         self.ports
             .pair(local, remote, |index| self.is_pair(index, local, remote))
     }
 
-    /// Whether a socket is the one between two ends.
+    /// Returns whether a socket is bound to this pair.
     #[inline]
     fn is_pair(&self, index: u32, local: SocketAddr, remote: SocketAddr) -> bool {
         let socket = &self.sockets[index as usize];
@@ -305,7 +306,7 @@ impl Udp {
 
     pub(crate) fn connect(&mut self, id: SocketId, peer: SocketAddr) -> Result<(), StackError> {
         let socket = self.socket(id, "connect")?;
-        // A socket that is found by its peer keeps it.
+        // A socket bound to one peer is looked up by it and keeps it.
         if !socket.paired {
             socket.peer = Some(peer);
         }
@@ -321,19 +322,19 @@ impl Udp {
         Ok(self.socket(id, "remote")?.peer)
     }
 
-    /// Datagrams that a socket has sent, modulo 2^32.
+    /// Returns the number of datagrams that a socket has sent, modulo 2^32.
     pub(crate) fn sent(&mut self, id: SocketId) -> Result<u32, StackError> {
         Ok(self.socket(id, "udp_sent")?.sent)
     }
 
-    /// Keeps times out of what a socket sends.
+    /// Excludes a socket from stamping.
     pub(crate) fn leave_unstamped(&mut self, id: SocketId) -> Result<(), StackError> {
         let socket = self.socket(id, "udp_leave_unstamped")?;
         (socket.answers, socket.asked) = (false, None);
         Ok(())
     }
 
-    /// The next socket at which something came.
+    /// Returns the next socket with an event.
     pub(crate) fn next_ready(&mut self) -> Option<SocketId> {
         loop {
             let index = self.ready.pop()?;
@@ -343,13 +344,13 @@ impl Udp {
         }
     }
 
-    /// Whether no queue holds a frame.
+    /// Returns whether no queue holds a frame.
     #[inline]
     pub(crate) fn none_waits(&self) -> bool {
         self.held == 0
     }
 
-    /// Packets that wait at a socket.
+    /// Returns the number of packets in a socket's queue.
     pub(crate) fn waiting(&mut self, id: SocketId) -> Result<usize, StackError> {
         Ok(self.socket(id, "udp_waiting")?.queue.len())
     }
@@ -366,7 +367,7 @@ impl Udp {
         }
     }
 
-    /// Looks at a datagram that came whole.
+    /// Validates an unfragmented datagram and finds its socket.
     #[inline(always)]
     pub(crate) fn judge(
         &mut self,
@@ -390,7 +391,7 @@ impl Udp {
             return Err(Refusal::NoPort);
         };
         let payload = length - UDP_BYTES;
-        // The frame is as long as all datagrams together; each but the last has `segment_bytes`.
+        // The frame holds all datagrams; each but the last has `segment_bytes` of payload.
         let segment = if split && usize::from(vnet.segment_bytes) < payload {
             vnet.segment_bytes
         } else {
@@ -404,7 +405,8 @@ impl Udp {
         })
     }
 
-    /// Takes in a datagram, whose IP header begins `at` its frame's bytes; gives the frame back unless a queue holds it.
+    /// Queues a datagram whose IP header begins at offset `at` of its frame; returns the frame if
+    /// it was dropped.
     #[inline(always)]
     pub(crate) fn input(
         &mut self,
@@ -436,8 +438,8 @@ impl Udp {
         None
     }
 
-    /// A datagram was put together in a part of a buffer, which the queue holds from here on. False when nobody has
-    /// the port.
+    /// Queues a reassembled datagram, which keeps its buffer. Returns false if no socket has the
+    /// port.
     pub(crate) fn input_whole(
         &mut self,
         link: &mut Link,
@@ -478,7 +480,7 @@ impl Udp {
         let sender = SocketAddr::new(header.from, from);
         if self.ports.has_pairs() {
             let own = SocketAddr::new(header.to, to);
-            // Most come where the last one did.
+            // Most datagrams are for the same socket as the last one.
             if self.is_pair(self.latest, own, sender) {
                 return Some(self.latest);
             }
@@ -493,17 +495,17 @@ impl Udp {
         (bound && socket.peer.is_none_or(|peer| peer == sender)).then_some(index)
     }
 
-    /// Nobody has the port that a socket sent to.
+    /// Reports Port Unreachable to the sending socket.
     pub(crate) fn unreachable(&mut self, local: SocketAddr, remote: SocketAddr) {
         self.fail(local, remote, Fault::Refused(remote));
     }
 
-    /// What a socket sent waited for a neighbour in vain.
+    /// Reports to the sending socket that its next hop did not reply.
     pub(crate) fn unreached(&mut self, lost: &Unreached) {
         self.fail(lost.local, lost.remote, Fault::Unreached(lost.hop));
     }
 
-    /// Tells the socket between two ends, if it is connected.
+    /// Sets the error of the socket with these addresses, if it is connected.
     fn fail(&mut self, local: SocketAddr, remote: SocketAddr, fault: Fault) {
         let found = self.paired(local, remote);
         let Some(index) = found.or_else(|| self.ports.owner(local.port())) else {
@@ -516,7 +518,7 @@ impl Udp {
         }
     }
 
-    /// Shows the datagram in front, which stays there.
+    /// Passes the first datagram of the queue to a closure without removing it.
     pub(crate) fn peek<R>(
         &mut self,
         link: &Link,
@@ -589,7 +591,7 @@ impl Udp {
         Poll::Ready(Ok(result))
     }
 
-    /// Gives all packets back.
+    /// Frees all queued packets.
     pub(crate) fn drain(&mut self, link: &mut Link) {
         for index in 0..self.sockets.len() {
             while let Some(body) = self.sockets[index].queue.pop() {
@@ -599,8 +601,8 @@ impl Udp {
     }
 }
 
-/// Bytes of a datagram with its header, if header and checksum are right; `pseudo` is the sum of its pseudo header without
-/// the length.
+/// Validates header and checksum of a datagram and returns its length with header; `pseudo` is the
+/// sum of its pseudo header without the length.
 #[inline(always)]
 fn check(
     counters: &mut crate::counters::Udp,
@@ -618,7 +620,7 @@ fn check(
         return None;
     }
     let sent = word(datagram, 6);
-    // No checksum is a way to send over IPv4 (RFC 768) and not over IPv6 (RFC 8200).
+    // Checksum zero means "none" over IPv4 (RFC 768), and is invalid over IPv6 (RFC 8200).
     let none = sent == 0 && v4;
     if !checked && !none {
         match Verdict::of(pseudo + Sum::word(length as u16), &datagram[..length], sent) {

@@ -1,4 +1,4 @@
-//! Which socket a datagram is for.
+//! Assignment of datagrams to sockets.
 
 use std::net::SocketAddr;
 
@@ -6,14 +6,15 @@ use super::FIRST_FREE_PORT;
 use crate::pages;
 use crate::table::{Table, pair_hash};
 
-/// The socket of each port, and those that stand beside it for one far end alone.
+/// Table of ports, and of sockets bound to one peer.
 pub(crate) struct Ports {
-    /// The socket of each port, and one; zero is nobody.
+    /// Index of each port's socket plus one; zero: unused.
     owners: Vec<u16>,
     next: u16,
-    /// Sockets beside the owner of their port, by both ends.
+    /// Sockets bound to one peer, by local and remote address. They exist in addition to the owner
+    /// of the port.
     pairs: Table,
-    /// How many there are: without any, no datagram costs a hash.
+    /// Number of such sockets: without any, no datagram costs a hash.
     paired: u32,
     seed: u64,
 }
@@ -29,12 +30,12 @@ impl Ports {
         }
     }
 
-    /// Bytes from the heap.
+    /// Returns the heap memory in bytes.
     pub(crate) const fn heap_bytes(sockets: usize) -> usize {
         (1 << 16) * size_of::<u16>() + Table::slots_for(sockets) * size_of::<u32>()
     }
 
-    /// The socket that has a port.
+    /// Returns the socket that owns a port.
     #[inline]
     pub(crate) fn owner(&self, port: u16) -> Option<u32> {
         u32::from(self.owners[usize::from(port)]).checked_sub(1)
@@ -48,7 +49,7 @@ impl Ports {
         self.owners[usize::from(port)] = 0;
     }
 
-    /// A port that nobody has.
+    /// Returns an unused port.
     pub(crate) fn free(&mut self) -> Option<u16> {
         for _ in FIRST_FREE_PORT..=u16::MAX {
             let port = self.next;
@@ -60,13 +61,13 @@ impl Ports {
         None
     }
 
-    /// Whether any socket stands beside the owner of its port.
+    /// Returns whether a socket is bound to one peer.
     #[inline]
     pub(crate) fn has_pairs(&self) -> bool {
         self.paired > 0
     }
 
-    /// The socket between two ends that `is` recognises.
+    /// Returns the socket bound to this pair for which `is` returns true.
     pub(crate) fn pair(
         &self,
         local: SocketAddr,
@@ -82,7 +83,8 @@ impl Ports {
         self.paired += 1;
     }
 
-    /// `ends` gives both ends of the sockets behind it, which may move up.
+    /// Removes a socket bound to one peer. `ends` returns the addresses of later entries, which may
+    /// move up.
     pub(crate) fn remove_pair(
         &mut self,
         local: SocketAddr,

@@ -1,4 +1,5 @@
-//! Fragments are put together (RFC 791, RFC 815; RFC 8200, section 4.5), in as many buffers and as long as was configured.
+//! Reassembly of fragments (RFC 791, RFC 815; RFC 8200, section 4.5), with configured buffers and
+//! timeout.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -7,32 +8,33 @@ use crate::counters::Counters;
 use crate::pages;
 use crate::wire::ip::{Header, Piece};
 
-/// Pieces of a datagram that may lie apart before those between them come. RFC 815 needs no limit; a
-/// datagram of 64 KiB in fragments for an MTU of 576 has 119, and order is rarely lost by more than a few.
+/// Separate runs of bytes that a datagram may have before the gaps between them are filled. RFC 815
+/// needs no limit; a datagram of 64 KiB in fragments for an MTU of 576 has 119, and packets are
+/// rarely reordered by more than a few.
 const RUNS: usize = 32;
 
-/// Datagrams of which it is remembered that they are over. Far fewer than a sender has numbers (65,536), so that
-/// none of them comes again while it is remembered.
+/// Finished datagrams that are remembered. Far fewer than a sender has identification numbers
+/// (65,536), so that none is reused while it is remembered.
 const REMEMBERED: usize = 16;
 
-/// Datagrams in pieces.
+/// Reassembly buffers of a stack.
 pub(crate) struct Reassembly {
     buffers: Vec<Buffer>,
-    /// Those that were whole or given up last, and until when pieces of them are of no use.
+    /// Datagrams completed or dropped last, and the time until which their fragments are ignored.
     over: [Option<(Key, Nanos)>; REMEMBERED],
     next_over: usize,
-    /// Bytes of the longest datagram that a buffer holds.
+    /// Size of a buffer in bytes.
     longest: usize,
     timeout: Nanos,
     next_deadline: Option<Nanos>,
 }
 
-/// What all pieces of a datagram have in common.
+/// Fields that all fragments of a datagram have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
     from: IpAddr,
     to: IpAddr,
-    /// Zero of IPv6, where numbers are for all protocols, and pieces but the first may name any.
+    /// Zero for IPv6, where numbers apply to all protocols, and later fragments may name any.
     protocol: u8,
     id: u32,
 }
@@ -48,10 +50,10 @@ struct Buffer {
     state: State,
     bytes: Vec<u8>,
     key: Key,
-    /// What the first piece says.
+    /// Protocol in the first fragment.
     protocol: u8,
     deadline: Nanos,
-    /// What has come, as ranges that neither overlap nor touch, in order.
+    /// Ranges received, in order; they neither overlap nor touch.
     runs: [(u32, u32); RUNS],
     count: usize,
     total: Option<u32>,
@@ -61,16 +63,16 @@ struct Buffer {
 enum State {
     Free,
     Gathering,
-    /// Whole, and held by whoever was given it.
+    /// Complete, and in use by the receive queue.
     Lent,
 }
 
-/// What became of a fragment.
+/// Result of adding a fragment.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// More are needed, or it was dropped.
+    /// Incomplete, or the fragment was dropped.
     Waiting,
-    /// With it the datagram in this buffer is whole; it has so many bytes, of this protocol.
+    /// Complete: index of the buffer, length in bytes, and protocol.
     Whole(u32, usize, u8),
 }
 
@@ -107,7 +109,7 @@ impl Reassembly {
         }
     }
 
-    /// Takes a fragment in.
+    /// Adds a fragment.
     pub(crate) fn input(
         &mut self,
         header: &Header,
@@ -135,7 +137,7 @@ impl Reassembly {
         let found = self.buffers.iter().position(same);
         if piece.offset + payload.len() > self.longest {
             counters.ip.reassembly_too_long += 1;
-            // What came of it before keeps no buffer from others.
+            // The rest of such a datagram would only occupy a buffer.
             if let Some(at) = found {
                 self.give_up(at, now);
             }
@@ -157,8 +159,8 @@ impl Reassembly {
         };
         let buffer = &mut self.buffers[at];
         if !buffer.add(piece, payload) {
-            // Contradicting or overlapping pieces are an attack or a fault: all is given up (RFC 5722
-            // asks that of IPv6, and Linux does it for IPv4 as well).
+            // Contradicting or overlapping fragments are an attack or a fault: the datagram is
+            // dropped (RFC 5722 requires that for IPv6, and Linux does it for IPv4 as well).
             counters.ip.reassembly_errors += 1;
             self.give_up(at, now);
             return Outcome::Waiting;
@@ -178,8 +180,8 @@ impl Reassembly {
         }
     }
 
-    /// A buffer for a datagram of which nothing came yet. Where none is free the one that has waited longest is given up:
-    /// a piece that was lost would keep its buffer from all that come until the time is over.
+    /// Starts a datagram in a free buffer. If there is none, the oldest incomplete datagram is
+    /// dropped: one lost fragment would otherwise occupy its buffer until the timeout.
     fn begin(&mut self, key: Key, now: Nanos, counters: &mut Counters) -> Option<usize> {
         let free = |buffer: &Buffer| buffer.state == State::Free;
         let at = match self.buffers.iter().position(free) {
@@ -204,7 +206,7 @@ impl Reassembly {
         Some(at)
     }
 
-    /// A datagram will not become whole: its buffer is free, and pieces that still come find none.
+    /// Drops an incomplete datagram; its later fragments are ignored.
     fn give_up(&mut self, at: usize, now: Nanos) {
         self.buffers[at].state = State::Free;
         self.remember(self.buffers[at].key, now);
@@ -215,23 +217,23 @@ impl Reassembly {
         self.next_over = (self.next_over + 1) % REMEMBERED;
     }
 
-    /// Whether a datagram was whole or given up a short while ago.
+    /// Returns whether a datagram was completed or dropped recently.
     fn is_over(&self, key: Key, now: Nanos) -> bool {
         let mut over = self.over.iter().flatten();
         over.any(|&(other, until)| other == key && now < until)
     }
 
-    /// The bytes of a whole datagram.
+    /// Returns the bytes of a complete datagram.
     pub(crate) fn bytes(&self, buffer: u32) -> &[u8] {
         &self.buffers[buffer as usize].bytes
     }
 
-    /// A whole datagram is no longer needed.
+    /// Frees the buffer of a complete datagram.
     pub(crate) fn free(&mut self, buffer: u32) {
         self.buffers[buffer as usize].state = State::Free;
     }
 
-    /// Gives datagrams up that waited too long.
+    /// Drops incomplete datagrams whose timeout has passed.
     pub(crate) fn expire(&mut self, now: Nanos, counters: &mut Counters) {
         if self.next_deadline.is_none_or(|deadline| now < deadline) {
             return;
@@ -258,8 +260,8 @@ impl Reassembly {
 }
 
 impl Buffer {
-    /// Puts a piece where it belongs; false when it contradicts what is there. A piece that came before
-    /// is taken for a duplicate.
+    /// Inserts a fragment; false if it contradicts the bytes present. An equal fragment counts as a
+    /// duplicate.
     fn add(&mut self, piece: Piece, payload: &[u8]) -> bool {
         let (start, end) = (piece.offset, piece.offset + payload.len());
         if payload.is_empty()
@@ -276,7 +278,7 @@ impl Buffer {
             None if !piece.more => self.total = Some(end32),
             _ => {}
         }
-        // The first run that does not end before this piece begins.
+        // The first run that does not end before this fragment begins.
         let runs = &self.runs[..self.count];
         let at = runs.iter().position(|run| run.1 >= start32);
         let at = at.unwrap_or(self.count);
@@ -378,7 +380,8 @@ mod tests {
     }
 
     proptest! {
-        /// Any order, with duplicates, of any size: whole exactly when the last piece has come.
+        /// Any order, any size, with duplicates: complete exactly when the last fragment has
+        /// arrived.
         #[test]
         fn any_order_is_put_together(
             length in 1usize..20_000,
@@ -387,7 +390,7 @@ mod tests {
         ) {
             let mut parts = pieces(7, length, step);
             let mut random = fastrand::Rng::with_seed(seed);
-            // Fewer than can lie apart, however they are mixed.
+            // Fewer than the separate runs allowed, in any order.
             prop_assume!(parts.len() <= 2 * RUNS);
             random.shuffle(&mut parts);
             let mut fixture = Fixture::new(1);
@@ -411,13 +414,13 @@ mod tests {
         for ((first, second), id) in [
             ((0, 16, true), (8, 16, true)),
             ((8, 16, true), (0, 16, true)),
-            // The last one ends before what came.
+            // The last fragment ends before data already received.
             ((16, 16, true), (0, 8, false)),
             // Beyond the end.
             ((8, 8, false), (16, 8, true)),
-            // Two ends.
+            // Two different ends.
             ((8, 8, false), (16, 8, false)),
-            // A piece within with other bytes.
+            // Within a received range, with other bytes.
             ((0, 32, true), (8, 8, true)),
         ]
         .into_iter()
@@ -436,7 +439,7 @@ mod tests {
                 "{first:?} {second:?}"
             );
         }
-        // Nothing is left behind: a good datagram finds the one buffer free.
+        // The one buffer is free again: a valid datagram is reassembled.
         let whole = pieces(2, 3000, 1480);
         assert!(whole.iter().any(|part| fixture.give(part, 0).is_some()));
     }
@@ -455,7 +458,7 @@ mod tests {
                 .all(|part| fixture.give(part, 1_000).is_none())
         );
         assert_eq!(fixture.counters.ip.reassembly_timeouts, 1);
-        // What is left of it takes no buffer from others.
+        // Its remaining fragments take no buffer.
         assert_eq!(fixture.counters.ip.reassembly_late, 2);
         assert!(
             rest(1)
@@ -465,7 +468,8 @@ mod tests {
         assert_eq!(fixture.counters.ip.reassembly_ok, 1);
     }
 
-    /// One fragment in eight is lost: each datagram that misses one would keep its buffer for a second.
+    /// A fragment in eight is lost: each incomplete datagram would keep its buffer until the
+    /// timeout.
     #[test]
     fn losses_do_not_stop_what_comes_after() {
         let mut fixture = Fixture::new(2);
@@ -497,7 +501,7 @@ mod tests {
         assert_eq!(fixture.counters.ip.reassembly_evicted, 1);
     }
 
-    /// Whole ones that nobody fetched yet are not given up.
+    /// Complete datagrams that were not read yet are never dropped.
     #[test]
     fn a_buffer_that_is_lent_stays_so() {
         let mut fixture = Fixture::new(1);
@@ -525,7 +529,7 @@ mod tests {
         assert_eq!(fixture.counters.ip.reassembly_late, 1);
         fixture.give(&pieces(2, 3000, 1480)[0], 20);
         assert_eq!(fixture.counters.ip.reassembly_evicted, 0);
-        // The same number later is another datagram's.
+        // The same number later belongs to another datagram.
         let again = pieces(1, 3000, 1480);
         assert!(again.iter().any(|part| fixture.give(part, 1_000).is_some()));
     }
@@ -547,7 +551,7 @@ mod tests {
             (counted.reassembly_too_long, counted.reassembly_errors),
             (1, 2)
         );
-        // A datagram of which a part lies beyond keeps no buffer from the next one.
+        // A datagram with a fragment beyond the limit keeps no buffer from the next one.
         assert!(fixture.give(&(place(0, true), vec![0; 16]), 0).is_none());
         assert!(
             fixture

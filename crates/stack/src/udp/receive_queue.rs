@@ -1,4 +1,4 @@
-//! Datagrams that wait at a socket.
+//! Receive queue of a UDP socket.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -10,7 +10,7 @@ use crate::pages;
 use crate::socket::Meta;
 use crate::wire::ip::Header;
 
-/// A datagram that waits.
+/// Datagram in a receive queue.
 pub(super) struct Packet {
     pub(super) body: Body,
     pub(super) from: SocketAddr,
@@ -18,22 +18,21 @@ pub(super) struct Packet {
     pub(super) tos: u8,
     pub(super) arrived: Nanos,
     pub(super) queued: Option<Nanos>,
-    /// Payload of each, when it is several datagrams of one size; otherwise zero.
+    /// Payload of each datagram, if the frame holds several of one size; otherwise zero.
     pub(super) segment: u16,
 }
 
 pub(super) enum Body {
-    /// The frame it came in, narrowed to its payload.
+    /// Frame in which it arrived, narrowed to its payload.
     Frame(Frame),
-    /// A buffer of the reassembly: where its payload begins and ends.
+    /// Reassembly buffer: its index, start and end of the payload.
     Buffer(u32, u32, u32),
-    /// Nothing waits in the slot.
+    /// Free slot.
     Empty,
 }
 
 impl Packet {
-    /// Becomes the datagram that has just come with this header, from this port: every field of the one before is written
-    /// over, where it lies.
+    /// Overwrites the slot in place with a datagram just received.
     #[inline(always)]
     pub(super) fn fill(&mut self, whole: Body, header: &Header, port: u16, link: &Link) {
         let Self {
@@ -81,10 +80,10 @@ impl Default for Packet {
     }
 }
 
-/// A queue of them in slots that are written where they lie.
+/// Ring of slots that are written in place.
 ///
-/// Handed to a queue of the standard library each was put together on the stack in short stores, and copied into its
-/// place by a call whose loads are wider and wait for them.
+/// With the standard library's queue each datagram was built on the stack in short stores, then
+/// copied by a call whose wider loads wait for them.
 pub(super) struct ReceiveQueue {
     slots: Vec<Packet>,
     first: usize,
@@ -102,7 +101,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Bytes from the heap.
+    /// Returns the heap memory in bytes.
     pub(super) const fn heap_bytes(depth: usize) -> usize {
         depth * size_of::<Packet>()
     }
@@ -117,7 +116,7 @@ impl ReceiveQueue {
         self.count
     }
 
-    /// A slot behind all others, to be filled now; `None`: the queue is full.
+    /// Adds a slot at the end, to be filled by the caller; `None` if the queue is full.
     #[inline(always)]
     pub(super) fn add(&mut self) -> Option<&mut Packet> {
         if self.is_full() {
@@ -139,7 +138,7 @@ impl ReceiveQueue {
         (self.count > 0).then(|| &mut self.slots[self.first])
     }
 
-    /// Takes the one in front out: what is left of it is its body.
+    /// Removes the first datagram and returns its body.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<Body> {
         let body = std::mem::replace(&mut self.front_mut()?.body, Body::Empty);
@@ -167,7 +166,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against the standard library's queue, over many times round.
+        /// Compared with the standard library's queue, through many wrap-arounds.
         #[test]
         fn as_a_queue(depth in 0usize..6, steps in prop::collection::vec(any::<bool>(), 0..100)) {
             let (mut waiting, mut model) = (ReceiveQueue::new(depth), VecDeque::new());

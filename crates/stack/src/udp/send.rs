@@ -1,4 +1,4 @@
-//! Datagrams on their way out.
+//! Sending of datagrams.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::task::Poll;
@@ -19,23 +19,23 @@ use crate::wire::{ETHERNET_BYTES, Sum, UDP, UDP_BYTES, put};
 
 const MOST_HEADER: usize = ETHERNET_BYTES + V6_BYTES + UDP_BYTES;
 
-/// Headers for one peer, made once: a datagram then costs a copy and a few additions.
+/// Prepared headers for one peer: a datagram then costs a copy and a few additions.
 pub(super) struct Template {
     to: SocketAddr,
-    /// The state of the neighbours in which it was made; zero: never.
+    /// Epoch of the neighbour cache when it was made; zero: without an Ethernet address.
     epoch: u32,
-    /// Ethernet, IP and UDP headers with lengths, number and checksums of zero.
+    /// Ethernet, IP and UDP headers; lengths, identification and checksums are zero.
     bytes: [u8; MOST_HEADER],
-    /// Sum of the IPv4 header so far, of the pseudo header without the length, and of the ports.
+    /// Sums of the IPv4 header, of the pseudo header without the length, and of the ports.
     header_sum: Sum,
     pseudo_sum: Sum,
     ports_sum: Sum,
     from: IpAddr,
-    /// Where numbers of packets of IPv4 are counted from.
+    /// Offset of IPv4 identification numbers.
     place: u16,
-    /// The longest packet that may leave whole.
+    /// Longest packet that may leave unfragmented, in bytes.
     whole: usize,
-    /// What the ends of long ones are remembered as; zero before the first of them.
+    /// Hash under which long packets are recorded; zero before the first one.
     name: u32,
 }
 
@@ -57,7 +57,7 @@ impl Default for Template {
 }
 
 impl Template {
-    /// Makes the headers; the Ethernet address of the peer may be unknown.
+    /// Makes the headers; the peer's Ethernet address may be unknown.
     fn make(&mut self, link: &Link, from: IpAddr, port: u16, to: SocketAddr) {
         let head = ip::header_bytes(to.ip());
         (self.from, self.to, self.name) = (from, to, 0);
@@ -77,8 +77,8 @@ impl Template {
         self.ports_sum = Sum::word(port) + Sum::word(to.port());
     }
 
-    /// Whether a datagram from one end to the other needs nothing else in its headers, and leaves whole where its packet
-    /// is no longer than this.
+    /// Returns whether the headers are valid for these addresses, and a packet of this length
+    /// leaves unfragmented.
     #[inline]
     pub(super) fn suits(
         &self,
@@ -89,7 +89,7 @@ impl Template {
         self.to == to && self.from == from && self.epoch == epoch && packet <= self.whole
     }
 
-    /// A datagram leaves of which routers may say that it is too long.
+    /// Records a datagram that a router may report as too long.
     fn leaves_long(&mut self, port: u16, paths: &mut Paths) {
         if self.name == 0 {
             let local = SocketAddr::new(self.from, port);
@@ -99,7 +99,7 @@ impl Template {
     }
 }
 
-/// Writes the header of a datagram whose checksum is open.
+/// Writes a UDP header with checksum zero.
 #[inline]
 fn head_of(datagram: &mut [u8], port: u16, to: SocketAddr, length: u16) {
     for (at, word) in [(0, port), (2, to.port()), (4, length), (6, 0)] {
@@ -107,7 +107,8 @@ fn head_of(datagram: &mut [u8], port: u16, to: SocketAddr, length: u16) {
     }
 }
 
-/// A datagram's checksum. Zero would say that there is none; 0xffff is the same number (RFC 768).
+/// Returns a datagram's checksum. Zero would mean "none"; 0xffff is equivalent in ones' complement
+/// (RFC 768).
 #[inline(always)]
 fn checksum(sum: Sum) -> u16 {
     match !sum.folded() {
@@ -117,8 +118,8 @@ fn checksum(sum: Sum) -> u16 {
 }
 
 impl Socket {
-    /// The own address that a peer's datagram was for, which was received last: what is sent to that peer next is an
-    /// answer, and comes from there (RFC 1122, section 4.1.3.5).
+    /// Returns the local address at which the last datagram of this peer arrived: the next one sent
+    /// to that peer is a reply and must come from there (RFC 1122, section 4.1.3.5).
     #[inline]
     fn asked_at(&self, peer: SocketAddr) -> Option<IpAddr> {
         let (from, own) = self.heard?;
@@ -151,8 +152,7 @@ impl Udp {
         }
     }
 
-    /// Sends datagrams of one size as long as there is room; what is the same for all of them is looked at
-    /// once.
+    /// Sends datagrams of one size while there is space; what they have in common is checked once.
     #[inline]
     pub(crate) fn send_burst(
         &mut self,
@@ -188,13 +188,13 @@ impl Udp {
         Poll::Ready(Ok(count))
     }
 
-    /// Whether a datagram may be sent now.
+    /// Returns whether a datagram may be sent now.
     #[inline]
     pub(crate) fn has_room(&mut self, link: &mut Link) -> bool {
         self.may_begin(link) && link.has_room()
     }
 
-    /// Behind a datagram in fragments everybody waits, so that none overtakes it.
+    /// Returns whether no fragmented datagram is leaving; others wait, so that none overtakes it.
     #[inline]
     fn may_begin(&mut self, link: &mut Link) -> bool {
         if !self.fragmenter.is_idle() {
@@ -203,7 +203,8 @@ impl Udp {
         self.fragmenter.is_idle()
     }
 
-    /// Whom a datagram goes to, and the longest packet that may go there whole, once its socket's headers are made.
+    /// Prepares the socket's headers; returns the destination and the longest packet that may leave
+    /// unfragmented.
     #[inline]
     fn begin(
         &mut self,
@@ -235,7 +236,7 @@ impl Udp {
         Poll::Ready(Ok((to, whole)))
     }
 
-    /// Sends a datagram that fits into a frame, by its socket's headers; whether there was room.
+    /// Sends a datagram that fits into a frame; returns false without space.
     #[inline]
     fn send_one(
         &mut self,
@@ -255,7 +256,8 @@ impl Udp {
         true
     }
 
-    /// Sends a frame of the right length with whatever `fill` leaves of its payload, by its socket's headers.
+    /// Writes headers and checksum around the payload that `fill` writes into a frame of the right
+    /// length, and sends it.
     #[inline(always)]
     pub(super) fn send_frame(
         &mut self,
@@ -272,7 +274,7 @@ impl Udp {
         let known = template.epoch != 0;
         let frame_bytes = link.memory.bytes_mut(&mut frame);
         let ethernet = &mut frame_bytes[vnet..];
-        // Each of a known length: moves, and no call to copy.
+        // Copies of constant length compile to moves instead of a call.
         if head == V4_BYTES {
             const HEADERS: usize = ETHERNET_BYTES + V4_BYTES + UDP_BYTES;
             ethernet[..HEADERS].copy_from_slice(&template.bytes[..HEADERS]);
@@ -297,8 +299,8 @@ impl Udp {
         let pseudo = template.pseudo_sum + Sum::word(length);
         let mut vnet_header = VnetHeader::default();
         if !offload {
-            // Of the header's words, not of the bytes just written: a load that is wider than the stores
-            // before it waits for them.
+            // The header's sum is made from its values, not from the bytes just written: a load
+            // wider than the stores before it would wait for them.
             let header = template.ports_sum + Sum::word(length);
             let payload = Sum::of(&datagram[UDP_BYTES..]);
             put(datagram, 6, checksum(pseudo + header + payload));
@@ -335,7 +337,7 @@ impl Udp {
         }
     }
 
-    /// Makes a socket's template, and remembers the neighbour's address if it is known.
+    /// Makes a socket's headers, with the next hop's Ethernet address if it is known.
     #[cold]
     fn prepare(&mut self, link: &mut Link, id: SocketId, to: SocketAddr) -> Result<(), StackError> {
         let address = to.ip();
@@ -379,11 +381,11 @@ impl Udp {
         let (limit, remedy) = match self.fragmenter.is_on() {
             false if whole < self.mtu => (
                 whole - head - UDP_BYTES,
-                "a router on the way takes no longer ones: set ip.fragmentation=on, or send less",
+                "the path MTU is smaller: set ip.fragmentation=on, or send less",
             ),
             false => (
                 whole - head - UDP_BYTES,
-                "it would leave in fragments: set ip.fragmentation=on, send less, or raise mtu",
+                "it needs fragmentation: set ip.fragmentation=on, send less, or raise mtu",
             ),
             true => (longest(to.ip()) - UDP_BYTES, "send less"),
         };
@@ -407,7 +409,7 @@ impl Udp {
         {
             stamps.write(&mut datagram[UDP_BYTES..], asked, (watch.clock)());
         }
-        // Nobody sums a datagram in pieces but the stack, or nobody at all.
+        // Fragments are never offloaded: the stack sums them, unless the port stays in memory.
         if self.checksum == Checksum::Software || link.vnet > 0 {
             let pseudo = ip::pseudo_sum(from, to.ip(), UDP, length);
             put(datagram, 6, checksum(pseudo + Sum::of(datagram)));
