@@ -1,5 +1,5 @@
-//! When datagrams passed which stage, and writing these times into answers. Off unless asked for: then
-//! it costs the look at an empty option.
+//! Stage times of datagrams and segments, and stamps written into replies. When off, the cost is
+//! one check of an empty option.
 
 use std::collections::VecDeque;
 
@@ -10,40 +10,40 @@ use crate::Nanos;
 use crate::socket::SocketId;
 use crate::wire::{combine, put, sum, word};
 
-/// A datagram or a segment on its way out.
+/// Departure of a datagram or segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Departure {
-    /// Who sent it.
+    /// Socket that sent it.
     pub socket: SocketId,
-    /// Which one: a socket's datagrams are numbered from 0, segments by the place of their last byte of
-    /// payload in the stream, modulo 2^32.
+    /// Number of the datagram, counted from 0 for each socket; for a segment, the stream position
+    /// of its last byte of payload. Modulo 2^32.
     pub number: u32,
-    /// When the stack was done with it ("stack out").
+    /// Time when the stack had finished it ("stack out").
     pub handed_ns: Nanos,
-    /// When it was given to the port ("driver out").
+    /// Time when it was handed to the port ("driver out").
     pub left_ns: Nanos,
 }
 
-/// What is known of a frame in the burst.
+/// Origin of a frame in the burst.
 #[derive(Clone, Copy)]
 pub(crate) struct Mark {
     pub(crate) socket: SocketId,
     pub(crate) number: u32,
-    /// When the question came that it may be the answer to.
+    /// Arrival time of the request that it may be the reply to.
     pub(crate) asked: Option<Nanos>,
-    /// When the stack was done with it, where departures are kept.
+    /// Time when the stack had finished it, if departures are kept.
     pub(crate) handed: Option<Nanos>,
-    /// Where its UDP header begins in the frame.
+    /// Offset of its UDP header in the frame.
     pub(crate) datagram: usize,
-    /// Its checksum is whole.
+    /// True if its checksum is complete.
     pub(crate) summed: bool,
 }
 
-/// Sees datagrams leave.
+/// Recorder of departures.
 pub(crate) struct Watch {
     pub(crate) clock: fn() -> Nanos,
     pub(crate) stamps: Option<DeviceStamps>,
-    /// One for each frame of the burst, in order.
+    /// Marks of the frames in the burst, in order.
     marks: VecDeque<Option<Mark>>,
     departures: VecDeque<Departure>,
     room: usize,
@@ -53,7 +53,7 @@ pub(crate) struct Watch {
 impl Watch {
     pub(crate) fn new(clock: fn() -> Nanos, frames: usize) -> Self {
         let mut marks = VecDeque::with_capacity(BURST_FRAMES);
-        // Frames that are in the burst already were not seen.
+        // Frames already in the burst have no mark.
         marks.extend((0..frames).map(|_| None));
         Self {
             clock,
@@ -65,26 +65,26 @@ impl Watch {
         }
     }
 
-    /// Departures are kept until they are fetched, so many at most.
+    /// Sets the capacity for departures not yet fetched.
     pub(crate) fn keep(&mut self, room: usize) {
         self.room = room;
         self.departures.clear();
         self.departures.reserve_exact(room);
     }
 
-    /// The time at which a stage is passed, where anybody is told of it.
+    /// Reads the clock if departures are kept.
     #[inline]
     pub(crate) fn stage_now(&self) -> Option<Nanos> {
         (self.room > 0).then(self.clock)
     }
 
-    /// A frame was put into the burst.
+    /// Records a frame put into the burst.
     #[inline]
     pub(crate) fn entered(&mut self, mark: Option<Mark>) {
         self.marks.push_back(mark);
     }
 
-    /// The burst is given to the port: gives the time, and writes it where it is wanted.
+    /// Reads the clock when the burst is handed to the port, and writes stamps into replies.
     pub(crate) fn leaving(&self, memory: &Memory, burst: &mut Burst) -> Nanos {
         let now = (self.clock)();
         if let Some(stamps) = &self.stamps {
@@ -100,13 +100,13 @@ impl Watch {
         now
     }
 
-    /// The port took so many from the front of the burst.
+    /// Records that the port took `count` frames from the front of the burst.
     pub(crate) fn left(&mut self, count: usize, now: Nanos) {
         for _ in 0..count {
             let Some(Some(mark)) = self.marks.pop_front() else {
                 continue;
             };
-            // What was made before departures were kept is not told of.
+            // Frames made before departures were kept are not reported.
             let Some(handed_ns) = mark.handed else {
                 continue;
             };
@@ -131,7 +131,7 @@ impl Watch {
     }
 }
 
-/// Writes both times into a datagram's payload; its checksum follows.
+/// Writes both times into a datagram's payload and updates its checksum.
 pub(crate) fn write(
     stamps: &DeviceStamps,
     datagram: &mut [u8],
@@ -140,7 +140,7 @@ pub(crate) fn write(
 ) {
     let (header, payload) = datagram.split_at_mut(crate::wire::UDP_BYTES);
     let range = stamps.range();
-    // Sums are of whole words: the payload begins with one.
+    // The checksum is a sum of 16-bit words, and the payload begins with one.
     let words = range.start & !1..(range.end.next_multiple_of(2)).min(payload.len());
     let Some(before) = payload.get(words.clone()).map(sum) else {
         return;
@@ -159,7 +159,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// The checksum stays right wherever the times stand, and nothing else changes.
+        /// The checksum stays correct wherever the times are written, and nothing else changes.
         #[test]
         fn stamps_keep_the_sum(
             payload in prop::collection::vec(any::<u8>(), 20..90),
