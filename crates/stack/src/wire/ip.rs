@@ -6,32 +6,32 @@ use super::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, FRAGMENT_V6, HOPS, ICMPV6, Sum, long
 
 pub(crate) const V4_BYTES: usize = 20;
 pub(crate) const V6_BYTES: usize = 40;
-/// Bytes of IPv6's header of fragments (RFC 8200, section 4.5).
+/// Length of the IPv6 fragment header (RFC 8200, section 4.5).
 pub(crate) const FRAGMENT_BYTES: usize = 8;
 
-/// Headers of IPv6 that lie in front of the transport's: hop-by-hop, routing, destination options.
+/// IPv6 extension headers that are skipped: hop-by-hop options, routing, destination options.
 const EXTENSIONS: [u8; 3] = [HOP_BY_HOP, ROUTING, 60];
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
-/// Where IPv6's own header names the next one.
+/// Offset of the Next Header field in the IPv6 header.
 const NEXT_HEADER: usize = 6;
 
-/// What a header says; positions count from the start of the IP header.
+/// Parsed IP header; offsets count from its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) from: IpAddr,
     pub(crate) to: IpAddr,
     pub(crate) protocol: u8,
     pub(crate) tos: u8,
-    /// Where the protocol's own header begins.
+    /// Offset of the transport header.
     pub(crate) body: usize,
-    /// Where the packet ends; what is behind is padding.
+    /// End of the packet; the rest of the frame is padding.
     pub(crate) end: usize,
-    /// Its place in a datagram, when it is a piece of one.
+    /// Position in the datagram, if the packet is a fragment.
     pub(crate) piece: Option<Piece>,
 }
 
-/// A fragment's place (RFC 791; RFC 8200, section 4.5).
+/// Position of a fragment (RFC 791; RFC 8200, section 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) id: u32,
@@ -39,26 +39,27 @@ pub(crate) struct Piece {
     pub(crate) more: bool,
 }
 
-/// What in the headers of a packet of IPv6 is not taken, and is to be told of (RFC 4443, section 3.4).
+/// Reason to reject an IPv6 packet that calls for a Parameter Problem message (RFC 4443, section
+/// 3.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
     pub(crate) code: u8,
-    /// Where it stands in the packet.
+    /// Offset of the rejected field in the packet.
     pub(crate) at: u32,
-    /// Also of a packet to a group.
+    /// The message is sent for packets to a group, too.
     pub(crate) to_groups: bool,
 }
 
-/// Kinds of problems: a field with a value that is none, a header and an option that are not known.
+/// Codes: erroneous field, unknown next header, unknown option.
 const ERRONEOUS: u8 = 0;
 const UNKNOWN_HEADER: u8 = 1;
 const UNKNOWN_OPTION: u8 = 2;
 
-/// What is not taken and nobody told of: cut short, or marked so.
+/// Rejected without a message: truncated, or an option that requires silent discard.
 const UNTOLD: Option<Problem> = None;
 
-/// Reads the header of a packet, which is of version 4 if `v4`. `None` when it is none, or its checksum
-/// is wrong.
+/// Parses the header of a packet of IP version 4 (`v4`) or 6. `None` if it is invalid, or its
+/// checksum is wrong.
 #[cfg(test)]
 pub(crate) fn parse(packet: &[u8], v4: bool, verify: bool) -> Option<Header> {
     if v4 {
@@ -68,11 +69,11 @@ pub(crate) fn parse(packet: &[u8], v4: bool, verify: bool) -> Option<Header> {
     }
 }
 
-/// Reads the header of a packet of version 4; `None` when it is none, or its checksum is wrong.
+/// Parses an IPv4 header; `None` if it is invalid, or its checksum is wrong.
 #[inline(always)]
 pub(crate) fn parse_v4(packet: &[u8], verify: bool) -> Option<Header> {
-    // Of a known length, so that each of its bytes is there: read in any other way, the header was put together in
-    // memory by a function of its own, and the path of datagrams waited for it.
+    // An array of known length needs no bounds checks. With a slice the compiler built the header
+    // in memory, out of line, and the datagram path waited for it.
     let plain: &[u8; V4_BYTES] = packet.first_chunk()?;
     let body = usize::from(plain[0] & 0xf) * 4;
     if plain[0] >> 4 != 4 || body < V4_BYTES || packet.len() < body {
@@ -102,7 +103,7 @@ pub(crate) fn parse_v4(packet: &[u8], verify: bool) -> Option<Header> {
             more: place & MORE != 0,
         }),
     };
-    // As wholes, and not byte by byte.
+    // Loaded as 32-bit words instead of single bytes.
     let (words, _) = plain.as_chunks::<4>();
     Some(Header {
         from: Ipv4Addr::from(words[3]).into(),
@@ -115,7 +116,7 @@ pub(crate) fn parse_v4(packet: &[u8], verify: bool) -> Option<Header> {
     })
 }
 
-/// The same of version 6, whose header has no checksum.
+/// Parses an IPv6 header, which has no checksum; `None` if it is invalid.
 #[inline]
 pub(crate) fn parse_v6(packet: &[u8]) -> Option<Header> {
     if packet.len() < V6_BYTES || packet[0] >> 4 != 6 {
@@ -145,7 +146,7 @@ pub(crate) fn parse_v6(packet: &[u8]) -> Option<Header> {
     })
 }
 
-/// What is to be told about a packet of version 6 that [`parse_v6`] does not take.
+/// Returns the problem to report for an IPv6 packet that [`parse_v6`] rejects, if any.
 #[cold]
 pub(crate) fn problem(packet: &[u8]) -> Option<Problem> {
     if packet.len() < V6_BYTES || packet[0] >> 4 != 6 {
@@ -159,14 +160,16 @@ pub(crate) fn problem(packet: &[u8]) -> Option<Problem> {
     }
 }
 
-/// What lies behind the extensions of a whole packet of version 6: the protocol, and where it begins.
+/// Skips the extension headers of a complete IPv6 packet: returns the protocol behind them, and its
+/// offset.
 #[inline]
 fn past_own_extensions(packet: &[u8]) -> Result<(u8, usize), Option<Problem>> {
     past_extensions(packet, packet[NEXT_HEADER], (NEXT_HEADER, V6_BYTES))
 }
 
-/// What lies behind the extensions of which the first is of this kind, is `named` at that place and begins at this one:
-/// the protocol, and where it begins. The problem where one of them is not taken, if its sender is to be told.
+/// Skips extension headers. The first one is of type `protocol`, is announced by the field at
+/// offset `named`, and begins at `at`. Returns the protocol behind them, and its offset. The error
+/// is the problem to report, or `None` for silent discard.
 #[inline]
 pub(crate) fn past_extensions(
     packet: &[u8],
@@ -180,7 +183,8 @@ pub(crate) fn past_extensions(
     Ok((protocol, at))
 }
 
-/// Where an extension ends that holds nothing but what may be passed over (RFC 8200, sections 4.2 to 4.6).
+/// Returns the end of an extension header, if all its content may be skipped (RFC 8200, sections
+/// 4.2 to 4.6).
 #[cold]
 fn past_one(
     packet: &[u8],
@@ -197,7 +201,7 @@ fn past_one(
     let header = packet.get(at..end).ok_or(UNTOLD)?;
     match kind {
         HOP_BY_HOP if named != NEXT_HEADER => return Err(Some(problem(UNKNOWN_HEADER, named))),
-        // Ways that are not gone to their end lead on from here, and no kind of them is known.
+        // Segments left: the packet requires forwarding, and no routing type is supported.
         ROUTING if header[3] != 0 => return Err(Some(problem(ERRONEOUS, at + 2))),
         ROUTING => return Ok(end),
         _ => {}
@@ -214,7 +218,7 @@ fn past_one(
         if behind > header.len() {
             return Err(UNTOLD);
         }
-        // None that is known says more than that it may be passed over.
+        // No option is supported: the two high bits of its type say how to treat an unknown one.
         match option >> 6 {
             0 => {}
             1 => return Err(UNTOLD),
@@ -230,7 +234,8 @@ fn past_one(
     Ok(end)
 }
 
-/// Walks through a packet's headers without a look at what they hold: shows each, by kind and place, until `found`.
+/// Calls `found` with type and offset of each header of a packet, without validating them, until it
+/// returns true.
 fn find_header(packet: &[u8], mut found: impl FnMut(u8, usize) -> bool) -> bool {
     let (mut kind, mut at) = (packet[NEXT_HEADER], V6_BYTES);
     loop {
@@ -249,13 +254,13 @@ fn find_header(packet: &[u8], mut found: impl FnMut(u8, usize) -> bool) -> bool 
     }
 }
 
-/// Whether a packet of version 6 has a header of fragments, also one that is all of its datagram.
+/// Returns whether an IPv6 packet has a fragment header, that of an unfragmented datagram included.
 #[cold]
 pub(crate) fn has_fragment_header(packet: &[u8]) -> bool {
     find_header(packet, |kind, _| kind == FRAGMENT_V6)
 }
 
-/// Whether a packet of version 6 carries an error of ICMP, which no error is told about.
+/// Returns whether an IPv6 packet carries an ICMP error; errors are never sent about errors.
 #[cold]
 pub(crate) fn is_error(packet: &[u8]) -> bool {
     const FIRST_THAT_IS_NONE: u8 = 128;
@@ -267,8 +272,9 @@ pub(crate) fn is_error(packet: &[u8]) -> bool {
     find_header(packet, |kind, at| kind == ICMPV6 && is(at))
 }
 
-/// Reads a header of fragments: the protocol behind it, where that begins, and the fragment's place. One that is all of
-/// its datagram is none, whatever other fragments say (RFC 6946).
+/// Parses a fragment header: returns the protocol behind it, its offset, and the fragment's
+/// position. A fragment that is a complete datagram has none, whatever other fragments exist (RFC
+/// 6946).
 #[cold]
 fn parse_fragment(packet: &[u8], at: usize) -> Result<(u8, usize, Option<Piece>), Option<Problem>> {
     const MORE: u16 = 1;
@@ -288,14 +294,14 @@ fn parse_fragment(packet: &[u8], at: usize) -> Result<(u8, usize, Option<Piece>)
     Ok((protocol, body, Some(piece)))
 }
 
-/// Writes a header of fragments.
+/// Writes a fragment header.
 pub(crate) fn write_fragment(header: &mut [u8], protocol: u8, piece: Piece) {
     header[..2].copy_from_slice(&[protocol, 0]);
     put(header, 2, piece.offset as u16 | u16::from(piece.more));
     header[4..FRAGMENT_BYTES].copy_from_slice(&piece.id.to_be_bytes());
 }
 
-/// Bytes of the header that [`write`] makes.
+/// Returns the length of the header that [`write`] makes.
 pub(crate) const fn header_bytes(to: IpAddr) -> usize {
     match to {
         IpAddr::V4(_) => V4_BYTES,
@@ -303,7 +309,7 @@ pub(crate) const fn header_bytes(to: IpAddr) -> usize {
     }
 }
 
-/// The same by version.
+/// Returns the length of the header that [`write`] makes, by IP version.
 pub(crate) const fn header_bytes_of(v4: bool) -> usize {
     if v4 { V4_BYTES } else { V6_BYTES }
 }
@@ -315,7 +321,7 @@ pub(crate) const fn ethertype(to: IpAddr) -> u16 {
     }
 }
 
-/// Writes a header in front of `payload` bytes. `id` is the datagram's number (IPv4).
+/// Writes a header in front of `payload` bytes. `id` is the IPv4 identification.
 pub(crate) fn write(
     packet: &mut [u8],
     from: IpAddr,
@@ -350,7 +356,7 @@ pub(crate) fn write(
     }
 }
 
-/// Writes the type of service or traffic class into a header; its checksum is the caller's.
+/// Sets type of service or traffic class; the caller updates the checksum.
 pub(crate) fn mark(packet: &mut [u8], tos: u8) {
     if packet[0] >> 4 == 4 {
         packet[1] = tos;
@@ -360,7 +366,7 @@ pub(crate) fn mark(packet: &mut [u8], tos: u8) {
     }
 }
 
-/// Writes how many networks a packet may cross into its header; its checksum is the caller's.
+/// Sets TTL or hop limit; the caller updates the checksum.
 pub(crate) fn limit_hops(packet: &mut [u8], hops: u8) {
     let at = if packet[0] >> 4 == 4 { 8 } else { 7 };
     packet[at] = hops;
@@ -373,13 +379,13 @@ pub(crate) fn seal(header: &mut [u8]) {
     put(header, 10, checksum);
 }
 
-/// The sum of the pseudo header (RFC 9293, RFC 8200 section 8.1).
+/// Returns the folded sum of the pseudo header (RFC 9293; RFC 8200, section 8.1).
 #[inline]
 pub(crate) fn pseudo(from: IpAddr, to: IpAddr, protocol: u8, length: usize) -> u16 {
     pseudo_sum(from, to, protocol, length).folded()
 }
 
-/// The same, to be added to that of what follows.
+/// Returns the sum of the pseudo header, to be added to that of the data.
 #[inline(always)]
 pub(crate) fn pseudo_sum(from: IpAddr, to: IpAddr, protocol: u8, length: usize) -> Sum {
     Sum::address(from)
@@ -389,8 +395,9 @@ pub(crate) fn pseudo_sum(from: IpAddr, to: IpAddr, protocol: u8, length: usize) 
         + Sum::word(length as u16)
 }
 
-/// The same of a packet whose header was read, without the length. It is made of the addresses as they came: the header
-/// that was made of them is loaded in longer words than it was written in, which wait for these.
+/// Returns the sum of the pseudo header of a parsed packet, without the length. It reads the
+/// addresses from the packet: the parsed header was just written in shorter stores, for which wider
+/// loads would wait.
 #[inline(always)]
 pub(crate) fn pseudo_sum_in(packet: &[u8], v4: bool, protocol: u8) -> Sum {
     let addresses = match v4 {
@@ -447,7 +454,7 @@ mod tests {
         ) {
             let (from, to) = (Ipv6Addr::from(1).into(), Ipv6Addr::from(2).into());
             let piece = Piece { id, offset, more };
-            // Options in front of it are no part of what was cut.
+            // Options in front of the fragment header are not part of the fragmented data.
             let at = V6_BYTES + if options { 16 } else { 0 };
             let mut packet = vec![0; at + FRAGMENT_BYTES + 24];
             let behind = packet.len() - V6_BYTES;
@@ -466,7 +473,7 @@ mod tests {
         fn no_packet_panics(bytes in prop::collection::vec(any::<u8>(), 0..120), v4: bool) {
             let mut bytes = bytes;
             if let (false, Some(next)) = (v4, bytes.get_mut(6)) {
-                // One in three has a header of fragments.
+                // One in three has a fragment header.
                 *next = [*next, FRAGMENT_V6, 60][usize::from(*next) % 3];
             }
             if let Some(header) = parse(&bytes, v4, false) {

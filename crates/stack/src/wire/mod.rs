@@ -1,4 +1,4 @@
-//! Headers as bytes.
+//! Protocol headers as bytes.
 
 pub(crate) mod ip;
 
@@ -17,17 +17,17 @@ pub(crate) const ICMP: u8 = 1;
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
 pub(crate) const ICMPV6: u8 = 58;
-/// IPv6's header of fragments (RFC 8200, section 4.5).
+/// Protocol number of the IPv6 fragment header (RFC 8200, section 4.5).
 pub(crate) const FRAGMENT_V6: u8 = 44;
 
-/// Flags in the word of a TCP header that its length begins.
+/// TCP flags, in the 16-bit word that begins with the data offset.
 pub(crate) const FIN: u16 = 0x01;
 pub(crate) const SYN: u16 = 0x02;
 pub(crate) const RST: u16 = 0x04;
 pub(crate) const PSH: u16 = 0x08;
 pub(crate) const ACK: u16 = 0x10;
 
-/// TTL and hop limit of what the stack sends (RFC 1700; Linux has the same).
+/// Default TTL and hop limit of packets sent (RFC 1700; Linux uses the same).
 pub(crate) const HOPS: u8 = 64;
 
 #[inline]
@@ -45,32 +45,32 @@ pub(crate) fn put(bytes: &mut [u8], at: usize, word: u16) {
     bytes[at..at + 2].copy_from_slice(&word.to_be_bytes());
 }
 
-/// The sum of bytes, folded.
+/// Returns the ones' complement sum of bytes, folded to 16 bits.
 #[inline]
 pub(crate) fn sum(bytes: &[u8]) -> u16 {
     Sum::of(bytes).folded()
 }
 
-/// Several words, or folded sums, together.
+/// Adds words or folded sums, and folds the result.
 #[inline]
 pub(crate) fn combine<const N: usize>(words: [u16; N]) -> u16 {
     let sum = |sum, word| sum + Sum::word(word);
     words.into_iter().fold(Sum::default(), sum).folded()
 }
 
-/// What a checksum that is to be verified says.
+/// Result of checksum verification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// All is as it was sent.
+    /// Correct.
     Right,
-    /// Only the pseudo header is summed: the sender left the rest to a device.
+    /// Only the pseudo header is summed: the sender left the rest to an offload device.
     Open,
-    /// Something changed on the way.
+    /// Wrong: the packet was corrupted.
     Wrong,
 }
 
 impl Verdict {
-    /// Of a transport's bytes, whose checksum stands there as `stands`.
+    /// Verifies a transport header with payload whose checksum field is `stands`.
     #[inline(always)]
     pub(crate) fn of(pseudo: Sum, bytes: &[u8], stands: u16) -> Self {
         if (pseudo + Sum::of(bytes)).is_right() {
@@ -80,7 +80,8 @@ impl Verdict {
         }
     }
 
-    /// Out of the way of what is right: telling the others apart there costs each 64 B datagram nanoseconds.
+    /// Distinguishes partial from wrong checksums. Out of line: this check would cost each 64 B
+    /// datagram nanoseconds.
     #[cold]
     #[inline(never)]
     fn not_right(pseudo: Sum, stands: u16) -> Self {
@@ -91,7 +92,7 @@ impl Verdict {
     }
 }
 
-/// A checksum after a word that it covers has changed (RFC 1624, equation 3).
+/// Returns a checksum updated after a change of one covered word (RFC 1624, equation 3).
 #[inline]
 pub(crate) fn changed(checksum: u16, from: u16, to: u16) -> u16 {
     !combine([!checksum, !from, to])
@@ -110,7 +111,7 @@ mod tests {
             let from = word(&words, 4);
             put(&mut words, 4, to);
             let after = changed(before, from, to);
-            // Both zeros of ones' complement are the same sum.
+            // Ones' complement has two zeros, which are equal sums.
             prop_assert_eq!(!sum(&words) % 0xffff, after % 0xffff);
         }
     }
