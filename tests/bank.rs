@@ -1,19 +1,19 @@
-//! The bank of planted bottlenecks: the first finding of every record must be what was planted, and
+//! Bank of injected bottlenecks: the first finding of every record must be the injected fault, and
 //! healthy runs have no cause.
 //!
-//! `recorded` are real runs of what `bank/plants.rs` plants (`bank_live.rs`), `made` are changed from those
-//! where one machine cannot plant the cause (each file says why).
+//! `recorded` has real runs with the faults of `bank/faults.rs` (`bank_live.rs`). `made` has
+//! changed copies of those for causes that one machine cannot inject (each file gives the reason).
 
 #[path = "bank/commands.rs"]
 mod commands;
-#[path = "bank/confusion.rs"]
-mod confusion;
+#[path = "bank/confusion_matrix.rs"]
+mod confusion_matrix;
 #[path = "bank/evidence.rs"]
 mod evidence;
 #[path = "bank/gains.rs"]
 mod gains;
-#[path = "bank/own_stack.rs"]
-mod own_stack;
+#[path = "bank/netstack.rs"]
+mod netstack;
 #[path = "bank/processors.rs"]
 mod processors;
 #[path = "bank/rules.rs"]
@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use confusion::{Confusion, HEALTHY, folder};
+use confusion_matrix::{Confusion, HEALTHY, folder};
 use linerate_metric::finding::Finding;
 use linerate_metric::record::Record;
 use serde_json::{Value, json};
@@ -51,7 +51,7 @@ fn documents(name: &str) -> Vec<(String, Value)> {
     files.into_iter().map(read).collect()
 }
 
-/// A made case: the record it starts from, with values put at JSON pointers.
+/// Returns the record of a made case: a recorded one with values put at JSON pointers.
 fn made(name: &str, case: &Value, recorded: &BTreeMap<String, Value>) -> Value {
     let from = case["from"].as_str().expect("what it is made from");
     let mut record = recorded
@@ -60,7 +60,7 @@ fn made(name: &str, case: &Value, recorded: &BTreeMap<String, Value>) -> Value {
         .clone();
     assert!(
         case["why"].is_string(),
-        "{name} says why it is made by hand"
+        "{name} gives the reason why it is made by hand"
     );
     for (pointer, value) in case["set"].as_object().expect("what is put where") {
         put(&mut record, pointer, value.clone());
@@ -68,7 +68,7 @@ fn made(name: &str, case: &Value, recorded: &BTreeMap<String, Value>) -> Value {
     record
 }
 
-/// Puts a value at a pointer, making what is missing on the way to it; `*` is every place of a list.
+/// Puts a value at a pointer and creates missing parents; `*` stands for all items of a list.
 fn put(target: &mut Value, pointer: &str, value: Value) {
     if let Some((before, after)) = pointer.split_once("/*") {
         let list = target.pointer_mut(before).and_then(Value::as_array_mut);
@@ -100,13 +100,13 @@ fn the_bank_finds_what_was_planted() {
     let mut bare: BTreeMap<String, Value> = BTreeMap::new();
     for (name, document) in documents("recorded") {
         bare.insert(name.clone(), document["record"].clone());
-        let what = document["planted"].as_str().expect("what was planted");
+        let what = document["planted"].as_str().expect("a fault");
         let findings = judge(&name, what, document["record"].clone(), &mut confusion);
         remedied(&name, &document, &findings);
         *planted.entry(what.to_owned()).or_default() += 1;
     }
     for (name, case) in documents("made") {
-        let what = case["planted"].as_str().expect("what is planted");
+        let what = case["planted"].as_str().expect("a fault");
         let findings = judge(&name, what, made(&name, &case, &bare), &mut confusion);
         remedied(&name, &case, &findings);
         *planted.entry(what.to_owned()).or_default() += 1;
@@ -143,7 +143,7 @@ fn hosts_of_a_lab_may_have_any_names() {
     }
 }
 
-/// Of another program's socket nobody tells what it had no room for: neither of a server's nor of a client's.
+/// Another program's socket reports no drops: neither a server's nor a client's.
 #[test]
 fn what_another_programs_socket_lost_is_no_path_loss() {
     let recorded: BTreeMap<String, Value> = documents("recorded").into_iter().collect();
@@ -164,7 +164,7 @@ fn what_another_programs_socket_lost_is_no_path_loss() {
             .collect::<Vec<_>>()
     };
     assert_eq!(kinds(&ours), ["cause"]);
-    // The server sends, and the other program at the client's place says what it got.
+    // The server sends, and the other program in place of the client reports the received count.
     let mut theirs = ours.clone();
     theirs["plan"]["dialect"] = json!("iperf3");
     let hosts = theirs["hosts"].as_array_mut().expect("hosts");
@@ -172,7 +172,7 @@ fn what_another_programs_socket_lost_is_no_path_loss() {
     assert_eq!(kinds(&theirs), ["unknown"]);
 }
 
-/// A route that is gone for a while leaves a fast start and a steady rest, or the other way round.
+/// A route that is missing for a while leaves a fast start and a steady rest, or the reverse.
 #[test]
 fn no_way_to_the_far_end_is_no_shaped_link() {
     let recorded: BTreeMap<String, Value> = documents("recorded").into_iter().collect();
@@ -183,7 +183,7 @@ fn no_way_to_the_far_end_is_no_shaped_link() {
     };
     let mut record = recorded["shaped-link-many-flows"]["record"].clone();
     for counter in record["counters"].as_array_mut().expect("counters") {
-        // As where no lab shows what is on the way.
+        // As outside a lab, where switches on the path are not visible.
         if counter["counter"] == "qdisc_rate_bps" {
             counter["after"] = json!(0);
         }
@@ -197,7 +197,7 @@ fn no_way_to_the_far_end_is_no_shaped_link() {
     assert!(!shaped(record));
 }
 
-/// The least round trip is that of segments that overtook others: no queue is seen by it.
+/// The minimum round trip is that of segments that overtook others: it shows no queue.
 #[test]
 fn segments_that_overtake_others_show_no_queue() {
     let recorded: BTreeMap<String, Value> = documents("recorded").into_iter().collect();
@@ -214,8 +214,8 @@ fn segments_that_overtake_others_show_no_queue() {
     }
 }
 
-/// Where both ends wait for each other, `compare` finds no processor of their own better: a stream between far
-/// cores loses 76 %, a blocking round trip takes three times as long.
+/// When both ends wait for each other, `compare` finds separate cores no better: a stream between
+/// distant cores loses 76 %, a blocking round trip takes three times as long.
 #[test]
 fn one_core_for_both_ends_is_a_cause_where_they_work_at_once() {
     let recorded: BTreeMap<String, Value> = documents("recorded").into_iter().collect();
@@ -233,7 +233,7 @@ fn one_core_for_both_ends_is_a_cause_where_they_work_at_once() {
     for (name, record, at_once) in [
         ("shared-core-tcp", &bare["shared-core-tcp"], false),
         ("shared-core-blocking", &blocking, false),
-        ("several questions open", &open, true),
+        ("several requests open", &open, true),
         ("shared-core-udp", &bare["shared-core-udp"], true),
         ("shared-core-latency", &bare["shared-core-latency"], true),
     ] {
@@ -248,7 +248,7 @@ fn one_core_for_both_ends_is_a_cause_where_they_work_at_once() {
     }
 }
 
-/// Ends that take turns on a processor do not wait for longer than the other one runs.
+/// Ends that share a processor wait no longer than the other one runs.
 #[test]
 fn who_else_had_the_processor_is_not_the_other_end() {
     let recorded: BTreeMap<String, Value> = documents("recorded").into_iter().collect();
@@ -281,14 +281,14 @@ fn who_else_had_the_processor_is_not_the_other_end() {
     );
 }
 
-/// Two ways of different length are told of where they are part of the round trip.
+/// Directions of different delay are reported only as part of the round trip.
 #[test]
 fn a_longer_way_matters_by_its_share_of_the_round_trip() {
     let recorded: BTreeMap<String, Value> = documents("recorded").into_iter().collect();
     for (there_ns, back_ns, p50_ns, told) in [
         (32_600, 4_200, 60_000, true),
         (2_000_000, 400_000, 5_763_000, true),
-        // Most of it is spent somewhere else.
+        // Most of the round trip is spent elsewhere.
         (32_600, 4_200, 5_763_000, false),
     ] {
         let mut record = recorded["healthy-latency-spin"]["record"].clone();
@@ -304,7 +304,7 @@ fn a_longer_way_matters_by_its_share_of_the_round_trip() {
     }
 }
 
-/// What a remedy was measured to give: "up to" is no less.
+/// Measured gain of a remedy: the "up to" of the finding must not be less.
 const MEASURED: &[(&str, f64)] = &[
     ("small-writes-1k", 31.0),
     ("delayed-ack-nodelay", 128.0),
@@ -312,8 +312,8 @@ const MEASURED: &[(&str, f64)] = &[
     ("delayed-ack-own-stack", 1000.0),
 ];
 
-/// The first finding promises no less than was measured, and is typed as the case says; no command has
-/// a gap.
+/// Checks that the first finding promises no less than was measured and has the case's command, and
+/// that no command has a placeholder.
 fn remedied(name: &str, case: &Value, findings: &[Finding]) {
     let first = findings.first();
     if let Some((_, measured)) = MEASURED.iter().find(|(known, _)| *known == name) {

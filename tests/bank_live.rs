@@ -1,37 +1,38 @@
-//! Bottlenecks planted in labs of this machine: the real binary must find each of them first.
+//! Faults injected into labs on this machine: the real binary must report each of them first.
 //!
-//! `make bank` plants all of `bank/plants.rs`; with LINERATE_UPDATE=1 the records of this machine take the
-//! place of those in `bank/recorded`.
+//! `make bank` injects all of `bank/faults.rs`; with LINERATE_UPDATE=1 the records of this machine
+//! replace those in `bank/recorded`.
 
 mod common;
-#[path = "bank/confusion.rs"]
-mod confusion;
-#[path = "bank/planted_settings.rs"]
-mod planted_settings;
-#[path = "bank/plants.rs"]
-mod plants;
+#[path = "bank/confusion_matrix.rs"]
+mod confusion_matrix;
+#[path = "bank/faults.rs"]
+mod faults;
+#[path = "bank/setting_faults.rs"]
+mod setting_faults;
 
 use std::fs;
 use std::time::Instant;
 
 use common::{Finished, Lab, Room, finish, is_root, is_wanted, skip};
-use confusion::{Confusion, folder};
+use confusion_matrix::{Confusion, folder};
+use faults::{PLANTS, Plant};
 use linerate_metric::finding::Finding;
-use plants::{PLANTS, Plant};
 use serde_json::{Value, json};
 
-/// All of them.
+/// Iterates over all faults.
 fn plants() -> impl Iterator<Item = &'static Plant> {
-    PLANTS.iter().chain(planted_settings::PLANTS)
+    PLANTS.iter().chain(setting_faults::PLANTS)
 }
 
-/// Puts this session's programs before those of others: on a crowded machine a nice value alone counts among
-/// the programs of one session only (sched_autogroup). Only root may.
+/// Raises the autogroup priority of this session: on a busy machine a nice value counts only within
+/// one session (sched_autogroup). Needs root.
 fn go_before_others() {
     let _ = fs::write("/proc/self/autogroup", "-20");
 }
 
-/// Plants one and measures: the record, or how the command ended without one. `Err`: why it cannot be planted here.
+/// Injects one fault and measures: the record, or the output of a failed command. `Err`: reason why
+/// the fault cannot be injected here.
 fn run(plant: &Plant) -> Result<Result<Value, String>, String> {
     if plant.links.is_empty() {
         let words = format!("{} --json", plant.run);
@@ -60,7 +61,8 @@ fn run(plant: &Plant) -> Result<Result<Value, String>, String> {
     }
 }
 
-/// What a command measured. One that failed is one case that is wrong: the others are still planted.
+/// Returns the record of a command. A failed command counts as one wrong case; the others still
+/// run.
 fn record(ran: &Finished) -> Result<Value, String> {
     match ran.status.code() {
         Some(0) => Ok(ran.json()),
@@ -82,11 +84,11 @@ impl Drop for Beside {
     }
 }
 
-/// Leaves out of a record what no rule reads.
+/// Removes from a record all parts that no rule reads.
 fn compact(record: &mut Value) {
     record["findings"] = json!([]);
     record["histograms"] = json!({});
-    // How the program was called is that machine's.
+    // The command line depends on the machine.
     if let Some(command) = record["command"].as_object_mut() {
         command.remove("program");
         command.remove("through");
@@ -97,7 +99,7 @@ fn compact(record: &mut Value) {
     }
 }
 
-/// Tries of a plant: a busy machine adds causes of its own.
+/// Attempts for each fault: a busy machine adds causes of its own.
 const TRIES: u32 = 8;
 
 fn plant_live(plants: &mut dyn Iterator<Item = &Plant>, keep: bool) -> Option<Confusion> {
@@ -153,7 +155,7 @@ fn plant_live(plants: &mut dyn Iterator<Item = &Plant>, keep: bool) -> Option<Co
                 true => folder("recorded").join(format!("{}.json", plant.name)),
                 false => std::env::temp_dir().join(format!("bank-{}.json", plant.name)),
             };
-            fs::write(file, format!("{document}\n")).expect("the bank takes it");
+            fs::write(file, format!("{document}\n")).expect("the bank is writable");
         }
     }
     (!confusion.0.is_empty()).then_some(confusion)
@@ -161,7 +163,7 @@ fn plant_live(plants: &mut dyn Iterator<Item = &Plant>, keep: bool) -> Option<Co
 
 #[test]
 fn a_live_sample_finds_what_is_planted() {
-    // Those whose cause stands out however busy the machine is.
+    // Faults whose cause is clear however busy the machine is.
     let sample = [
         "receive-window-4k",
         "shaped-link-tcp",
@@ -177,9 +179,9 @@ fn a_live_sample_finds_what_is_planted() {
     assert!(confusion.wrong().is_empty(), "{:?}", confusion.wrong());
 }
 
-/// `make bank`; ONLY=name,… plants those whose names begin so.
+/// Run by `make bank`; ONLY=name,… selects faults by the beginning of their names.
 #[test]
-#[ignore = "plants everything, for minutes, and wants a quiet machine: `make bank`"]
+#[ignore = "injects every fault, for minutes, and needs a quiet machine: `make bank`"]
 fn the_whole_bank_live() {
     let keep = std::env::var_os("LINERATE_UPDATE").is_some();
     let mut plants = plants().filter(|plant| is_wanted(plant.name));

@@ -1,8 +1,9 @@
-//! The page as a browser has it: no word on its console, and its script does what it is there for.
+//! Report pages in a real browser: no console message, and working scripts.
 //!
-//! Chromium is driven over its debugging protocol, through a pair of pipes (`--remote-debugging-pipe`): a
-//! message is a line of JSON that ends with a zero byte, so no library and no port is needed. A missing
-//! browser fails where `CI` is set and is a skip elsewhere.
+//! Chromium is driven over its debugging protocol through a pair of pipes
+//! (`--remote-debugging-pipe`). A message is a line of JSON that ends with a zero byte, so no
+//! library and no port is needed. A missing browser fails where `CI` is set and is a skip
+//! elsewhere.
 
 mod common;
 
@@ -16,13 +17,13 @@ use std::time::{Duration, Instant};
 use common::{Room, is_root, skip};
 use serde_json::{Value, json};
 
-/// Names that the browser has.
+/// Program names of the browser.
 const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
-/// Longest time to anything: a busy machine takes long to start a browser.
+/// Time limit of every step: a busy machine takes long to start a browser.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// The browser's name; none where there is none. CI must have one.
+/// Returns the program name of the browser; `None` without one. CI must have one.
 fn browser() -> Option<&'static str> {
     let runs = |name: &&str| {
         let version = Command::new(name).arg("--version").output();
@@ -37,14 +38,14 @@ fn browser() -> Option<&'static str> {
     found
 }
 
-/// A browser with one page.
+/// Browser with one page.
 struct Page {
     child: Child,
     to: File,
     from: Receiver<Value>,
     session: Option<String>,
     number: u64,
-    /// What the console said, and scripts that failed.
+    /// Console messages and script errors.
     console: Vec<String>,
     loaded: bool,
 }
@@ -63,7 +64,8 @@ impl Page {
             let made = Command::new("mkfifo").arg(pipe).status();
             assert!(made.is_ok_and(|status| status.success()), "mkfifo");
         }
-        // Opened both ways, so that neither end waits for the other to open its.
+        // Opened for both directions, so that neither end blocks in `open` until the other has
+        // opened it.
         let both = |path: &Path| OpenOptions::new().read(true).write(true).open(path);
         let (to, from) = (both(&there).unwrap(), both(&back).unwrap());
         let profile = room.path().join("profile");
@@ -76,7 +78,7 @@ impl Page {
         let child = room
             .command("sh", ["-c", words.as_str(), browser])
             .args([&profile, &there, &back])
-            // Beside its profile it makes folders that outlive a kill.
+            // Outside its profile the browser makes directories that survive a kill.
             .env("TMPDIR", room.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -112,7 +114,7 @@ impl Page {
         page
     }
 
-    /// Sends a command and gives its result; events are noted meanwhile.
+    /// Sends a command and returns its result; events are recorded meanwhile.
     fn ask(&mut self, method: &str, parameters: &Value) -> Value {
         self.number += 1;
         let mut message =
@@ -122,21 +124,21 @@ impl Page {
         }
         let mut bytes = message.to_string().into_bytes();
         bytes.push(0);
-        self.to.write_all(&bytes).expect("the browser listens");
+        self.to.write_all(&bytes).expect("the browser reads");
         let number = self.number;
         let answer = self.hear(method, |message| message["id"] == number);
         assert!(answer["error"].is_null(), "{method}: {answer}");
         answer["result"].clone()
     }
 
-    /// Takes messages until one fits.
+    /// Receives messages until one satisfies the condition.
     fn hear(&mut self, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let message = match self.from.recv_timeout(left) {
                 Ok(message) => message,
-                Err(RecvTimeoutError::Timeout) => panic!("no answer to {what}"),
+                Err(RecvTimeoutError::Timeout) => panic!("no reply to {what}"),
                 Err(RecvTimeoutError::Disconnected) => panic!("the browser is gone: {what}"),
             };
             match message["method"].as_str() {
@@ -152,7 +154,7 @@ impl Page {
         }
     }
 
-    /// Loads a file at a width.
+    /// Loads a file at a viewport width.
     fn load(&mut self, page: &Path, width: u32) {
         let phone = width < 640;
         self.ask(
@@ -169,7 +171,7 @@ impl Page {
         }
     }
 
-    /// The value of an expression in the page.
+    /// Returns the value of an expression in the page.
     fn value(&mut self, expression: &str) -> Value {
         let answer = self.ask(
             "Runtime.evaluate",
@@ -186,7 +188,7 @@ impl Page {
         self.value(expression).as_str().unwrap_or("").to_owned()
     }
 
-    /// The place of an element that can be seen, as shares of its box.
+    /// Scrolls to an element and returns a position in it, given as fractions of its box.
     fn place(&mut self, element: &str, (x, y): (f64, f64)) -> (f64, f64) {
         let rectangle = self.value(&format!(
             "(() => {{ const e = {element}; e.scrollIntoView({{block: 'center'}}); const b = e.getBoundingClientRect(); return [b.left, b.top, b.width, b.height]; }})()"
@@ -205,7 +207,7 @@ impl Page {
     }
 }
 
-/// The drawing of a figure that is not hidden at this width.
+/// Returns an expression for the drawing of a figure that is visible at this width.
 fn drawing(figure: &str) -> String {
     format!(
         "[...document.querySelectorAll('{figure} svg')].find(svg => svg.getBoundingClientRect().width > 0)"
@@ -254,7 +256,7 @@ fn pages_render_without_a_word_on_the_console() {
             assert_eq!(chromium.console, Vec::<String>::new(), "{name} at {width}");
             let drawn = chromium.value("document.querySelectorAll('svg').length");
             assert!(drawn.as_u64() > Some(0), "{name} at {width}");
-            // What is wider than the page scrolls in its own box.
+            // A table wider than the page scrolls in a box of its own.
             let wide = chromium.value("document.documentElement.scrollWidth");
             assert!(
                 wide.as_u64() <= Some(u64::from(width)),
@@ -264,7 +266,7 @@ fn pages_render_without_a_word_on_the_console() {
     }
 }
 
-/// On paper nothing is folded away, nothing lies over something else, and the ground is white.
+/// In print nothing is folded away, nothing overlaps, and the background is white.
 #[test]
 fn pages_are_readable_when_printed() {
     let Some(browser) = browser() else {
@@ -293,7 +295,7 @@ fn pages_are_readable_when_printed() {
     let unfolded = chromium.value(seen);
     let mut unfolded = unfolded.as_array().expect("tables").iter();
     assert!(unfolded.all(|seen| seen == true), "{unfolded:?}");
-    // Whatever comes after a table begins below it.
+    // An element after a table begins below it.
     let over = chromium.value(
         "(() => { const footer = document.querySelector('footer').getBoundingClientRect().top;\
          return [...document.querySelectorAll('section table')]\
@@ -304,7 +306,8 @@ fn pages_are_readable_when_printed() {
     assert!(wide.as_u64() <= Some(718), "{wide}");
 }
 
-/// Steps of a search would fill a sheet for every trial and more; who opens them has them on paper, legible.
+/// Printed steps of a search would fill a sheet a trial; they are printed only where the reader
+/// opened them.
 #[test]
 fn steps_of_a_search_are_printed_for_who_opens_them() {
     let Some(browser) = browser() else {
@@ -326,7 +329,7 @@ fn steps_of_a_search_are_printed_for_who_opens_them() {
     assert_eq!(chromium.value(&format!("{steps}.checkVisibility()")), false);
     chromium.value(&format!("{steps}.open = true"));
     assert_eq!(chromium.value(&format!("{steps}.checkVisibility()")), true);
-    // A name beside a long value stands on one line.
+    // A name with a long value stays on one line.
     let names = chromium.value(
         "[...document.querySelectorAll('.steps th code')].map(name => name.getClientRects().length)",
     );
@@ -373,7 +376,7 @@ fn the_timeline_is_zoomed_and_tells_what_is_under_the_pointer() {
         let svg = drawing("figure.timeline");
         let before = span(&mut chromium);
 
-        // Hover: in the middle of the widest bar of the first lane.
+        // Hover: in the middle of the widest bar of the first track.
         let bar = format!(
             "[...{svg}.querySelectorAll('.slices rect')].sort((a, b) => b.getBBox().width - a.getBBox().width)[0]"
         );
@@ -410,7 +413,7 @@ fn the_timeline_is_zoomed_and_tells_what_is_under_the_pointer() {
     }
 }
 
-/// That the tests above can fail: an error of a script is seen.
+/// The tests above can fail: an error of a script is detected.
 #[test]
 fn a_wrong_page_is_seen() {
     let Some(browser) = browser() else {
@@ -421,7 +424,7 @@ fn a_wrong_page_is_seen() {
     std::fs::write(&page, "<!doctype html><script>nothing.there();</script>").unwrap();
     let mut chromium = Page::open(&room, browser);
     chromium.load(&page, 800);
-    // The word may come after the page.
+    // The message may arrive after the load event.
     if chromium.console.is_empty() {
         chromium.hear("the console", |message| {
             message["method"] == "Runtime.exceptionThrown"

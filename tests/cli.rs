@@ -1,4 +1,4 @@
-//! What people read before they measure anything: golden files. After a wanted change:
+//! Golden files of all help pages. After an intended change:
 //! `INSTA_UPDATE=always cargo test -p linerate --test cli`.
 
 mod common;
@@ -6,7 +6,7 @@ mod common;
 use common::Room;
 use insta::assert_snapshot;
 
-/// Every text that a help request can print, and the words that ask for it.
+/// Help pages: name of the golden file, and the arguments that print the page.
 const PAGES: &[(&str, &str)] = &[
     ("welcome", ""),
     ("help", "--help"),
@@ -58,7 +58,7 @@ fn pages() {
     }
 }
 
-/// A command that is added without a golden page, or without examples, is found here.
+/// Detects a command that was added without a golden page, or without examples.
 #[test]
 fn every_command_has_a_page_with_examples() {
     let room = Room::new();
@@ -104,7 +104,7 @@ fn completions() {
     for shell in ["bash", "zsh", "fish"] {
         let script = room.run(&format!("completions {shell}")).expect(0).stdout;
         assert!(script.contains("throughput"), "{shell}: {script}");
-        // The generator of fish completes no arguments.
+        // The generator for fish completes no arguments.
         assert!(
             shell == "fish" || script.contains("udp-hops"),
             "{shell}: {script}"

@@ -1,4 +1,4 @@
-//! `linerate compare`: two sides in turn, results that are there already, and what scripts get.
+//! `linerate compare`: two interleaved sides, stored results, and the output for scripts.
 
 mod common;
 
@@ -8,10 +8,10 @@ use std::process::Command;
 use common::{Lab, Room, Running, finish, is_record, lab, one_of};
 use serde_json::Value;
 
-/// `linerate` on one processor: what depends on the state of the machine between two of them, as which pairs
-/// count, is the same on every machine then.
+/// Returns `linerate` pinned to one processor: which pairs count depends on the machine's state
+/// between two processors, so this is the same on every machine.
 fn steady<'a>(room: &Room, words: impl IntoIterator<Item = &'a str>) -> Command {
-    let usable = rustix::thread::sched_getaffinity(None).expect("it can be asked");
+    let usable = rustix::thread::sched_getaffinity(None).expect("an affinity mask");
     let first = (0..rustix::thread::CpuSet::MAX_CPU).find(|&cpu| usable.is_set(cpu));
     let first = first.expect("one").to_string();
     let mut command = room.command("taskset", ["-c", &first]);
@@ -25,7 +25,8 @@ fn comparison(set: &Value) -> &Value {
     &set["result"]["comparison"]
 }
 
-/// A shell line that prints a number with some noise; each call draws anew from a counter in a file.
+/// Returns a shell line that prints a number with some noise; each call takes the next value of a
+/// counter in a file.
 fn noisy(middle: f64) -> String {
     format!(
         "n=$(($(cat n 2>/dev/null || echo 0) + 1)); echo $n > n; \
@@ -59,7 +60,7 @@ fn numbers_of_two_commands() {
     }
 }
 
-/// A figure that is zero where all is well has a difference, and no ratio.
+/// A metric whose good value is zero has a difference, but no ratio.
 #[test]
 fn figures_at_zero_have_a_difference() {
     for (a, b, verdict, code) in [
@@ -111,19 +112,19 @@ fn too_few_pairs_say_that_they_cannot_tell() {
     };
     let few = run("--pairs=3").expect(6);
     assert!(few.stderr.contains("7 at least"), "{few:#?}");
-    assert!(few.stdout.contains("cannot tell"), "{few:#?}");
+    assert!(few.stdout.contains("are needed"), "{few:#?}");
     assert!(!few.stdout.contains("difference larger than"), "{few:#?}");
     let enough = run("--pairs=7").expect(0);
     assert!(enough.stdout.contains("B is better"), "{enough:#?}");
-    // Where it may end before there are as many, one more is needed for the same p-value.
+    // When the run may stop before this number of pairs, one more is needed for the same p-value.
     let never = run("--max-pairs=7").expect(6);
     assert!(never.stderr.contains("8 at least"), "{never:#?}");
-    assert!(never.stdout.contains("cannot tell"), "{never:#?}");
+    assert!(never.stdout.contains("are needed"), "{never:#?}");
     let free = run("--max-pairs=20").expect(0);
     assert!(free.stdout.contains("B is better"), "{free:#?}");
 }
 
-/// A container without a home, say.
+/// For example a container without a home.
 #[test]
 fn what_turns_nothing_needs_no_journal() {
     let room = Room::new();
@@ -155,13 +156,13 @@ fn a_knob_of_the_users_own_is_turned_for_each_half() {
     let set = finish(&mut steady(&room, words)).expect(0).json();
     let found = comparison(&set);
     assert_eq!(found["verdict"], "faster", "{found:#}");
-    // A stands at the knob's start.
+    // Side A has the knob's start value.
     assert_eq!(
         found["ratio"]["median"].as_f64().map(f64::round),
         Some(4.0),
         "{found:#}"
     );
-    let window = fs::read_to_string(room.path().join("window")).expect("it was turned");
+    let window = fs::read_to_string(room.path().join("window")).expect("it was set");
     assert_eq!(window, "0\n");
 }
 
@@ -179,7 +180,7 @@ fn what_prepares_runs_before_each_half() {
     finish(&mut room.command(room.binary(), words)).expect(6);
     let log = fs::read_to_string(room.path().join("log")).expect("a log");
     let lines: Vec<_> = log.lines().collect();
-    // A pair in which the machine changed its state is measured again, up to three times as many in all.
+    // A pair during which the machine's state changed is measured again, up to three times in all.
     assert!((12..=36).contains(&lines.len()), "{log}");
     assert_eq!(lines.len() % 4, 0, "{log}");
     for half in lines.chunks(2) {
@@ -191,13 +192,13 @@ fn what_prepares_runs_before_each_half() {
 fn options_of_two_sides_of_a_measurement() {
     let room = Room::new();
     let server = room.server("-q");
-    // A rate that both sides reach makes a change of one part in ten exact, on a busy machine, too.
+    // A rate that both sides reach makes a change of 10 % exact, on a busy machine too.
     let words = format!(
         "compare --json --html page.html --max-pairs 40 --a=-b1M --b=-b900k \
          throughput 127.0.0.1 -p {} -u -l 1000 -t 300ms",
         server.port
     );
-    // Runs that a busy machine starved may leave it undecided.
+    // A busy machine may starve runs and leave the comparison undecided.
     let set = one_of(4, || {
         let done = room.run(&words);
         match done.code() {
@@ -213,7 +214,7 @@ fn options_of_two_sides_of_a_measurement() {
     let ratio = found["ratio"]["median"].as_f64().expect("a ratio");
     assert!((0.86..0.94).contains(&ratio), "{found:#}");
     let runs = set["runs"].as_array().expect("runs");
-    // Pairs that the machine changed its state in are left out and measured again.
+    // Pairs during which the machine's state changed are left out and measured again.
     assert!(
         runs.len() >= 16 && runs.len().is_multiple_of(2),
         "{} runs",
@@ -221,8 +222,8 @@ fn options_of_two_sides_of_a_measurement() {
     );
     runs.iter().for_each(is_record);
     let page = fs::read_to_string(room.path().join("page.html")).expect("a page");
-    assert!(page.contains("pair by pair"), "no chart of the pairs");
-    // What was measured can be compared again, by files and by ids.
+    assert!(page.contains("in each pair"), "no chart of the pairs");
+    // Stored runs can be compared again, by file and by id.
     let id = |letter: &str| {
         found[letter]["records"][0]
             .as_str()
@@ -236,7 +237,7 @@ fn options_of_two_sides_of_a_measurement() {
     let again = comparison(&again);
     assert_eq!(
         again["verdict"], "undecided",
-        "one run tells nothing: {again:#}"
+        "one run shows nothing: {again:#}"
     );
     assert_eq!(again["test"], "mann-whitney");
 }
@@ -245,7 +246,7 @@ fn options_of_two_sides_of_a_measurement() {
 fn sets_that_were_measured_apart() {
     let room = Room::new();
     let server = room.server("-q");
-    // One run that a busy machine starved is a spread in which nothing can be told: measured again.
+    // One starved run makes the spread too large for a verdict: measured again.
     one_of(6, || {
         for (rate, file) in [("1M", "old.json"), ("800k", "new.json")] {
             let words = format!(
@@ -288,7 +289,7 @@ fn nonsense_is_refused_before_anything_runs() {
     let room = Room::new();
     for (words, said) in [
         ("compare", "nothing to compare"),
-        ("compare one", "nothing to compare it with"),
+        ("compare one", "no second result"),
         ("compare --b -lx throughput 127.0.0.1", "-lx"),
         ("compare --b=-l64,128 latency 127.0.0.1", "several runs"),
         ("compare --figure speed throughput 127.0.0.1", "no figure"),
@@ -307,12 +308,12 @@ fn nonsense_is_refused_before_anything_runs() {
     assert!(done.stderr.contains("code 1"), "{}", done.stderr);
 }
 
-/// A thing against itself in a lab, and a planted change.
+/// A side compared with itself in a lab, and with an injected change.
 #[test]
 fn in_a_lab_a_thing_is_like_itself() {
     let lab = lab!(Lab::up(Room::new(), "compare", "--hops 0"));
     let _server = lab.server("-q");
-    // Two hundred datagrams a run: fewer would round five parts of a hundred to four or six.
+    // Two hundred datagrams a run: with fewer, 5 % would round to 4 or 6 %.
     let compare = |b: &str| {
         let words = format!(
             "compare --json --effect 4% --b={b} throughput 10.77.0.2 -u -l 250 -b 2M -t 200ms"
@@ -331,8 +332,8 @@ fn in_a_lab_a_thing_is_like_itself() {
         done.expect(code);
         (verdict, set)
     };
-    // One of twenty is called different by chance, which is what the significance says, and a machine that is
-    // busy may leave one undecided: three of five at least must be what they are.
+    // One in twenty differs by chance (the significance level), and a busy machine may leave one
+    // undecided: at least three of five must be right.
     let mut alike = 0;
     one_of(5, || {
         let (verdict, set) = compare("-b2M");

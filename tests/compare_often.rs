@@ -1,7 +1,7 @@
-//! How often comparisons in a lab are right: `make bench-compare`.
+//! Fraction of right verdicts of comparisons in a lab: `make bench-compare`.
 //!
-//! What was measured stays in `target/bench/compare.jsonl`, a line for each comparison: with RESUME=1 it counts, and
-//! the rest is measured.
+//! Results go to `target/bench/compare.jsonl`, one line a comparison: with RESUME=1 those count,
+//! and the rest is measured.
 
 mod common;
 
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use common::{Lab, Room, finish, is_wanted, lab};
 use serde::{Deserialize, Serialize};
 
-/// Comparisons of one kind: how the sides are made, what is measured, and what has to come out.
+/// Comparisons of one kind: the sides, the measurement and the expected verdict.
 struct Kind {
     name: &'static str,
     sides: &'static [&'static str],
@@ -56,7 +56,7 @@ const KINDS: &[Kind] = &[
     },
 ];
 
-/// A comparison that was made.
+/// Result of one comparison.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Made {
     kind: String,
@@ -75,7 +75,7 @@ impl Made {
         self.verdict == kind.verdict
     }
 
-    /// What came out in place of what had to.
+    /// Describes a wrong verdict.
     fn said(&self) -> String {
         match self.ratio {
             Some(ratio) => format!("{} ({ratio:.3})", self.verdict),
@@ -84,21 +84,21 @@ impl Made {
     }
 }
 
-/// What was made, and the file that has it.
+/// Results and their file.
 struct Kept {
     file: PathBuf,
     made: Vec<Made>,
 }
 
 impl Kept {
-    /// Those of the file, where they are wanted; a line that a crash cut off is none.
+    /// Reads the file's results when resuming; a line that a crash truncated does not count.
     fn of(file: &Path, resumes: bool) -> Self {
         let before = fs::read_to_string(file).unwrap_or_default();
         let lines = before.lines().filter(|_| resumes);
         let made: Vec<Made> = lines
             .filter_map(|line| serde_json::from_str(line).ok())
             .collect();
-        fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
+        fs::create_dir_all(file.parent().expect("a directory")).expect("a directory");
         let whole = made.iter().map(line).collect::<String>();
         fs::write(file, whole).expect("a file");
         Self {
@@ -109,12 +109,12 @@ impl Kept {
 
     fn add(&mut self, made: Made) {
         let mut file = OpenOptions::new().append(true).open(&self.file);
-        let file = file.as_mut().expect("the file that was made");
-        file.write_all(line(&made).as_bytes()).expect("room");
+        let file = file.as_mut().expect("the results file");
+        file.write_all(line(&made).as_bytes()).expect("space");
         self.made.push(made);
     }
 
-    /// As many of a kind at most.
+    /// Returns the results of a kind, at most `most` of them.
     fn of_kind(&self, kind: &Kind, most: usize) -> Vec<&Made> {
         let own = self.made.iter().filter(|made| made.is_of(kind));
         own.take(most).collect()
@@ -125,7 +125,7 @@ fn line(made: &Made) -> String {
     serde_json::to_string(made).expect("it is JSON") + "\n"
 }
 
-/// How likely so many are wrong, or more, where each of them is with 5 in 100.
+/// Returns the probability of `wrong` or more wrong verdicts of `of`, each with probability 5 %.
 fn by_chance(wrong: u32, of: u32) -> f64 {
     let mut exactly = 0.95_f64.powi(of.cast_signed());
     let mut fewer = 0.0;
@@ -146,7 +146,7 @@ fn more_are_wrong_than_chance_makes_from_twelve_of_a_hundred_on() {
 
 #[test]
 fn what_was_made_before_counts_where_it_is_wanted() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("a directory");
     let file = folder.path().join("bench/compare.jsonl");
     let kind = &KINDS[0];
     let made = |verdict: &str| Made {
@@ -168,20 +168,20 @@ fn what_was_made_before_counts_where_it_is_wanted() {
     assert_eq!(again.of_kind(kind, 2).len(), 2);
     assert!(again.of_kind(&KINDS[1], 2).is_empty());
     assert!(Kept::of(&file, false).made.is_empty());
-    assert!(Kept::of(&file, true).made.is_empty(), "it began anew");
+    assert!(Kept::of(&file, true).made.is_empty(), "it started again");
 }
 
-/// A number that a variable gives.
+/// Returns the number in an environment variable.
 fn asked(variable: &str) -> Option<usize> {
     let text = std::env::var(variable).unwrap_or_default();
     (!text.trim().is_empty()).then(|| {
         text.trim()
             .parse()
-            .unwrap_or_else(|_| panic!("{variable}={text} is no number"))
+            .unwrap_or_else(|_| panic!("{variable}={text} is not a number"))
     })
 }
 
-/// One comparison.
+/// Makes one comparison.
 fn compare(lab: &Lab, kind: &Kind) -> Made {
     let rate = "tc qdisc replace dev eth0 root tbf burst 16k latency 20ms rate";
     let sides = kind.sides.iter().map(|side| side.replace("RATE", rate));
@@ -193,7 +193,7 @@ fn compare(lab: &Lab, kind: &Kind) -> Made {
     let found = &set["result"]["comparison"];
     Made {
         kind: kind.name.to_owned(),
-        // One that came to no end is as wrong as one that is wrong: all others are still made.
+        // A failed comparison counts as a wrong one: the others still run.
         verdict: (found["verdict"].as_str())
             .map_or_else(|| format!("code {}", done.code()), str::to_owned),
         ratio: found["ratio"]["median"].as_f64(),
@@ -202,10 +202,10 @@ fn compare(lab: &Lab, kind: &Kind) -> Made {
     }
 }
 
-/// `make bench-compare`; RUNS=n comparisons of each kind (20 without it), ONLY=name,… of kinds whose names begin so,
-/// WITHIN=seconds ends it then, and RESUME=1 goes on where it was.
+/// Run by `make bench-compare`. RUNS=n comparisons of each kind (default 20), ONLY=name,… selects
+/// kinds by the beginning of their names, WITHIN=seconds limits the time, and RESUME=1 continues.
 #[test]
-#[ignore = "compares for minutes, and wants a quiet machine: `make bench-compare`"]
+#[ignore = "compares for minutes, and needs a quiet machine: `make bench-compare`"]
 fn most_comparisons_in_a_lab_are_right() {
     let runs = asked("RUNS").unwrap_or(20);
     let until = asked("WITHIN").map(|seconds| Instant::now() + Duration::from_secs(seconds as u64));
@@ -216,7 +216,7 @@ fn most_comparisons_in_a_lab_are_right() {
     println!("comparisons               right  of    pairs, median  seconds each  other verdicts");
     for kind in KINDS.iter().filter(|kind| is_wanted(kind.name)) {
         if kept.of_kind(kind, runs).len() < runs {
-            // One each: what a kind prepares stays for the rest of its lab.
+            // One lab a kind: the preparation of a kind stays in its lab.
             let lab = lab!(Lab::up(Room::new(), "compare-often", "--hops 0"));
             let _server = lab.server("-q");
             while kept.of_kind(kind, runs).len() < runs {
@@ -230,7 +230,7 @@ fn most_comparisons_in_a_lab_are_right() {
                 let end = Instant::now() + Duration::from_secs_f64(longest);
                 assert!(
                     until.is_none_or(|until| end < until),
-                    "no time is left after {} of {runs} of {}: RESUME=1 goes on where it was",
+                    "no time is left after {} of {runs} of {}: RESUME=1 continues there",
                     own.len(),
                     kind.name
                 );

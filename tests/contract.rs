@@ -1,4 +1,5 @@
-//! What scripts rely on: documents, streams, files, the store, exit codes, signals, the environment.
+//! Contract with scripts: documents, streams, files, the store, exit codes, signals, the
+//! environment.
 
 mod common;
 #[path = "contract/demo.rs"]
@@ -20,7 +21,7 @@ use common::{
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// Holds a record against `docs/record.schema.json`, and against the types it is made from.
+/// Checks a record against `docs/record.schema.json` and against its types.
 #[track_caller]
 fn is_valid(record: &Value) {
     is_record(record);
@@ -30,7 +31,7 @@ fn is_valid(record: &Value) {
     assert!(complaints.is_empty(), "{complaints:#?}");
 }
 
-/// The keys that DESIGN promises of every record.
+/// Keys that DESIGN promises in every record.
 const KEYS: &[&str] = &[
     "/schema",
     "/id",
@@ -54,7 +55,7 @@ const KEYS: &[&str] = &[
     "/validity",
 ];
 
-/// Every kind of measurement, and the keys that it has besides.
+/// Kinds of measurement, and the further keys of each.
 const MEASUREMENTS: &[(&str, &[&str])] = &[
     (
         "throughput -t 0.3 -i 0.1",
@@ -151,7 +152,7 @@ fn json_is_one_document_that_fits_its_schema() {
         );
     }
     assert_eq!(near.stored().len(), MEASUREMENTS.len(), "one record a run");
-    // The server's own records, of the same runs.
+    // The server's own records of the same runs.
     soon("the server stores what it serves", || {
         far.stored().len() == MEASUREMENTS.len()
     });
@@ -181,7 +182,7 @@ fn a_stream_ends_with_the_record() {
         assert!(line["time"].is_string(), "{line}");
     }
     is_valid(&lines[lines.len() - 1]["record"]);
-    // Whoever is late puts several intervals into one: what they hold together is the whole run, in order.
+    // A delayed process merges several intervals: together they cover the full run, in order.
     let intervals: Vec<_> = (lines.iter())
         .filter(|line| line["event"] == "interval")
         .map(|line| &line["interval"])
@@ -215,7 +216,7 @@ fn quiet_is_the_result_alone() {
     assert!(quiet.stdout.contains("p99.9"), "{quiet:?}");
     assert!(!quiet.stdout.contains("connected to") && !quiet.stdout.contains("seconds"));
     assert_eq!(quiet.stderr, "");
-    // A quiet server still says where it is, and what it found with whom.
+    // A quiet server still prints its address and the result for each client.
     let served = server.end().expect(0).stdout;
     assert!(served.starts_with("READY port="), "{served}");
     assert!(served.contains("127.0.0.1:"), "{served}");
@@ -234,13 +235,13 @@ fn a_file_gets_the_record() {
     assert!(text.stdout.contains("round trips"), "{text:?}");
     let first = file();
     is_valid(&first);
-    // With --json the file takes the place of standard output; it is replaced whole.
+    // With --json the file replaces standard output; it is replaced as a whole.
     let json = room.run(&format!("{words} --json")).expect(0);
     assert_eq!(json.stdout, "");
     let second = file();
     is_valid(&second);
     assert_ne!(first["id"], second["id"]);
-    // `-` is standard output, as everywhere.
+    // `-` is standard output.
     let dash = room.run(&format!(
         "latency 127.0.0.1 -p {} -n 50 --json -o -",
         server.port
@@ -248,8 +249,7 @@ fn a_file_gets_the_record() {
     is_valid(&dash.expect(0).json());
 }
 
-/// The page, the stages and the timeline of one command; a file that cannot be written takes nothing
-/// else with it.
+/// Page, stages and timeline of one command; an unwritable file loses nothing else.
 #[test]
 fn pages_stages_and_timelines() {
     let room = Room::new();
@@ -273,7 +273,7 @@ fn pages_stages_and_timelines() {
     let trace: Value = serde_json::from_str(&read("trip.json")).expect("one document");
     let events = trace["traceEvents"].as_array().expect("events");
     assert!(events.len() > 1_000, "{}", events.len());
-    assert!(read("trip.html").contains("Where the time of a round trip went"));
+    assert!(read("trip.html").contains("Stages of a round trip"));
     let lost = room.run(&format!("{words} --trace /dev/full"));
     let lost = lost.expect(1);
     is_valid(&lost.json());
@@ -295,7 +295,7 @@ fn nothing_is_kept_when_that_is_asked_for() {
     assert!(!far.path().join("data").exists());
 }
 
-/// Without XDG_DATA_HOME the store is in the home folder; without both it is told, and no more.
+/// Without XDG_DATA_HOME the store is in the home directory; without both there is only a warning.
 #[test]
 fn the_store_without_a_place() {
     let room = Room::new();
@@ -364,7 +364,7 @@ fn a_full_disk_stops_no_server() {
     assert_eq!(ran.stderr.matches("warning: ").count(), 2, "{ran:?}");
 }
 
-/// A result that could not be printed is no success.
+/// A result that could not be printed is an error.
 #[test]
 fn standard_output_on_a_full_disk() {
     let room = Room::new();
@@ -408,7 +408,7 @@ fn repeats_give_the_median_and_its_interval() {
     assert_eq!(room.stored().len(), 4);
     let text = room.run(&words).expect(0).stdout;
     assert!(text.contains("median"), "{text}");
-    // The expectation is held against the median.
+    // The expectation applies to the median.
     room.run(&format!("{words} --expect p50<1s")).expect(0);
     room.run(&format!("{words} --expect p50<1ns")).expect(3);
 }
@@ -438,7 +438,7 @@ fn expectations_decide_the_exit_code() {
     ] {
         let text = room.run(&words).expect(code);
         assert!(text.stdout.contains(missed), "{text:?}");
-        // A note of a busy machine may say that the rate was missed.
+        // A note of a busy machine may also report a missed rate.
         let told = text.stdout.lines().any(|line| line.starts_with("missed"));
         assert_eq!(told, code == 3, "{text:?}");
         let json = room.run(&format!("{words} --json")).expect(code);
@@ -457,7 +457,7 @@ fn a_client_waits_for_its_server() {
     room.run(&format!("{words} --retry 0.5")).expect(5);
     assert!(began.elapsed() >= Duration::from_millis(500));
     let client = Running::start(&mut room.linerate(&format!("{words} --retry 150 --json")));
-    // If it has asked until then it was refused; if it has not, it will be the first time later.
+    // An attempt until now was refused; otherwise the first attempt comes later.
     std::thread::sleep(Duration::from_millis(300));
     drop(deaf);
     let server = room.linerate(&format!("server -p {port} -B 127.0.0.1 -1"));
@@ -478,7 +478,7 @@ fn a_server_for_one_test() {
             .expect(0);
         server.running.wait().expect(0);
     }
-    // As one document: what is ready is told on the other stream.
+    // One JSON document on standard output: the ready line goes to standard error.
     let mut served = room.linerate("server -1 -p 0 --json");
     let mut child = served
         .stdout(Stdio::piped())
@@ -499,7 +499,7 @@ fn a_server_for_one_test() {
     assert_eq!(record["hosts"][1]["role"], "server");
 }
 
-/// Strangers and failed attempts do not use up the one test.
+/// Unrelated connections and failed attempts do not count as the one test.
 #[test]
 fn a_server_for_one_test_waits_for_a_real_one() {
     let room = Room::new();
@@ -511,7 +511,7 @@ fn a_server_for_one_test_waits_for_a_real_one() {
     server.running.wait().expect(0);
 }
 
-/// The options of a measurement arrive in its plan, from the command line and from the environment.
+/// Options of a measurement arrive in its plan, from the command line and from the environment.
 #[test]
 fn options_and_variables() {
     let room = Room::new();
@@ -563,7 +563,7 @@ fn options_and_variables() {
     assert_eq!(plan["wait"]["far"], "block");
     assert_eq!(by_words["summary"]["round_trips"], 20);
     assert_eq!(by_words["summary"]["mismatched"], 0);
-    // What is written wins over what is set.
+    // The command line wins over the environment.
     let both = told(
         &[("LINERATE_LENGTH", "100")],
         &format!("latency 127.0.0.1 -p {port} -n 10 -l 200 --json"),
@@ -571,7 +571,7 @@ fn options_and_variables() {
     assert_eq!(both["plan"]["payload_bytes"], 200);
 }
 
-/// As people set them: 1 is yes, 0 and nothing are no.
+/// Usual values of a switch: 1 is yes; 0 and empty are no.
 #[test]
 fn switches_in_the_environment() {
     let room = Room::new();
@@ -603,7 +603,7 @@ fn amounts_arrive_whole() {
     }
 }
 
-/// However few datagrams or writes a rate means, it is what is offered and what arrives.
+/// A rate of few datagrams or writes is offered and received as requested.
 #[test]
 fn low_rates_are_kept() {
     let room = Room::new();
@@ -730,7 +730,7 @@ fn many_tests_at_a_time() {
 #[test]
 fn a_server_keeps_no_privilege_that_its_grants_do_not_need() {
     if !is_root() {
-        skip!("an ordinary user has none to give up");
+        skip!("an unprivileged user has none to give up");
     }
     let room = Room::new();
     let effective = |server: &common::Server| {

@@ -1,5 +1,5 @@
-//! `linerate forward` on interfaces: links that a lab makes, taps and devices that were there and go back, and packets
-//! that go round a wire.
+//! `linerate forward` on interfaces: lab links, existing taps and devices that are restored, and
+//! packets that circulate on a wire.
 
 mod common;
 
@@ -13,7 +13,7 @@ use rustix::process::Signal;
 const WIRE: &str = "[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ['a', 'b']\n\
                     offloads = { tso = false, gso = false, gro = false }\n";
 
-/// One end swaps addresses, the other starts packets and sees them come back.
+/// One end swaps addresses; the other sends packets and receives them back.
 fn round_a_wire(lab: &Lab, kind: &str) -> Result<(), String> {
     let url = match kind.split_once(' ') {
         Some((kind, _)) => format!("{kind}:eth0,busy=64"),
@@ -36,17 +36,20 @@ fn round_a_wire(lab: &Lab, kind: &str) -> Result<(), String> {
             return Err(ran.json()["error"].to_string());
         }
         let found = ran.expect(0).json();
-        // The far end may not have opened its port yet.
+        // The remote end may not have opened its port yet.
         if number(&found, "/forward/ports/0/receive/packets") > 64.0 {
             let xdp = &found["forward"]["ports"][0]["xdp"];
             let asked = kind.starts_with("xdp").then_some(true);
             assert_eq!(xdp["need_wakeup"].as_bool(), asked, "{xdp}");
-            // The kernel grants it whether or not it knows what to poll.
+            // The kernel accepts the budget even when it cannot poll the queue.
             let budget = kind.ends_with("busy").then_some(64);
             assert_eq!(xdp["busy_poll"]["budget"].as_u64(), budget, "{xdp}");
             break;
         }
-        assert!(Instant::now() < until, "nothing came back: {found:#}");
+        assert!(
+            Instant::now() < until,
+            "nothing was received back: {found:#}"
+        );
     }
     far.interrupt();
     let out = far.wait().expect(0).stdout;
@@ -54,7 +57,7 @@ fn round_a_wire(lab: &Lab, kind: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Processes that make links with this jitter.
+/// Returns the ids of link emulator processes with this jitter.
 fn emulators(jitter_ns: u32) -> Vec<i32> {
     let all = fs::read_dir("/proc").expect("a /proc").flatten();
     let is_one = |entry: &fs::DirEntry| {
@@ -67,7 +70,7 @@ fn emulators(jitter_ns: u32) -> Vec<i32> {
     numbers.collect()
 }
 
-/// A lab of two hosts, whose link has a jitter of its own: other checkouts have emulators, too.
+/// Returns a lab of two hosts whose link has a unique jitter: other checkouts run emulators too.
 fn delayed(test: &str, delay: &str, jitter_ns: u32) -> Result<Lab, String> {
     let text = format!(
         "[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ['a', 'b']\ndelay = '{delay}'\njitter = '{jitter_ns}ns'\n"
@@ -75,8 +78,8 @@ fn delayed(test: &str, delay: &str, jitter_ns: u32) -> Result<Lab, String> {
     Lab::of(test, &text)
 }
 
-/// A link that a process of ours makes, where the kernel has no netem, is cut when that ends: both ends see it, the
-/// list of labs tells it, and nothing is measured over it any more.
+/// When the process that emulates a link exits, the link is taken down: both ends see it, the list
+/// of labs shows it, and measurements over it fail.
 #[test]
 fn a_link_whose_process_ended_is_no_network_that_loses_everything() {
     let jitter = 200_000 + std::process::id() % 100_000;
@@ -100,7 +103,7 @@ fn a_link_whose_process_ended_is_no_network_that_loses_everything() {
         let mut own = labs.filter(|one| one["name"] == lab.name.as_str());
         own.next().expect("it is up")["links"][0].clone()
     };
-    soon("the lab tells it", || link()["ended"] == "it was killed");
+    soon("the lab reports it", || link()["ended"] == "it was killed");
     let listed = lab.room.run("lab list").expect(0).stdout;
     assert!(listed.contains("ENDED"), "{listed}");
 
@@ -109,14 +112,14 @@ fn a_link_whose_process_ended_is_no_network_that_loses_everything() {
     assert!(refused.contains("link a - b of lab"), "{refused}");
     assert!(refused.contains(&again), "{refused}");
 
-    // What ran over it meanwhile learns it too, whatever it found.
+    // A command that ran meanwhile fails too, whatever it measured.
     fs::write(&go_on, "").expect("a file");
     let ran = meanwhile.wait().expect(1);
     assert!(ran.stdout.trim_end().ends_with('0'), "{ran:?}");
     assert!(ran.stderr.contains(&again), "{ran:?}");
 }
 
-/// Also where that is the last that a command does: nobody has noticed by then.
+/// Also when that is the last action of a command, before the failure was noticed.
 #[test]
 fn a_link_that_ends_with_a_command_is_told() {
     let jitter = 300_000 + std::process::id() % 100_000;
@@ -127,7 +130,7 @@ fn a_link_that_ends_with_a_command_is_told() {
     };
     let status = fs::read_to_string(format!("/proc/{emulator}/status")).expect("it runs");
     let numbers = status.lines().find(|line| line.starts_with("NSpid:"));
-    // The last one is its number in the lab.
+    // The last one is the process id inside the lab.
     let inside = numbers.and_then(|line| line.split_whitespace().last());
     let inside = inside.expect("a number");
     let ran = finish(&mut lab.on("a", ["sh", "-c", &format!("kill -9 {inside}")])).expect(1);
@@ -135,7 +138,7 @@ fn a_link_that_ends_with_a_command_is_told() {
     assert!(ran.stderr.contains(&again), "{ran:?}");
 }
 
-/// A link with delay: netem's where the kernel has it, else a process of ours that ends with the lab.
+/// A link with delay: netem where the kernel has it, else an emulator that ends with the lab.
 #[test]
 fn a_lab_has_links_with_delay() {
     let jitter = 1_000_000 + std::process::id() % 100_000;
@@ -153,7 +156,7 @@ fn a_lab_has_links_with_delay() {
     soon("no emulator is left", || emulators() == 0);
 }
 
-/// A tap that somebody made is as it was after a port on it: with all of its addresses, and after a kill as well.
+/// An existing tap is restored after a port on it, with all of its addresses, also after a kill.
 #[test]
 fn a_tap_that_was_there_goes_back_after_a_kill() {
     let lab = lab!(Lab::of("fwdtap", WIRE));
@@ -200,14 +203,14 @@ fn a_tap_that_was_there_goes_back_after_a_kill() {
                 let restored = finish(&mut lab.linerate("a", "tune --restore"))
                     .expect(0)
                     .stdout;
-                restored.contains("settings are back")
+                restored.contains("settings restored")
             });
         }
         assert_eq!(state(), before, "{signal:?}");
     }
 }
 
-/// A tap that was given another name, or moved to another host, goes back there; one that was taken away is gone.
+/// A tap that was renamed, or moved to another host, is restored there; a deleted one is gone.
 #[test]
 fn a_tap_goes_back_whatever_it_is_called_and_wherever_it_is() {
     let lab = lab!(Lab::of("fwdmoved", WIRE));
@@ -230,7 +233,7 @@ fn a_tap_goes_back_whatever_it_is_called_and_wherever_it_is() {
             "ip link set t0 down; ip link set t0 name t1",
             "a",
             "t1",
-            "t0 of this host is called t1 now",
+            "t0 of this host is named t1 now",
         ),
         (
             "ip link set t0 netns $(cat pid)",
@@ -242,7 +245,7 @@ fn a_tap_goes_back_whatever_it_is_called_and_wherever_it_is() {
             "ip link del t0; ip tuntap add dev t0 mode tap",
             "a",
             "t0",
-            "settings are gone with their networks or interfaces",
+            "settings no longer exist",
         ),
     ] {
         let make = "ip link del t1 2> /dev/null || true; ip link del t0 2> /dev/null || true; \
@@ -256,7 +259,7 @@ fn a_tap_goes_back_whatever_it_is_called_and_wherever_it_is() {
         running.signal(Signal::KILL);
         running.wait();
         lab.shell("a", what).expect("it is changed");
-        // Who was killed may live for a moment longer.
+        // A killed process may exist for a moment longer.
         let mut restored = String::new();
         soon("it is set back", || {
             restored = finish(&mut lab.linerate("a", "tune --restore"))
@@ -265,21 +268,22 @@ fn a_tap_goes_back_whatever_it_is_called_and_wherever_it_is() {
             restored.contains("setting")
         });
         assert!(restored.contains(told), "{what}: {restored}");
-        let is_new = told.contains("gone");
+        let is_new = told.contains("no longer");
         assert_eq!(
             mtu(host, name),
             Some(if is_new { 1500 } else { 1400 }),
             "{what}: {restored}"
         );
         assert_eq!(
-            restored.contains("settings are back"),
+            restored.contains("settings restored"),
             !is_new,
             "{what}: {restored}"
         );
     }
 }
 
-/// Where nothing can be written down a tap is opened all the same, and goes back; that a kill leaves it is said.
+/// Without a writable journal a tap is opened and restored all the same; a warning mentions the
+/// kill.
 #[test]
 fn a_tap_needs_no_journal() {
     let lab = lab!(Lab::of("fwdnohome", WIRE));
@@ -299,10 +303,7 @@ fn a_tap_needs_no_journal() {
     let mut command = lab.linerate("a", words);
     command.env("XDG_STATE_HOME", "/dev/null");
     let ran = finish(&mut command).expect(0);
-    for said in [
-        "warning: tap:t0: ",
-        "after kill -9 nobody knows what it was like",
-    ] {
+    for said in ["warning: tap:t0: ", "but not after kill -9"] {
         assert!(ran.stderr.contains(said), "{said}: {ran:?}");
     }
     assert_eq!(state(), before);
@@ -321,7 +322,7 @@ fn packets_go_round_a_wire() {
 #[test]
 fn ping_is_answered_without_a_stack() {
     let lab = lab!(Lab::of("fwdping", WIRE));
-    // No address of its own answers there: ARP and ping are the forwarder's alone.
+    // The kernel has no address there: only the forwarder replies to ARP and ping.
     finish(&mut lab.on("b", ["ip", "addr", "flush", "dev", "eth0"])).expect(0);
     let words = "forward --dev packet:eth0 --mode icmpecho --idle interrupt --stats-period 0.1";
     let _far = Running::start(&mut lab.linerate("b", words));
@@ -363,7 +364,8 @@ fn a_killed_forwarder_leaves_no_program() {
     }
 }
 
-/// Settings of a device outlive a process: they go back at every end, and by the journal where nobody was left.
+/// Settings of a device outlive a process: they are restored at every end, and from the journal
+/// after a kill.
 #[test]
 fn a_device_has_as_many_queues_as_its_port_takes() {
     let lab = lab!(Lab::of("fwdqueues", WIRE));
@@ -384,10 +386,10 @@ fn a_device_has_as_many_queues_as_its_port_takes() {
         Some((count("RX:")?, count("TX:")?))
     };
     if in_use().is_none() {
-        skip!("there is no `ethtool`, or this veth tells it nothing");
+        skip!("there is no `ethtool`, or this veth does not support it");
     }
-    // Both of the far end have room among ours.
-    (lab.shell("a", "ethtool -L vb rx 2 tx 2")).expect("its far end has two");
+    // The peer's queues fit ours.
+    (lab.shell("a", "ethtool -L vb rx 2 tx 2")).expect("its peer has two");
     let words = |key: &str| {
         format!("forward --dev xdp:va,q=0-1,{key} --mode rxonly --idle yield --stats-period 0.1")
     };
@@ -400,12 +402,13 @@ fn a_device_has_as_many_queues_as_its_port_takes() {
         skip!("xdp: {}", ran.json()["error"]);
     }
     let found = ran.expect(0);
-    let note = "as `ethtool -L va rx 2 tx 2` does, until the port is closed; then `ethtool -L va rx 4 tx 4`";
+    let note =
+        "applied `ethtool -L va rx 2 tx 2` until the port closes; then `ethtool -L va rx 4 tx 4`";
     assert!(found.stderr.contains(note), "{}", found.stderr);
     let text = found.json()["forward"]["ports"][0].to_string();
     assert!(!text.contains("goes to the kernel's stack"), "{text}");
     assert_eq!(in_use(), Some((4, 4)), "after an end");
-    // A veth has no table: what was set before goes back as well.
+    // A veth has no indirection table: settings made before that error are restored as well.
     let refused = end("channels=set,rss=set").expect(4).json();
     let error = &refused["error"];
     assert_eq!(error["object"], "xdp:va", "{error}");
@@ -418,19 +421,19 @@ fn a_device_has_as_many_queues_as_its_port_takes() {
         "{error}"
     );
     assert_eq!(in_use(), Some((4, 4)), "after an error");
-    // Nor rules for flows.
+    // Nor flow rules.
     let refused = end("channels=set,steer=udp4:7").expect(4).json();
     assert_eq!(
         refused["error"],
         serde_json::json!({
-            "situation": "steer=udp4:7: its driver does not tell what it has (Operation not supported (os error 95))",
+            "situation": "steer=udp4:7: its driver does not report the current value (Operation not supported (os error 95))",
             "object": "xdp:va",
-            "next_step": "run as root (CAP_NET_ADMIN), and switch filters on (`ethtool -K va ntuple on`); where the \
-                          driver cannot do it leave `steer=udp4:7` away, and see what it has with `ethtool -n va`"
+            "next_step": "run as root (CAP_NET_ADMIN), and switch filters on (`ethtool -K va ntuple on`); if the \
+                          driver does not support it, leave out `steer=udp4:7`, and see its settings with `ethtool -n va`"
         })
     );
     assert_eq!(in_use(), Some((4, 4)), "after an error");
-    // A port that comes later asks as one of the start does.
+    // A port attached later uses the same settings as one at the start.
     let script = lab.room.path().join("attach");
     fs::write(
         &script,
@@ -446,7 +449,7 @@ fn a_device_has_as_many_queues_as_its_port_takes() {
         refused.contains("rss=set: ") && !refused.contains("is attached"),
         "{refused}"
     );
-    // And none while ports are polled: its device stays as it is.
+    // Not while ports are polled: its device keeps its settings.
     fs::write(
         &script,
         "start\nport attach xdp:va,q=0-1,channels=set\nstop\n",
@@ -454,10 +457,10 @@ fn a_device_has_as_many_queues_as_its_port_takes() {
     .expect("a file");
     let refused = finish(&mut lab.linerate("a", &shell)).expect(1).stdout;
     assert!(
-        refused.contains("say `stop` first") && !refused.contains("ethtool"),
+        refused.contains("use `stop` first") && !refused.contains("ethtool"),
         "{refused}"
     );
-    // A port that goes takes along what was set for it: the next one finds it as it was.
+    // A detached port restores its device: the next one finds the original settings.
     fs::write(
         &script,
         "port attach xdp:va,q=0-1,channels=set\nport detach 1\nport attach xdp:va,q=0-1,channels=set\n",
@@ -473,9 +476,9 @@ fn a_device_has_as_many_queues_as_its_port_takes() {
         running.signal(signal);
         running.wait();
         if signal == Signal::KILL {
-            assert_eq!(in_use(), Some((2, 2)), "nobody was there to set it back");
+            assert_eq!(in_use(), Some((2, 2)), "a killed process restores nothing");
             let restore = || finish(&mut lab.linerate("a", "tune --restore"));
-            // The kernel has the queues' sockets for a moment longer.
+            // The kernel keeps the queues' sockets for a moment longer.
             soon("it is restored", || restore().code() == 0);
         }
         assert_eq!(in_use(), Some((4, 4)), "after {signal:?}");

@@ -1,5 +1,5 @@
-//! Every way in which a command can fail: exit code, and a text that names the situation, the object
-//! and the next step; the same as one JSON document under `--json`.
+//! Failures of commands: exit code, and a text with the situation, the object and the next step;
+//! the same as one JSON document under `--json`.
 
 mod common;
 #[path = "errors/labs.rs"]
@@ -15,7 +15,7 @@ use std::process::Command;
 use common::{DeafPort, Room, Running, Server, is_root, skip};
 use serde_json::Value;
 
-/// What a failure has to say: a part of each.
+/// Expected failure: exit code and a fragment of each part.
 struct Told<'a> {
     code: i32,
     situation: &'a str,
@@ -32,12 +32,12 @@ fn told<'a>(code: i32, situation: &'a str, object: &'a str, next_step: &'a str) 
     }
 }
 
-/// Lines are wrapped for people.
+/// Joins the wrapped lines of a text.
 fn in_one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Runs a command as it is and with `--json`, both at once, and checks what they say.
+/// Runs a command as it is and with `--json`, both at once, and checks the errors.
 #[track_caller]
 fn tells(mut plain: Command, mut json: Command, want: &Told) {
     json.arg("--json");
@@ -58,7 +58,7 @@ fn tells(mut plain: Command, mut json: Command, want: &Told) {
     for (name, want) in [("situation", want.situation), ("object", want.object)] {
         assert!(part(name).contains(want), "no `{want}` in {document}");
     }
-    // Text for a usage error is clap's, which ends with a step of its own.
+    // The text of a usage error is clap's, which ends with a step of its own.
     assert!(!part("next_step").is_empty(), "{document}");
     if want.code != 2 {
         let step = part("next_step");
@@ -72,7 +72,7 @@ fn words_tell(room: &Room, words: &str, want: &Told) {
     tells(room.linerate(words), room.linerate(words), want);
 }
 
-/// A load at the far end that it does not allow costs no idle run first.
+/// A server load without a grant fails before the idle run.
 #[test]
 fn a_load_that_is_not_granted() {
     let (near, far) = (Room::new(), Room::new());
@@ -82,7 +82,7 @@ fn a_load_that_is_not_granted() {
         &format!("latency 127.0.0.1 -p {} --load cpu:1/1 -t 0.2", server.port),
         &told(
             4,
-            "does not let clients keep its processors busy",
+            "does not let clients keep its CPUs busy",
             "--load",
             "server --grant load",
         ),
@@ -91,14 +91,14 @@ fn a_load_that_is_not_granted() {
     server.end().expect(0);
 }
 
-/// Arguments that cannot be meant: told before anything is connected to.
+/// Arguments without a valid meaning: rejected before any connection.
 #[test]
 fn nonsense_and_contradictions() {
     let room = Room::new();
     // A refused connection would end with 5.
     let nobody = DeafPort::new();
     let mut wrong = Vec::new();
-    // What is wrong, and the word that the text has to name.
+    // Arguments, and the token that the error must name.
     for (words, named) in [
         ("throughput H -R --bidir", "--bidir"),
         ("throughput H -t 1 -n 1M", "-t"),
@@ -198,7 +198,7 @@ fn nonsense_and_contradictions() {
         ("lab up --hops many", "many"),
     ] {
         let words = words.replace(" H", &format!(" 127.0.0.1 -p {}", nobody.port));
-        // A port given twice would be the error, rather than the one that is meant.
+        // A port given twice would be the error instead of the intended one.
         let words = match words.matches(" -p ").count() {
             2 => words.replace(&format!(" -p {}", nobody.port), ""),
             _ => words,
@@ -257,10 +257,10 @@ fn congestion_controls() {
         .into_iter()
         .find(|name| !allowed.contains(name))
     else {
-        skip!("every congestion control that the kernel has is allowed to everybody");
+        skip!("every congestion control that the kernel has is allowed to all users");
     };
     let Some(room) = Room::ordinary() else {
-        skip!("cannot become an ordinary user here");
+        skip!("cannot become an unprivileged user here");
     };
     let words = format!("throughput 127.0.0.1 -p {} -C {forbidden}", server.port);
     words_tell(
@@ -270,11 +270,11 @@ fn congestion_controls() {
     );
 }
 
-/// What a server may do is what its grants say, whoever started it.
+/// The grants of a server decide, also for a server of root.
 #[test]
 fn reserved_socket_options_are_for_those_whom_they_are_granted() {
     if !is_root() {
-        skip!("an ordinary user's server has nothing to grant");
+        skip!("an unprivileged user's server has nothing to grant");
     }
     let room = Room::new();
     let words = |server: &Server| {
@@ -287,7 +287,7 @@ fn reserved_socket_options_are_for_those_whom_they_are_granted() {
     words_tell(
         &room,
         &words(&server),
-        &told(4, "refuses", "--socket-priority 7", "--grant socket"),
+        &told(4, "rejects", "--socket-priority 7", "--grant socket"),
     );
 }
 
@@ -296,11 +296,11 @@ fn processors() {
     let room = Room::new();
     let server = room.server("-q");
     for (cpus, whose) in [
-        ("8000", "this machine has no processor 8000"),
-        ("8000/0", "this machine has no processor 8000"),
+        ("8000", "this machine has no CPU 8000"),
+        ("8000/0", "this machine has no CPU 8000"),
         (
             "0/8000",
-            "the far end says: its machine has no processor 8000",
+            "the remote end reports: the server's machine has no CPU 8000",
         ),
     ] {
         let words = format!("throughput 127.0.0.1 -p {} --cpu {cpus}", server.port);
@@ -312,15 +312,15 @@ fn processors() {
 #[test]
 fn busy_polling_may_be_the_superusers() {
     let Some(room) = Room::ordinary() else {
-        skip!("cannot become an ordinary user here");
+        skip!("cannot become an unprivileged user here");
     };
     let server = common::Server::start(&mut room.linerate("server -p 0 -q"));
     let words = |port| format!("throughput 127.0.0.1 -p {port} --wait busy-poll");
     let tried = room.run(&format!("{} -t 0.1 -q", words(server.port)));
     if tried.status.success() {
-        // Nothing on loopback could be polled, and it says so.
+        // On loopback there is nothing to poll, and a note reports it.
         assert!(tried.stdout.contains("nothing-to-poll"), "{tried:?}");
-        skip!("this kernel lets everybody busy-poll");
+        skip!("this kernel lets all users busy-poll");
     }
     let want = told(
         4,
@@ -355,11 +355,11 @@ fn files() {
     words_tell(
         &room,
         "demo -o folder",
-        &told(1, "is a folder", "folder", "name a file"),
+        &told(1, "is a directory", "folder", "name a file"),
     );
     words_tell(
         &room,
         "demo --dir /proc/no-such",
-        &told(1, "folder", "/proc/no-such", "--dir"),
+        &told(1, "directory", "/proc/no-such", "--dir"),
     );
 }

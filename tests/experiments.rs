@@ -1,4 +1,5 @@
-//! Whole experiments: the shipped ones are listed, a small one runs to its report, tables grow by points.
+//! Complete experiments: the shipped ones are listed, a small one runs to its report, points are
+//! added to a table.
 
 mod common;
 #[path = "common/experiment.rs"]
@@ -12,7 +13,7 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// Two sizes over loopback-like hosts of a lab; what is expected always holds, or never.
+/// Returns an experiment of two sizes in a lab; its expectation always holds, or never.
 fn file(rule: &str) -> String {
     let head = head("small", "A small <experiment>");
     format!(
@@ -66,13 +67,13 @@ why = "Because."
     )
 }
 
-/// A text without what a busy machine makes of a verdict.
+/// Removes the note that a busy machine adds to a verdict.
 fn sure(text: &str) -> String {
     text.replace(", in doubt", "")
 }
 
 fn has_labs(room: &Room) -> bool {
-    // Tests run side by side, and a name is taken once.
+    // Tests run in parallel, and a name can be used once.
     let folder = room.path().file_name().expect("a folder").to_string_lossy();
     let name = format!("probe-{}", folder.trim_start_matches('.'));
     let up = room.run(&format!("lab up --hops 0 --name {name}"));
@@ -110,10 +111,10 @@ fn what_ships_is_listed_and_printed() {
     for on in ["127.0.0.1", "127.0.0.1:none --point hops=1"] {
         let refused = room.run(&format!("run udp-hops --on {on} --quick"));
         let told = refused.expect(2).stderr;
-        assert!(!told.contains("--resume"), "nothing was begun: {told}");
+        assert!(!told.contains("--resume"), "nothing was started: {told}");
     }
     let folder = room.path().join("linerate-udp-hops");
-    assert!(!folder.exists(), "nothing was begun");
+    assert!(!folder.exists(), "nothing was started");
 }
 
 #[test]
@@ -153,7 +154,7 @@ fn an_experiment_gives_tables_a_page_and_records() {
     let id = set["id"].as_str().unwrap();
     let text = room.run(&format!("report {id}")).expect(0).stdout;
     assert!(
-        text.contains("each adds") && sure(&text).contains("agrees: it takes time"),
+        text.contains("added per step") && sure(&text).contains("agrees: it takes time"),
         "{text}"
     );
     let markdown = room
@@ -195,7 +196,7 @@ fn a_point_that_is_not_for_this_machine_ends_with_the_code_of_what_it_lacks() {
             4,
             "where there are 100000 processors",
         ),
-        ("", 2, "ask for other points (--point)"),
+        ("", 2, "select other points (--point)"),
     ] {
         let text = format!("{}\n{skip}{lacks}", file("trip > 0"));
         std::fs::write(room.path().join("small.toml"), text).unwrap();
@@ -215,7 +216,7 @@ fn what_cannot_be_stored_is_told_once() {
     }
     std::fs::write(room.path().join("small.toml"), file("trip > 0")).unwrap();
     let mut command = room.linerate("run small.toml --quick");
-    // Nobody makes a folder there, root neither.
+    // No directory can be made there, not even by root.
     let ran = finish(command.env("XDG_DATA_HOME", "/proc/nowhere")).expect(0);
     assert_eq!(
         ran.stderr.matches("cannot store").count(),
@@ -251,7 +252,7 @@ fn points_are_added_to_a_table() {
         "the page, the table, and a record of each point; none of the one that was replaced"
     );
     assert!(!room.path().join("linerate-small").exists());
-    // Points of another length, or of real hosts, do not belong to it.
+    // Points of another duration, or of real hosts, do not belong to the table.
     let told = room
         .run("run small.toml --point hops=1 --label bench")
         .expect(2);
@@ -265,7 +266,7 @@ fn points_are_added_to_a_table() {
     );
 }
 
-/// With the file of the other point's name; none of the results of those points that there are.
+/// A file with the name of another point's file is kept; results of finished points are replaced.
 #[test]
 fn files_of_points_that_a_table_has_not_are_their_owners() {
     let room = Room::new();
@@ -285,7 +286,7 @@ fn files_of_points_that_a_table_has_not_are_their_owners() {
     std::fs::write(&other, "mine").unwrap();
     measure("0").expect(0);
     let told = measure("1").expect(2).stderr;
-    assert!(told.contains("1-64.html: is there"), "{told}");
+    assert!(told.contains("1-64.html: exists"), "{told}");
     assert_eq!(std::fs::read_to_string(&other).unwrap(), "mine");
     std::fs::remove_file(&other).unwrap();
     for _ in 0..2 {
@@ -327,7 +328,7 @@ fn what_is_wrong_with_a_file_is_told_before_anything_is_measured() {
         (
             "rtt_ns/p50\"]\nunit",
             "rtt_ns/p50\"]\nunits",
-            "line 32: no experiment",
+            "line 32: not an experiment file",
         ),
         (
             "figures = [\"trip\"]",
@@ -338,17 +339,17 @@ fn what_is_wrong_with_a_file_is_told_before_anything_is_measured() {
         (
             "steps = true",
             "step = true",
-            "line 40: no experiment (unknown field `step`",
+            "line 40: not an experiment file (unknown field `step`",
         ),
         (
             "values = [\"0\", \"1\"]",
             "values = [\"0\", \"-1\"]",
-            "`-1` is no number of switches",
+            "`-1` is not a valid number of switches",
         ),
         (
             "name = \"small\"",
             "name = \"../small\"",
-            "cannot be the name of a folder",
+            "cannot be the name of a directory",
         ),
     ] {
         let text = file("trip > 0");
@@ -375,13 +376,13 @@ fn a_figure_that_no_record_has_is_told() {
     if !has_labs(&room) {
         skip!("no lab can be built here");
     }
-    // Records may have it: those of sockets that are opened for each round trip.
+    // Some records have this figure: those of sockets opened for each round trip.
     let text = file("trip > 0").replacen("rtt_ns/p50", "whole_ns/p50", 1);
     std::fs::write(room.path().join("small.toml"), text).unwrap();
-    // Of all points: it may be a figure of those that nobody asked for.
+    // Missing from all points: it may belong to points that were not requested.
     let ran = room.run("run small.toml --quick").expect(0);
     assert!(
-        ran.stdout.contains("no record has this figure"),
+        ran.stdout.contains("figure missing from all records"),
         "{}",
         ran.stdout
     );
@@ -399,14 +400,14 @@ fn it_runs_against_a_host_that_serves() {
     assert_eq!(set["result"]["experiment"]["place"], on);
     assert_eq!(set["runs"].as_array().unwrap().len(), 1);
     let port = format!("-p {}", server.port);
-    let serve = format!("the far host runs `linerate server {port}`");
+    let serve = format!("the remote host runs `linerate server {port}`");
     assert!(ran.stderr.contains(&serve), "{}", ran.stderr);
     let point = &set["result"]["experiment"]["points"][0];
     let around = format!("on 127.0.0.1: linerate server {port} -q --no-store");
     assert_eq!(point["around"][0], around);
     let command = format!("linerate latency 127.0.0.1 {port} -u -n 50 -l 64 -i 0");
     assert_eq!(point["commands"][0], command);
-    // A point that takes another program there is left out where nobody can start it.
+    // A point that needs another program there is skipped when it cannot be started.
     let text = file("trip > 0")
         .replace("{server}", &format!("{{server}} -p {}", server.port))
         .replace(
@@ -422,13 +423,14 @@ fn it_runs_against_a_host_that_serves() {
         "{told}"
     );
     assert!(
-        ran.stderr.contains("the far host runs `linerate server`"),
+        ran.stderr
+            .contains("the remote host runs `linerate server`"),
         "{}",
         ran.stderr
     );
 }
 
-/// Knobs that reach a measurement by a command of the user's, without a network.
+/// Returns an experiment whose knobs are set by a user's command, without a network.
 fn with_commands(port: u16) -> String {
     let head = head("turned", "Turned");
     format!(
@@ -466,7 +468,7 @@ fn a_knob_with_a_command_is_turned_and_set_back() {
     let turned = || std::fs::read_to_string(room.path().join("turned")).unwrap_or_default();
     room.run("run turned.toml --json").expect(0);
     assert_eq!(turned(), "1\n2\nback\n");
-    // What cannot be turned is not measured, and says why.
+    // A point whose knob cannot be set is not measured and has the reason.
     let failing = file.replace("echo {} >> turned", "test {} = 1 && echo {} >> turned");
     std::fs::write(room.path().join("failing.toml"), failing).unwrap();
     let set = json(&room.run("run failing.toml --json").expect(0).stdout);
@@ -483,12 +485,14 @@ fn a_knob_with_a_command_is_turned_and_set_back() {
     }
 }
 
-/// Two points measured by a server of this host, without a network; `far` starts it, or nobody does.
+/// Returns two points against a server of this host, without a network; `far` starts the server, or
+/// is empty.
 fn at_home(far: &str, measure: &str) -> String {
     by_size(far, &format!("{measure} -u -n 20 -i 0"))
 }
 
-/// A mistake that every point would repeat ends the experiment at its first point, with what to do.
+/// An error that every point would repeat ends the experiment at its first point, with the next
+/// step.
 #[test]
 fn a_mistake_that_stays_ends_an_experiment_at_its_first_point() {
     let room = Room::new();
@@ -523,7 +527,7 @@ fn a_mistake_that_stays_ends_an_experiment_at_its_first_point() {
         let ended = room
             .run("run small.toml --repeat 9 --no-store")
             .expect(code);
-        // Lines end where the terminal's would.
+        // Lines are wrapped at the terminal's width.
         let said = ended
             .stderr
             .split_whitespace()
@@ -537,25 +541,25 @@ fn a_mistake_that_stays_ends_an_experiment_at_its_first_point() {
     }
 }
 
-/// Who is refused for now asks again, and measures once there is somebody.
+/// A refused connection is retried, and measured once a server is there.
 #[test]
 fn what_may_pass_is_tried_again() {
     let room = Room::new();
-    // On a crowded machine a server may need longer to begin than anybody asks for it.
+    // On a busy machine a server may need longer to start than the retries last.
     let ended = one_of(5, || {
         let port = free_port();
         let text = at_home("", &format!("latency {{server}} -p {port}"));
         std::fs::write(room.path().join("small.toml"), text).unwrap();
         let mut command = room.linerate("run small.toml --repeat 3 --json --no-store");
         let mut running = Running::start(&mut command);
-        // The first try found nobody.
-        running.error_line(|line| line.contains("tried again"));
+        // The first attempt was refused.
+        running.error_line(|line| line.contains("retried"));
         let mut server = room.linerate(&format!("server -q --no-store -p {port}"));
         let mut server = Running::start(&mut server);
         server.line(|line| line.starts_with("READY"));
         let ended = running.wait();
         match ended.code() {
-            5 => Err(format!("it came too late: {ended:#?}")),
+            5 => Err(format!("it started too late: {ended:#?}")),
             _ => Ok(ended.expect(0)),
         }
     });
@@ -565,7 +569,7 @@ fn what_may_pass_is_tried_again() {
         points.len() == 2 && points.iter().all(|point| point["skipped"].is_null()),
         "{points:?}"
     );
-    // Where nobody ever comes it is over after the second point, and not after all of them.
+    // Without any server it ends after the second point, not after all of them.
     let nobody = at_home("", &format!("latency {{server}} -p {}", free_port()));
     std::fs::write(room.path().join("small.toml"), nobody).unwrap();
     let ended = room.run("run small.toml --repeat 9 --no-store").expect(5);
@@ -573,12 +577,13 @@ fn what_may_pass_is_tried_again() {
     assert!(!ended.stderr.contains("[3/18]"), "{}", ended.stderr);
 }
 
-/// Whatever kills an experiment: what it has measured is in the store, and need not be measured again.
+/// However an experiment is killed, its finished measurements are in the store and are not
+/// repeated.
 #[test]
 fn what_is_killed_half_way_is_gone_on_with() {
     let room = Room::new();
     let server = room.server("-q --no-store");
-    // The far end of the last point kills whoever starts it, the first time.
+    // The remote program of the last point kills its parent, the first time.
     let script = "test -e killed || { touch killed; kill -9 $PPID; exec sleep 60; }\necho GO\nexec sleep 60\n";
     std::fs::write(room.path().join("far.sh"), script).unwrap();
     let far = "[[far]]\nhost = \"server\"\nexec = \"sh far.sh\"\nready = \"GO\"\nwhen = { size = \"1K\" }\n";
@@ -593,7 +598,7 @@ fn what_is_killed_half_way_is_gone_on_with() {
     let kept = room.stored();
     assert_eq!(kept.len(), 1, "the point that was measured");
     assert_eq!(kept[0]["label"], "size=64");
-    // What is gone on with is what was begun.
+    // The resumed experiment is the one that was started.
     std::fs::write(room.path().join("small.toml"), "nonsense").unwrap();
     let unknown = room.run("run --resume 2026 --json").expect(1).json();
     let next = unknown["error"]["next_step"].as_str().unwrap();
@@ -603,6 +608,6 @@ fn what_is_killed_half_way_is_gone_on_with() {
     assert_eq!(points[0]["runs"][0], kept[0]["id"], "{points:#}");
     assert!(points[1]["skipped"].is_null(), "{points:#}");
     assert!(room.path().join("linerate-small/report.html").exists());
-    // There is nothing left to go on with.
+    // There is nothing left to resume.
     room.run(resume).expect(1);
 }

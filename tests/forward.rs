@@ -1,5 +1,5 @@
-//! `linerate forward` as people and scripts run it: at once and from its shell, over rings and shared
-//! memory. Interfaces are in `devices.rs`.
+//! `linerate forward` from the command line and from its shell, over rings and shared memory.
+//! Interfaces are in `devices.rs`.
 
 mod common;
 #[path = "forward/processes.rs"]
@@ -14,7 +14,7 @@ use std::fs;
 use common::{Finished, Room, Running, finish, is_record, number, one_of, soon};
 use serde_json::Value;
 
-/// Runs with these words and gives the record.
+/// Runs with these arguments and returns the record.
 #[track_caller]
 fn record(room: &Room, words: &str) -> Value {
     println!("{words}");
@@ -41,7 +41,7 @@ fn frames_circulate_over_rings() {
         found["forward"]["streams"].as_array().map(Vec::len),
         Some(2)
     );
-    // It is kept as the records of other commands are.
+    // It is stored as the records of other commands are.
     let stored = room.stored();
     assert_eq!(stored.len(), 1);
     assert_eq!(stored[0]["id"], found["id"]);
@@ -76,7 +76,7 @@ fn every_mode_runs_from_the_command_line() {
 fn an_emulated_link_loses_what_it_is_told_to() {
     let room = Room::new();
     let words = "forward --dev null: --mode link:loss=50%,limit=100000 -t 0.2 --no-store --seed 3";
-    // On a crowded machine a run may see a burst or two, which say nothing of a share.
+    // On a busy machine a run may see a burst or two, too few for a share.
     let mut counted = (0.0, 0.0);
     soon("enough frames", || {
         let found = record(&room, words);
@@ -112,7 +112,7 @@ fn statistics_are_printed_as_known() {
     ] {
         assert!(printed.contains(wanted), "no `{wanted}` in {printed}");
     }
-    // What a port received grows from one block to the next, as in testpmd.
+    // The count of a port grows from one block to the next, as in testpmd.
     let received = printed.lines().filter(|line| line.contains("RX-missed"));
     let received = received.filter_map(|line| line.split_whitespace().nth(1)?.parse().ok());
     let received: Vec<u64> = received.collect();
@@ -137,7 +137,7 @@ fn a_walk_finds_the_plateau() {
     for (cores, walk) in (1..).zip(walks) {
         assert_eq!(walk["cores"], cores);
         let points = walk["points"].as_array().unwrap();
-        // On a crowded machine steps may stay disturbed: then none is named.
+        // On a busy machine steps may stay disturbed: then no plateau is named.
         if points.iter().all(|point| point["disturbed"] != true) {
             assert!(number(walk, "/plateau_pps") > 0.0);
         }
@@ -145,10 +145,10 @@ fn a_walk_finds_the_plateau() {
         assert_eq!(points[1]["in_flight"], 128);
     }
     let page = fs::read_to_string(room.path().join("walk.html")).unwrap();
-    assert!(page.contains("Packets per second against packets in flight"));
+    assert!(page.contains("Packets per second by packets in flight"));
     let says = |text: &str| text.contains("in flight on (") || text.contains("no plateau is named");
-    assert!(says(&page) && !page.contains("No run gave a figure"));
-    // More cores than streams say so.
+    assert!(says(&page) && !page.contains("No run has a result"));
+    // More cores than streams: a note explains it.
     let text = room
         .run("forward --dev ring:0 --cores 2 --saturate --trial 0.05 --idle yield")
         .expect(0)
@@ -162,12 +162,16 @@ fn what_makes_no_sense_is_refused() {
     for (words, code, wanted) in [
         ("forward", 2, "--dev"),
         ("forward --dev nonsense -t 1", 2, "KIND:NAME"),
-        ("forward --dev ring:0 --mode nonsense -t 1", 2, "is no mode"),
+        (
+            "forward --dev ring:0 --mode nonsense -t 1",
+            2,
+            "is not a mode",
+        ),
         ("forward --dev ring:0 --cores 0 -t 1", 2, "needs a thread"),
         (
             "forward --dev ring:0 --idle interrupt -t 1",
             4,
-            "nothing to wait for",
+            "no file descriptor to wait on",
         ),
         (
             "forward --dev ring:0 --dev ring:1,queues=2 -t 1",
@@ -183,7 +187,7 @@ fn what_makes_no_sense_is_refused() {
         (
             "forward --dev ring:0 --rxq=2 --txq=1 -t 1",
             2,
-            "make no pairs",
+            "do not form pairs",
         ),
         ("forward --dev ring:0 --burst 64 -t 1", 2, "1 to 32"),
         (
@@ -201,11 +205,7 @@ fn what_makes_no_sense_is_refused() {
             2,
             "no such port",
         ),
-        (
-            "forward --dev ring:0 --cores 3 -t 1",
-            2,
-            "keeps no more than 1",
-        ),
+        ("forward --dev ring:0 --cores 3 -t 1", 2, "keeps only 1"),
         (
             "forward --dev ring:0 --flowgen-flows 0 -t 1",
             2,
@@ -217,7 +217,7 @@ fn what_makes_no_sense_is_refused() {
             "0 is not in",
         ),
         ("forward --dev ring:0 --saturate -t 1", 2, "--saturate"),
-        ("forward --dev ring:0 --saturate --trial 0", 2, "no length"),
+        ("forward --dev ring:0 --saturate --trial 0", 2, "above 0"),
         (
             "forward --dev ring:0 --tx-first --txpkts 2000 -t 1",
             4,
@@ -241,7 +241,7 @@ fn what_makes_no_sense_is_refused() {
     assert!(ran.json()["error"]["next_step"].is_string());
 }
 
-/// The shell on a pipe: what it printed.
+/// Runs the shell on a pipe and returns its output.
 #[track_caller]
 fn shell(room: &Room, words: &str, commands: &str) -> Finished {
     fs::write(room.path().join("typed"), commands).unwrap();
@@ -303,7 +303,7 @@ fn a_signal_stops_prints_and_stores() {
     assert!(interrupted.contains(&Value::Bool(true)));
 }
 
-/// What idling costs is stated for each way of it.
+/// The latency of each idle mode is reported.
 #[test]
 fn idle_latency_is_stated() {
     let room = Room::new();
@@ -315,11 +315,14 @@ fn idle_latency_is_stated() {
         let found = record(&room, &words);
         assert!(number(&found, wanted) > 0.0);
         let text = room.run(&words).expect(0).stdout;
-        assert!(text.contains("a frame that finds it idle waits"), "{text}");
+        assert!(
+            text.contains("a frame that arrives while it is idle waits"),
+            "{text}"
+        );
     }
 }
 
-/// A million bursts do not eat the run: no room comes before anybody forwards.
+/// A million first bursts do not use up the run: the ring is full before forwarding starts.
 #[test]
 fn first_bursts_end_with_a_full_ring() {
     let room = Room::new();
@@ -330,7 +333,7 @@ fn first_bursts_end_with_a_full_ring() {
     assert!(number(&found, "/summary/packets_per_second") > 0.0);
 }
 
-/// Frames of a capture are no leftovers of an earlier run.
+/// Frames of a capture are not stale frames of an earlier run.
 #[test]
 fn captured_frames_are_not_flushed() {
     let room = Room::new();

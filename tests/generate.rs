@@ -1,4 +1,5 @@
-//! `linerate generate` and `linerate capacity`: records, sets, refusals, signals, and a kernel bridge.
+//! `linerate generate` and `linerate capacity`: records, sets, rejections, signals, and a kernel
+//! bridge.
 
 mod common;
 #[path = "common/schema.rs"]
@@ -31,7 +32,7 @@ fn a_run_is_a_record() {
     assert_eq!(record["plan"]["generate"]["template"]["size"], "imix");
     assert_eq!(record["histograms"]["one_way_delay_ns"]["count"], 300);
     assert_eq!(room.stored(), [record]);
-    // For people.
+    // Text output.
     let text = room
         .run("generate --dev ring:0 --count 30 --no-store")
         .expect(0)
@@ -62,7 +63,7 @@ fn a_gate_and_a_stop() {
     assert_eq!(last["record"]["interrupted"], true);
 }
 
-/// Opening a port that writes a capture replaces the file: what is wrong is found before.
+/// Opening a port that writes a capture replaces the file: errors are found before.
 #[test]
 fn a_refused_plan_leaves_an_older_capture_alone() {
     let room = Room::new();
@@ -83,11 +84,7 @@ fn a_refused_plan_leaves_an_older_capture_alone() {
 fn what_cannot_be_is_refused() {
     let room = Room::new();
     for (words, code, what) in [
-        (
-            "generate --dev ring:0 --rate 1G",
-            2,
-            "does not say what it counts",
-        ),
+        ("generate --dev ring:0 --rate 1G", 2, "has no unit"),
         ("generate --dev ring:0 --rate 50%", 2, "--line-rate"),
         ("generate --dev ring:0 --source 1.2.3", 2, "1.2.3"),
         ("generate --dev ring:0 --size 9000", 2, "mtu="),
@@ -103,17 +100,21 @@ fn what_cannot_be_is_refused() {
         ),
         ("generate --dev nonsense:0", 2, "nonsense"),
         ("generate --dev ring:0 --expect goodput>1G", 2, "goodput"),
-        ("capacity --dev ring:0 --loss 2", 2, "no share of frames"),
+        (
+            "capacity --dev ring:0 --loss 2",
+            2,
+            "not a fraction of frames",
+        ),
         ("capacity --dev ring:0 --sizes 3", 2, "`3`"),
         ("capacity --dev ring:0 --trial 0", 2, "--trial"),
-        // All sizes are looked at before the first trial.
+        // All sizes are checked before the first trial.
         (
             "capacity --dev ring:0 --sizes 64,9000 --trial 60",
             2,
             "mtu=",
         ),
-        ("generate --dev ring:0 --count 0", 2, "sends nothing"),
-        ("generate --dev ring:0 --time 0", 2, "no length"),
+        ("generate --dev ring:0 --count 0", 2, "send nothing"),
+        ("generate --dev ring:0 --time 0", 2, "a time of 0"),
         (
             "generate --dev ring:0,mtu=9",
             2,
@@ -124,12 +125,16 @@ fn what_cannot_be_is_refused() {
             1,
             "no-such-if: there is no interface of",
         ),
-        ("generate --dev ring:0 --line-rate 0", 2, "carries nothing"),
+        ("generate --dev ring:0 --line-rate 0", 2, "must be above 0"),
         ("generate --dev ring:0 --size 64,63", 2, "64 to 65535"),
-        ("generate --dev ring:0 --source-port 9-3", 2, "goes down"),
-        ("generate --dev ring:0 --learn", 2, "no other port receives"),
-        ("capacity --dev ring:0 --learn", 2, "no other port receives"),
-        // Frames of a capture are sent as they are.
+        (
+            "generate --dev ring:0 --source-port 9-3",
+            2,
+            "descending range",
+        ),
+        ("generate --dev ring:0 --learn", 2, "needs a receiving port"),
+        ("capacity --dev ring:0 --learn", 2, "needs a receiving port"),
+        // Frames of a capture are sent unchanged.
         (
             "generate --dev ring:0 --pcap x --vlan 5",
             2,
@@ -160,7 +165,7 @@ fn what_cannot_be_is_refused() {
     );
 }
 
-/// Where nobody is at the other end, that is said, and nothing else is blamed.
+/// A missing peer is reported, and no other cause is named.
 #[test]
 fn a_missing_peer_is_told() {
     let room = Room::new();
@@ -174,17 +179,23 @@ fn a_missing_peer_is_told() {
         )
     };
     let text = run("generate --time 200ms").expect(0).stdout;
-    assert!(text.contains("nobody came to the other end of"), "{text}");
-    for other in ["tool-limit", "nothing-arrived", "left late by"] {
+    assert!(
+        text.contains("no peer connected to the other end of"),
+        "{text}"
+    );
+    for other in ["tool-limit", "nothing-arrived", "lateness"] {
         assert!(!text.contains(other), "{other}: {text}");
     }
     let text = run("capacity --sizes 64 --trial 100ms").expect(2).stderr;
-    assert!(text.contains("nobody came to its other end"), "{text}");
-    // Names that end with a colon have one.
+    assert!(
+        text.contains("no peer connected to its other end"),
+        "{text}"
+    );
+    // Port names that end with a colon keep it.
     let silent = "generate --dev null:silent --count 10 --drain 10ms --no-store";
     let text = room.run(silent).expect(0).stdout;
     assert!(
-        text.contains("no frame of 10 arrived at null: what"),
+        text.contains("none of 10 frames arrived at null: the device"),
         "{text}"
     );
     let silent =
@@ -215,7 +226,8 @@ fn a_template_file_and_options() {
     );
 }
 
-/// IPv6, a number and a time have no room in 64 bytes, which nobody asked for: frames are longer, and that is said.
+/// IPv6 headers, number and timestamp do not fit 64 bytes; without a requested size frames are
+/// longer, with a note.
 #[test]
 fn a_size_that_nobody_asked_for_fits_the_headers() {
     let room = Room::new();
@@ -230,11 +242,11 @@ fn a_size_that_nobody_asked_for_fits_the_headers() {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     for told in [
         "76 B frames from ring:0",
-        "none was asked for: 76 B is the least",
+        "no size requested: 76 B is the smallest",
     ] {
         assert!(text.contains(told), "{told}: {text}");
     }
-    // What was asked for is not changed.
+    // A requested size is not changed.
     let refused = room.run(&format!("{words} --size 64")).expect(2);
     assert!(
         refused.stderr.contains("use 66 or more"),
@@ -243,7 +255,7 @@ fn a_size_that_nobody_asked_for_fits_the_headers() {
     );
 }
 
-/// A variable that is set for other commands is named where its value is wrong here.
+/// A variable that is set for other commands is named when its value is wrong here.
 #[test]
 fn a_variable_of_the_environment_is_named() {
     let room = Room::new();
@@ -252,7 +264,7 @@ fn a_variable_of_the_environment_is_named() {
             "LINERATE_CPU",
             "0/1",
             "generate --dev ring:0 -n 9",
-            "LINERATE_CPU in the environment sets --cpu: unset it, or say --cpu for this command",
+            "LINERATE_CPU in the environment sets --cpu: unset it, or pass --cpu to this command",
         ),
         (
             "LINERATE_CPU",
@@ -270,7 +282,7 @@ fn a_variable_of_the_environment_is_named() {
             "LINERATE_CPU",
             "8000",
             "capacity --dev ring:0",
-            "LINERATE_CPU in the environment sets --cpu: unset it, or say --cpu",
+            "LINERATE_CPU in the environment sets --cpu: unset it, or pass --cpu",
         ),
         (
             "LINERATE_RATE",
@@ -278,12 +290,12 @@ fn a_variable_of_the_environment_is_named() {
             "generate --dev ring:0 -n 9 --pps 1k",
             "LINERATE_RATE in the environment sets --rate: unset it",
         ),
-        // Of every command.
+        // Common to all commands.
         (
             "LINERATE_TIME",
             "soon",
             "forward --dev ring:0",
-            "LINERATE_TIME in the environment sets --time: unset it, or say --time",
+            "LINERATE_TIME in the environment sets --time: unset it, or pass --time",
         ),
     ] {
         let mut command = room.linerate(words);
@@ -295,13 +307,13 @@ fn a_variable_of_the_environment_is_named() {
         let document = finish(command.env(variable, value)).expect(2).json();
         assert!(document.to_string().contains(variable), "{document}");
     }
-    // What is typed wins, and is refused for what it is.
+    // The command line wins and gets the error.
     let mut command = room.linerate("generate --dev ring:0 -n 9 --cpu x");
     let done = finish(command.env("LINERATE_CPU", "0/1")).expect(2);
     assert!(!done.stderr.contains("LINERATE_CPU"), "{}", done.stderr);
 }
 
-/// Whoever reads a stream learns first what is measured, as of every other command.
+/// A stream begins with the plan, as for every other command.
 #[test]
 fn streams_begin_with_what_is_measured() {
     let room = Room::new();
@@ -322,7 +334,7 @@ fn streams_begin_with_what_is_measured() {
     }
 }
 
-/// Short trials on a loop in memory: it ends, and what it gives is a set.
+/// Short trials on a memory loop give a set.
 #[test]
 fn a_capacity_is_a_set() {
     let room = Room::new();
@@ -353,8 +365,8 @@ fn a_capacity_is_a_set() {
     assert!(!set["runs"].as_array().expect("runs").is_empty());
 }
 
-/// A burst that fits one call has a rate all the same, one that the generator cannot send at the line's
-/// gap is marked, and trials are told as they end.
+/// A burst of one call has a rate, one that is sent slower than line rate is marked, and trials are
+/// reported as they end.
 #[test]
 fn bursts_say_how_fast_they_left() {
     let room = Room::new();
@@ -367,7 +379,7 @@ fn bursts_say_how_fast_they_left() {
         found["at_line_rate"].is_null(),
         "no line is known: {found:#}"
     );
-    // A frame cannot be made and handed over within a nanosecond.
+    // A frame cannot be made and sent within a nanosecond.
     assert!(
         found["burst_fps"].as_f64().expect("a rate") < 1e9,
         "{found:#}"
@@ -379,7 +391,7 @@ fn bursts_say_how_fast_they_left() {
             "{trial:#}"
         );
     }
-    // Far beyond what any processor makes. Its first bursts are short: the longest takes 2 s at most.
+    // Far beyond any processor's rate. Its first bursts are short: the longest takes at most 2 s.
     let done = room
         .run(&format!("{words} --line-rate 400G --json-stream"))
         .expect(0);
@@ -392,7 +404,7 @@ fn bursts_say_how_fast_they_left() {
     assert_eq!(burst(set)["at_line_rate"], false, "{set:#}");
 }
 
-/// A page has what the terminal has, and shows how it came about.
+/// A page has the content of the terminal, and charts of the trials.
 #[test]
 fn pages_have_tables_and_charts() {
     let room = Room::new();
@@ -411,7 +423,7 @@ fn pages_have_tables_and_charts() {
                 "Without loss pass",
                 "Throughput by loss goal",
                 "PDR 1.00 %",
-                "What arrived against what was offered",
+                "Received by offered load",
                 "Median one-way delay by load",
                 "Frame loss",
             ][..],
@@ -430,12 +442,12 @@ fn pages_have_tables_and_charts() {
         for word in wanted {
             assert!(text.contains(word), "{page} has no `{word}`");
         }
-        assert!(text.contains("<svg") && !text.contains("No run gave a figure"));
-        assert!(!text.contains("far end of at least one run"));
+        assert!(text.contains("<svg") && !text.contains("No run has a result"));
+        assert!(!text.contains("facts of the server are missing"));
     }
 }
 
-/// What the shortest frames with a VLAN tag carry, and frames of which nothing comes back.
+/// Shortest frames with a VLAN tag, and frames that are never received.
 #[test]
 fn tagged_frames_and_lost_ones() {
     let room = Room::new();

@@ -1,4 +1,4 @@
-//! Round trips through the real binary: why answers were slow, and runs that end before their time.
+//! Round trips through the real binary: causes of slow responses, and runs that end early.
 
 mod common;
 
@@ -8,15 +8,15 @@ use common::{Room, Running, is_record, one_of};
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// Stops a process for a time, as a debugger or a frozen container would.
+/// Stops a process for some time, as a debugger or a frozen container would.
 fn freeze(running: &Running, time: Duration) {
     running.signal(Signal::STOP);
     std::thread::sleep(time);
     running.signal(Signal::CONT);
 }
 
-/// The causes of the slow answers of a run, with their evidence, the slowest first. A record without slow
-/// answers has no list of them.
+/// Returns time, cause and evidence of a run's slow responses, the slowest first. A record without
+/// slow responses has no list of them.
 fn causes(record: &Value) -> Vec<(u64, String, String)> {
     let slow = record["slow"].as_array().map_or(&[][..], Vec::as_slice);
     let text = |answer: &Value, key: &str| answer[key].as_str().unwrap_or_default().to_owned();
@@ -30,7 +30,7 @@ fn causes(record: &Value) -> Vec<(u64, String, String)> {
     causes
 }
 
-/// The slowest answer to a client that is frozen in the middle of its run: time, cause, evidence.
+/// Returns the slowest response to a client that is frozen in the middle of its run.
 fn slowest_of_a_frozen_client(room: &Room, words: &str) -> Option<(u64, String, String)> {
     let mut client = Running::start(&mut room.linerate(words));
     client.started();
@@ -43,7 +43,7 @@ fn slowest_of_a_frozen_client(room: &Room, words: &str) -> Option<(u64, String, 
     causes(record).into_iter().next()
 }
 
-/// A client that stands still while its answer waits for it, over datagrams and streams.
+/// A stopped client whose response waits in its socket, over datagrams and streams.
 #[test]
 fn an_answer_that_waited_in_the_queue() {
     const TRIES: usize = 8;
@@ -54,7 +54,7 @@ fn an_answer_that_waited_in_the_queue() {
             "latency 127.0.0.1 -p {} {protocol} -t 3 --limit 200ms --no-store --json-stream",
             server.port
         );
-        // It may be frozen in the moment between its clock and its send call, or be over before, or a busy
+        // The client may be frozen between its clock and its send call, or end too early, or a busy
         // machine may have a cause of its own.
         let evidence = one_of(TRIES, || {
             let slowest = slowest_of_a_frozen_client(&room, &words);
@@ -68,8 +68,8 @@ fn an_answer_that_waited_in_the_queue() {
     server.end().expect(0);
 }
 
-/// A server that is stopped during a run tells what it had: the run ends, says who ended it, and keeps
-/// what was measured.
+/// A server that is stopped during a run reports its results: the run ends with the reason and
+/// keeps what was measured.
 #[test]
 fn a_far_end_that_is_stopped_is_told() {
     let room = Room::new();
@@ -83,12 +83,12 @@ fn a_far_end_that_is_stopped_is_told() {
         println!("{words}");
         let client = Running::start(&mut room.linerate(&words));
         server.running.started();
-        // Some answers, so that there is something to keep.
+        // Some responses, so that there is something to keep.
         std::thread::sleep(Duration::from_secs(1));
         server.end().expect(0);
         let client = client.wait().expect(5);
         assert!(
-            client.stderr.contains("the far end ended the run early"),
+            client.stderr.contains("the server ended the run early"),
             "{client:?}"
         );
         if form == "--json" {

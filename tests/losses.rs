@@ -1,5 +1,5 @@
-//! Every lost datagram has its place: losses are planted in labs, one place at a time, and the real
-//! binary must find them there, all of them, exactly.
+//! Location of every lost datagram: losses are injected in labs, one place at a time, and the real
+//! binary must find all of them there, exactly.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::fs;
 use common::{Lab, Room, Running, Server, finish, is_record, lab, one_of, skip};
 use serde_json::Value;
 
-/// The record of datagrams from one host of a lab to the other.
+/// Returns the record of datagrams between the two hosts of a lab.
 #[track_caller]
 fn measure(lab: &Lab, words: &str) -> Value {
     let words = format!("throughput 10.77.0.2 {words} -u -i 0 --json");
@@ -18,7 +18,7 @@ fn measure(lab: &Lab, words: &str) -> Value {
     record
 }
 
-/// In a lab nothing may be left over, whatever was lost.
+/// Checks that in a lab no loss is unaccounted for.
 #[track_caller]
 fn adds_up(record: &Value, words: &str) {
     let lost = record["summary"]["lost"].as_u64().expect("UDP knows it");
@@ -41,7 +41,7 @@ fn adds_up(record: &Value, words: &str) {
     );
 }
 
-/// What was lost at a place, and whether that is exact.
+/// Returns the packets lost at a place, and whether the count is exact.
 fn at(record: &Value, place: &str) -> (u64, bool) {
     let losses = record["losses"].as_array().expect("a list");
     let loss = losses.iter().find(|loss| loss["place"] == place);
@@ -58,7 +58,7 @@ const PLAIN: &str = "[[links]]\nbetween = [\"client\", \"server\"]\n";
 const SLOW_SWITCH: &str = "[switches.s1]\n[[links]]\nbetween = [\"client\", \"s1\"]\n\
     [[links]]\nbetween = [\"s1\", \"server\"]\nrate = \"20M\"\nqueue = \"16K\"\n";
 
-/// Runs of a series, and the load beside one, look at the whole way as a run alone does.
+/// Runs of a series, and a run under load, read the counters of the full path as a single run does.
 #[test]
 fn runs_of_a_series_see_the_switches() {
     let lab = lab!(Lab::pair("loss-series", SLOW_SWITCH));
@@ -90,7 +90,7 @@ fn a_queue_behind_a_switch_drops() {
         let (packets, exact) = at(&record, "qdisc");
         assert!(packets > 0 && exact, "{words}: {:#?}", record["losses"]);
     }
-    // The other way the datagrams pass the link's other end, which drops on its own.
+    // In reverse the datagrams pass the link's other end, which has drops of its own.
     let back = measure(&lab, "-b 60M -t 0.5 -R");
     assert!(at(&back, "qdisc").0 > 0);
     let both = measure(&lab, "-b 60M -t 0.5 --bidir");
@@ -103,7 +103,7 @@ fn a_queue_behind_a_switch_drops() {
 fn a_small_receive_buffer_refuses() {
     let lab = lab!(Lab::pair("loss-rcvbuf", PLAIN));
     let _server = lab.server("-q");
-    // Bursts that the buffer cannot hold.
+    // Bursts that exceed the buffer.
     let record = measure(&lab, "-b 100M/64 -t 0.5 --rcvbuf 4000 --offload none");
     let (packets, exact) = at(&record, "udp-receive-queue");
     assert!(packets > 0 && exact, "{:#?}", record["losses"]);
@@ -141,7 +141,7 @@ fn a_fragment_that_is_missing_loses_its_datagram_once() {
 #[test]
 fn no_memory_to_reassemble_loses_at_reassembly_alone() {
     let lab = lab!(Lab::pair("loss-reassembly", PLAIN));
-    // The namespace's own limit; a datagram of four fragments needs more.
+    // Limit of the namespace; a datagram of four fragments needs more.
     let limit =
         "cd /proc/sys/net/ipv4 && echo 0 > ipfrag_low_thresh && echo 5000 > ipfrag_high_thresh";
     if let Err(why) = lab.shell("server", limit) {
@@ -182,7 +182,7 @@ fn a_link_that_goes_down_is_named() {
     if let Err(why) = lab.shell("server", cut) {
         skip!("{why}");
     }
-    // A crowded machine may come to cut it when the run is over: the next one has longer.
+    // A busy machine may take the link down only after the run: the next one is longer.
     let mut seconds = 3;
     let record = one_of(5, || {
         seconds *= 2;
@@ -190,7 +190,7 @@ fn a_link_that_goes_down_is_named() {
         let mut running =
             Running::start(&mut lab.linerate("client", &format!("{words} -t {seconds}")));
         running.started();
-        lab.shell("server", cut).expect("it could be cut before");
+        lab.shell("server", cut).expect("it worked before");
         let is_late = running.has_ended();
         let record = running.wait().expect(0).json_lines().pop().expect("a line")["record"].take();
         match is_late {
@@ -205,18 +205,18 @@ fn a_link_that_goes_down_is_named() {
         told("carrier-lost") && !told("loss-not-explained"),
         "{doubts:#?}"
     );
-    // Which cause costs most on a crowded machine is another matter: the link is named among them.
+    // On a busy machine another cause may cost most: the link must only be among them.
     let found = record["findings"].as_array().expect("a list");
     let mut causes = found.iter().map(|found| &found["cause"]);
     assert!(causes.any(|cause| cause == "link-down"), "{found:#?}");
 }
 
-/// The limit of the cores' queues is the whole machine's: whoever wants it changed for a moment says so.
+/// The limit of the backlog queues is machine-wide, so this test needs an explicit permission.
 #[test]
 fn a_core_whose_queue_is_full_drops() {
     const LIMIT: &str = "/proc/sys/net/core/netdev_max_backlog";
 
-    /// Puts the limit back, whatever happens.
+    /// Restores the limit on drop.
     struct Restore(String);
     impl Drop for Restore {
         fn drop(&mut self) {
@@ -236,14 +236,14 @@ fn a_core_whose_queue_is_full_drops() {
     if fs::write(LIMIT, "1").is_err() {
         skip!("needs root");
     }
-    // The bucket lets many go in one turn of the softirq.
+    // The token bucket lets many packets pass in one run of the softirq.
     let record = measure(&lab, "-b 280M/60 -t 0.4 -l 1400 --offload gso");
     drop(restore);
     let (packets, exact) = at(&record, "softnet-backlog");
     assert!(packets > 0 && exact, "{:#?}", record["losses"]);
 }
 
-/// The search ends at what the link carries, and says what it stands on.
+/// The search ends at the rate of the link and records its reason.
 #[test]
 fn the_highest_rate_of_a_link_is_found() {
     let link = "[[links]]\nbetween = [\"client\", \"server\"]\nrate = \"20M\"\nqueue = \"100K\"\n";

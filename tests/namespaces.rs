@@ -1,4 +1,4 @@
-//! The real binary on networks of its own: hosts, switches and links of `linerate lab`.
+//! The real binary on lab networks: hosts, switches and links of `linerate lab`.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::{Finished, Lab, Room, Running, finish, is_record, lab, number, one_o
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// The record of a measurement from the client to an address of the server.
+/// Returns the record of a measurement from the client to an address of the server.
 #[track_caller]
 fn measure(lab: &Lab, words: &str) -> Value {
     println!("{words}");
@@ -19,7 +19,7 @@ fn measure(lab: &Lab, words: &str) -> Value {
     record
 }
 
-/// The names of the labs of this user.
+/// Returns the names of this user's labs.
 fn list(room: &Room) -> Vec<String> {
     let document = room.run("lab list --json").expect(0).json();
     let labs = document["labs"].as_array().expect("labs");
@@ -67,7 +67,7 @@ fn every_measurement_through_a_switch() {
             assert!(number(&record, "/summary/goodput_bps") > 0.0, "{words}");
         }
         if words.contains("throughput") && words.contains("-u") {
-            // What fills a packet: the headers of IP and UDP are taken off.
+            // Largest payload of one packet, without the headers of IP and UDP.
             let payload = if words.contains("fd77") {
                 1452.0
             } else {
@@ -82,7 +82,7 @@ fn every_measurement_through_a_switch() {
     }
 }
 
-/// A link of a rate carries that rate, headers included.
+/// A link with a rate carries that rate, including headers.
 #[test]
 fn a_link_of_100_megabits() {
     let room = Room::new();
@@ -95,7 +95,7 @@ fn a_link_of_100_megabits() {
         "throughput 10.77.0.2 -t 2",
         "throughput 10.77.0.2 -t 2 -u -b 120M",
     ] {
-        // A machine that is busy for a moment carries less, and never more.
+        // A machine that is busy for a moment carries less, but never more.
         one_of(8, || {
             let goodput = number(&measure(&lab, words), "/summary/goodput_bps") / 1e6;
             assert!(goodput <= 110.0, "{words}: {goodput} Mb/s");
@@ -118,7 +118,7 @@ fn datagrams_fill_what_the_link_takes() {
     assert_eq!(number(&record, "/plan/payload_bytes"), 3972.0);
     let record = measure(&lab, "throughput fd77::2 -u -t 0.2 -b 20M");
     assert_eq!(number(&record, "/plan/payload_bytes"), 3952.0);
-    // Larger ones are cut into fragments and arrive all the same.
+    // Larger datagrams are fragmented and still arrive.
     let record = measure(&lab, "throughput 10.77.0.2 -u -t 0.2 -b 20M -l 20000");
     assert!(number(&record, "/summary/bytes_received") > 0.0);
 }
@@ -155,17 +155,17 @@ fn commands_in_a_lab_end_as_they_do_outside() {
         (said.stdout.as_str(), said.stderr.as_str()),
         ("out\n", "err\n")
     );
-    // Ctrl-C reaches what runs inside.
+    // Ctrl-C reaches the command inside.
     let server = lab.server("");
     assert!(server.end().expect(0).stdout.contains("READY"));
-    // Errors of the binary inside are its own.
+    // Errors of the binary inside have its own exit codes.
     let refused = finish(&mut lab.linerate("client", "latency 10.77.0.2")).expect(5);
     assert!(refused.stderr.contains("refused"), "{refused:?}");
     let nowhere = finish(&mut lab.linerate("client", "latency 192.0.2.1")).expect(5);
     assert!(nowhere.stderr.contains("no route"), "{nowhere:?}");
 }
 
-/// Whether any process is in this network namespace.
+/// Returns whether any process is in this network namespace.
 fn is_inhabited(namespace: &str) -> bool {
     fs::read_dir("/proc")
         .expect("/proc is mounted")
@@ -194,7 +194,7 @@ fn nothing_outlives_a_killed_holder() {
     });
 }
 
-/// Both ends notice within the time that they state, and the server serves on.
+/// Both ends detect it within their timeout, and the server serves further clients.
 #[test]
 fn a_cable_that_is_pulled() {
     let lab = lab!(Lab::up(Room::new(), "cable", "--hops 0"));
@@ -221,7 +221,7 @@ fn a_cable_that_is_pulled() {
 #[test]
 fn an_ordinary_user_has_labs_too() {
     let Some(room) = Room::ordinary() else {
-        skip!("cannot become an ordinary user here");
+        skip!("cannot become an unprivileged user here");
     };
     let lab = lab!(Lab::up(room, "user", "--hops 1"));
     assert_eq!(lab.info["rootless"], true);

@@ -1,5 +1,5 @@
-//! Our client against the servers that people have: stock iperf3, iperf, nuttcp and sockperf, and the C
-//! file that devices are given. Both sides must tell the same.
+//! Our client against reference servers: iperf3, iperf, nuttcp and sockperf, and the C file for
+//! devices. Both sides must report the same counts.
 
 mod common;
 
@@ -31,11 +31,12 @@ impl Pair {
         self.lab.on(host, words)
     }
 
-    /// Starts a server and waits until it has its port.
+    /// Starts a server and waits until its port is bound.
     fn serve(&self, line: &str, protocol: &str, port: u16) -> Running {
         let words: Vec<_> = line.split_whitespace().collect();
         let server = Running::start(&mut self.on("server", &words));
-        // Sockets of the one before may still wait out their time at this port: what counts is who listens.
+        // Sockets of the previous server may still be in TIME_WAIT at this port: only a listener
+        // counts.
         let far = if protocol == "tcp" {
             "[0-9A-F]*:0000 0A"
         } else {
@@ -90,7 +91,7 @@ fn close(ours: f64, theirs: f64, what: &str) {
     );
 }
 
-/// Sent is received and lost, and most was received: the machine may be busy.
+/// Checks that sent equals received plus lost, and that something arrived: the machine may be busy.
 #[track_caller]
 fn adds_up(summary: &Value, what: &str) {
     let (sent, lost) = (number(summary, "/packets_sent"), number(summary, "/lost"));
@@ -138,7 +139,7 @@ fn iperf3_counts_the_same() {
             if udp {
                 adds_up(way, options);
             }
-            // What the server says on its own console.
+            // The server's own report.
             let sum = match (sends && receives, send) {
                 (true, false) => "sum_sent_bidir_reverse",
                 _ if send => "sum_received",
@@ -155,7 +156,7 @@ fn iperf3_counts_the_same() {
                 );
             }
             if record["plan"]["rate_bps"].is_u64() {
-                // Busy machines send less; nobody may send more.
+                // Busy machines send less, but never more.
                 let rate = number(&record, "/plan/rate_bps") * number(&record, "/plan/streams");
                 assert!(
                     number(way, "/goodput_bps") < 1.1 * rate,
@@ -181,7 +182,8 @@ fn iperf2_counts_the_same_in_both_layouts() {
             .and_then(|field| field.parse().ok());
         let theirs: f64 = theirs.unwrap_or_default();
         let ours = number(&record, "/summary/bytes_sent");
-        // Of a stream without a header a stock server counts the four bytes less that it looked at.
+        // Without a header a reference server does not count the first four bytes, which it peeked
+        // at.
         let looked_at = if dialect == "iperf2" { 0.0 } else { 4.0 };
         assert!(
             (0.0..=looked_at).contains(&(ours - theirs)),
@@ -200,8 +202,8 @@ fn iperf2_counts_the_same_in_both_layouts() {
         let summary = &record["summary"];
         adds_up(summary, &line);
         assert!(summary["ipdv_ns"].is_number() && summary["duplicates"].is_null());
-        // Its own count stands in the eighth column, the datagram that ends it in it. A rate would depend on
-        // when two programs on a busy machine look at their clocks.
+        // The server's count is in the eighth column and includes the last datagram. A rate would
+        // depend on when two programs on a busy machine read their clocks.
         let theirs = (line.trim().split(','))
             .nth(7)
             .and_then(|field| field.parse().ok());
@@ -218,7 +220,7 @@ fn iperf2_counts_the_same_in_both_layouts() {
     assert_eq!(record["summary"]["round_trips"], 500);
     assert_eq!(record["summary"]["mismatched"], 0);
     drop(server);
-    // Over UDP alone there is no door to knock at.
+    // Over UDP alone no TCP port shows the protocol.
     let _server = pair.serve("iperf -s -u", "udp", 5001);
     let record = pair.record("throughput --peer auto -u -b 10M -t 1");
     assert_eq!(record["plan"]["dialect"], "iperf2");
@@ -244,7 +246,8 @@ fn nuttcp_counts_the_same() {
         }
         let text = record["far_text"].as_str().expect("its report");
         assert!(text.contains("real seconds"), "{text}");
-        // What it counted: a rate would depend on when two programs on a busy machine look at their clocks.
+        // Count in the report: a rate would depend on when two programs on a busy machine read
+        // their clocks.
         let count = text.split_whitespace().rev();
         let count = count.skip_while(|word| *word != "MB").nth(1);
         let theirs = count.and_then(|word| word.parse::<f64>().ok());
@@ -259,7 +262,7 @@ fn nuttcp_counts_the_same() {
             text,
         );
     }
-    // Its data port is somebody else's: it says so, and there is no figure.
+    // Its data port is in use: it reports that, and there is no figure.
     drop(server);
     let binary = pair.lab.room.binary();
     let holder = format!("{} ttcp -r --no-store", binary.display());
@@ -314,7 +317,7 @@ fn the_file_for_devices_compiles_and_serves() {
         finish(&mut pair.lab.room.command("cc", words.split_whitespace())).expect(0);
         let target = pair.lab.room.path().join("target");
         let console = pair.lab.room.path().join("console");
-        // What the one before has written must not be taken for this one's.
+        // Output of the previous server must not be read for this one's.
         let _ = fs::remove_file(&console);
         let line = format!("exec {} > {}", target.display(), console.display());
         let server = Running::start(&mut pair.on("server", &["sh", "-c", &line]));
@@ -330,14 +333,14 @@ fn the_file_for_devices_compiles_and_serves() {
                 let share = number(&record, "/summary/device/share");
                 assert!(share > 0.0 && share < 1.0, "{words}: {share}");
                 let inside = number(&record, "/summary/device/device_ns/mean");
-                let around = number(&record, "/summary/device/around_ns/mean");
+                let around = number(&record, "/summary/device/outside_ns/mean");
                 let whole = number(&record, "/summary/rtt_ns/mean");
                 assert!((inside + around - whole).abs() < 2.0, "{words}: {record:#}");
             }
-            // Unread they are only other bytes, and where these are tells what they may be.
+            // Unread timestamps are ordinary bytes, and their position suggests what they may be.
             let record = pair.record("latency --peer echo -u -n 500");
             assert!(doubted(&record, "device-stamps-unread"), "{record:#}");
-            // Read as what they are not they make no sense, and that is said.
+            // Read with a wrong frequency they are impossible, and a warning reports it.
             let record = pair.record("latency --peer echo -u -n 500 --device-stamps 16,hz=1k");
             assert!(doubted(&record, "device-stamps-impossible"), "{record:#}");
             let record = pair.record("latency --peer echo -u -n 500 -l 99 --device-stamps 70");
@@ -349,8 +352,8 @@ fn the_file_for_devices_compiles_and_serves() {
         assert_eq!(record["summary"]["bytes_received"], 5 << 20);
         assert!(doubted(&record, "counted-by-acknowledgement"));
 
-        // What it counted stands on its console a second after the last datagram. A device whose core is taken
-        // away in the middle loses some, or tells of them in two parts: such a run is made again.
+        // The count is on the device's console a second after the last datagram. A device that is
+        // descheduled in between loses some, or reports in two parts: such a run is repeated.
         let told = format!("grep -c '^sink udp' {}", console.display());
         one_of(5, || {
             let before = finish(&mut pair.lab.room.command("sh", ["-c", &told])).stdout;
@@ -374,7 +377,7 @@ fn the_file_for_devices_compiles_and_serves() {
             }
         });
 
-        // What cannot be its count is not taken for it.
+        // An impossible count is rejected.
         for ask in ["exit 3", "echo 99999999999 bytes"] {
             let mut client =
                 pair.client("throughput --peer discard -u -b 10M -t 1 --json --far-report");
@@ -398,7 +401,7 @@ fn the_file_for_devices_compiles_and_serves() {
     }
 }
 
-/// Clients that say nothing more hold the places of others for a while only, and what was cut is told.
+/// Silent clients block the places of others only for a while, and truncated packets are reported.
 #[test]
 fn a_device_makes_room_and_says_what_it_cut() {
     let room = Room::new();
@@ -435,7 +438,7 @@ fn a_device_makes_room_and_says_what_it_cut() {
         .expect("it is sent");
     let told = device.line(|line| line.starts_with("sink udp"));
     assert!(
-        told.contains("1 of these filled the buffer of 512 bytes"),
+        told.contains("1 of these packets filled the buffer of 512 bytes"),
         "{told}"
     );
     device.line(|line| line.contains("512 bytes in 1 packets"));
@@ -481,7 +484,7 @@ fn what_goes_wrong_is_named() {
         Ok(pair) => pair,
         Err(why) => skip!("{why}"),
     };
-    // Nobody there.
+    // Without a server.
     for words in [
         "throughput --peer iperf3",
         "throughput --peer nuttcp",
@@ -495,7 +498,7 @@ fn what_goes_wrong_is_named() {
         let ran = pair.run(&format!("{words} --json"));
         assert_eq!(ran.code(), 5, "{words}: {ran:#?}");
     }
-    // What a dialect cannot carry.
+    // Options that a protocol does not support.
     for words in [
         "throughput --peer ttcp -R",
         "throughput --peer nuttcp --bidir",
@@ -512,7 +515,7 @@ fn what_goes_wrong_is_named() {
         let why = ran.json()["error"]["situation"].clone();
         assert!(why.is_string(), "{words}");
     }
-    // A server that is killed under way, and Ctrl-C.
+    // A server that is killed during the run, and Ctrl-C.
     if works(Command::new("sh").args(["-c", "command -v iperf3"])).is_err() {
         skip!("no iperf3 to kill");
     }

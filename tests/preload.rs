@@ -1,5 +1,4 @@
-//! Payload goes through libc's symbols at both ends, so that a stack that is preloaded in front of
-//! them is what gets measured.
+//! Payload goes through libc's symbols at both ends, so that a preloaded stack is measured.
 
 mod common;
 
@@ -9,7 +8,7 @@ use std::process::Command;
 
 use common::{Room, Server, finish, skip, works};
 
-/// Compiles the library that counts, or another one; `Err` says why that is not to be had.
+/// Compiles the library that counts calls, or another one; `Err` has the reason of a failure.
 fn library(room: &Room, name: &str) -> Result<PathBuf, String> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/preload/");
     let source = format!("{folder}{name}.c");
@@ -24,9 +23,9 @@ fn library(room: &Room, name: &str) -> Result<PathBuf, String> {
     Ok(library)
 }
 
-/// How often each end called to send and to receive.
+/// Returns the numbers of send and receive calls of one end.
 fn counts(file: &Path) -> (u64, u64) {
-    let text = fs::read_to_string(file).expect("the library has told its counts");
+    let text = fs::read_to_string(file).expect("the library has written its counts");
     let (sends, receives) = text.trim().split_once(' ').expect("two counts");
     (
         sends.parse().expect("a count"),
@@ -77,13 +76,13 @@ fn payload_goes_through_the_symbols_of_libc() {
                 (near, far)
             };
             assert!(source.0 >= at_least, "{words}: sent {} times", source.0);
-            // A receive call may take what several sends brought.
+            // One receive call may return the data of several sends.
             assert!(sink.1 > at_least / 16, "{words}: received {} times", sink.1);
         }
     }
 }
 
-/// `-u` may move many datagrams in one call, through other symbols.
+/// With `-u` one call may send many datagrams, through other symbols.
 #[test]
 fn datagrams_too() {
     let room = Room::new();
@@ -101,7 +100,7 @@ fn datagrams_too() {
     command.env("LD_PRELOAD", &library).env("COUNTS", &counted);
     let record = finish(&mut command).expect(0).json();
     let sent = record["summary"]["bytes_sent"].as_u64().expect("a count");
-    // No call carries more than an IP packet can.
+    // No call carries more than one maximum IP packet.
     let (sends, _) = counts(&counted);
     assert!(sends >= sent / 65_536, "{sends} calls for {sent} B");
 }
@@ -122,11 +121,11 @@ fn where_io_uring_is_forbidden_it_is_refused_before_any_traffic() {
     for (kind, near) in [("throughput", true), ("latency -u", false)] {
         let words = format!("{kind} 127.0.0.1 -p {} -t 0.2 -q", server.port);
         println!("{words}");
-        // Here the far end; then this one, which does not even ask.
+        // First at the remote end; then locally, before any connection.
         let far = format!("{words} --wait block/io-uring");
         let refused = finish(&mut room.linerate(&far)).expect(4);
         assert!(
-            refused.stderr.contains("far end says"),
+            refused.stderr.contains("remote end reports"),
             "{}",
             refused.stderr
         );
@@ -143,7 +142,7 @@ fn where_io_uring_is_forbidden_it_is_refused_before_any_traffic() {
                 "{}",
                 refused.stderr
             );
-            assert!(!refused.stderr.contains("far end"), "{}", refused.stderr);
+            assert!(!refused.stderr.contains("remote end"), "{}", refused.stderr);
         }
         finish(&mut room.linerate(&words)).expect(0);
     }

@@ -1,4 +1,4 @@
-//! The history as people use it: what is measured is found, tagged, followed, moved and shown again.
+//! History of results: stored runs are found, tagged, followed, moved and shown again.
 
 mod common;
 
@@ -9,7 +9,7 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// A run over loopback, in the store of the room.
+/// Measures over loopback into the store of this directory.
 fn measure(room: &Room, words: &str) -> String {
     let server = room.server("-q --no-store");
     let port = server.port;
@@ -27,7 +27,7 @@ fn what_was_measured_is_found_again() {
     let room = Room::new();
     let empty = room.run("runs list").expect(0).stdout;
     assert!(
-        empty.contains("Nothing was measured yet") && empty.contains("linerate demo"),
+        empty.contains("nothing was measured yet") && empty.contains("linerate demo"),
         "{empty}"
     );
     let first = measure(&room, "");
@@ -75,7 +75,7 @@ fn what_was_measured_is_found_again() {
     let trend = json(&room.run("runs trend p50 --json").expect(0).stdout);
     assert_eq!(trend["points"].as_array().unwrap().len(), 2);
     assert_eq!(trend["plans"], 2);
-    // Nothing to look at is an answer, and no gate.
+    // An empty trend is a result without an error, except as a gate.
     let nothing = "runs trend p50 --tag nowhere";
     room.run(nothing).expect(0);
     room.run(&format!("{nothing} --fail-on-change")).expect(1);
@@ -149,8 +149,8 @@ fn a_run_between_two_ends_of_one_machine_is_there_once() {
     let csv = room.run("runs export --format csv -o -").expect(0).stdout;
     assert_eq!(csv.lines().count(), 3, "{csv}");
     let text = room.run("runs list --all").expect(0).stdout;
-    assert!(text.contains("kept by the server"), "{text}");
-    // The command that made it is kept without where its results went.
+    assert!(text.contains("recorded by the server"), "{text}");
+    // The stored command has no options for the destination of its results.
     let command = json(&room.run("runs show last --json").expect(0).stdout);
     let command = &command["document"]["command"];
     assert_eq!(command["command"], "latency");
@@ -193,7 +193,7 @@ fn records_move_between_machines() {
     );
     let again = there.run("runs import export.json").expect(0).stdout;
     assert!(
-        again.contains("0 records taken, 4 were here already"),
+        again.contains("0 records imported, 4 were present already"),
         "{again}"
     );
 
@@ -240,7 +240,7 @@ fn stored_records_are_shown_again_in_every_form() {
     );
     assert_eq!(sides["schema"], "linerate/side-by-side/1");
     assert_eq!(sides["sides"][1]["figures"]["p50"]["runs"], 3);
-    // A folder of results is its table, by path and by name.
+    // A directory of results is read by path and by name.
     std::fs::create_dir(room.path().join("results")).unwrap();
     room.run(&format!("report {many} --json -o results/result.json"))
         .expect(0);

@@ -1,5 +1,5 @@
-//! Our own stack as people and scripts run it: as a host on a port that the kernel talks to, and in place
-//! of the kernel's at the near end of a run.
+//! User-space stack in use: as a host on a port that the kernel connects to, and in place of the
+//! kernel's stack at the client of a run.
 
 mod common;
 #[path = "stack/shared_memory.rs"]
@@ -12,16 +12,16 @@ use std::time::{Duration, Instant};
 use common::{Finished, Lab, Room, Running, finish, is_record, number, one_of, skip, soon, works};
 use serde_json::Value;
 
-/// A host of its own with a tap interface, whose other side a stack takes.
+/// Lab host with a tap interface for a user-space stack.
 struct House {
     lab: Lab,
 }
 
-/// The kernel's address and the stack's, behind the interface `t0`.
+/// Addresses of the kernel and of the stack on the interface `t0`.
 const KERNEL: &str = "10.9.0.1";
 const STACK: &str = "10.9.0.2";
 
-/// The stack on its side; it leaves its core to others, as tests run beside each other.
+/// Port options of the stack; it yields its core, because tests run in parallel.
 const PLACE: &str = "--dev tap:t0 --ip 10.9.0.2/24 --set poll.interval=200us";
 
 impl House {
@@ -59,7 +59,8 @@ impl House {
         record
     }
 
-    /// The same; a pass of its own finds the stages, and on a busy machine it may be cut off, and says so.
+    /// Returns a record with stages; on a busy machine the stage pass may be cut off with a
+    /// warning, and is repeated.
     #[track_caller]
     fn record_with_stages(&self, words: &str) -> Value {
         one_of(5, || {
@@ -72,14 +73,15 @@ impl House {
         })
     }
 
-    /// Starts a host on the stack and waits until it can be reached.
+    /// Starts a host on the stack and waits until it is reachable.
     fn serve(&self, words: &str) -> Running {
         let mut host = Running::start(&mut self.linerate(&format!("stack {PLACE} {words}")));
         host.line(|line| line.starts_with("READY dev=tap:t0 ip=10.9.0.2/24"));
         host
     }
 
-    /// The device of a process that was killed may be taken for a moment longer. A server has to run.
+    /// Waits for the device, which a killed process may hold for a moment longer. Needs a running
+    /// server.
     fn has_its_device(&self) {
         let words = format!("latency {KERNEL} -u -n 1 --no-store {PLACE}");
         soon("the device", || self.run(&words).code() == 0);
@@ -109,7 +111,7 @@ fn the_kernel_talks_to_a_host_on_our_stack() {
         assert_eq!(record["summary"]["round_trips"], 300, "{words}");
         assert_eq!(record["summary"]["mismatched"], 0, "{words}");
     }
-    // Longer than a packet, in fragments both ways.
+    // Longer than a packet, in fragments in both directions.
     let record = house.record(&format!("latency {STACK} --peer echo -u -n 50 -l 8000"));
     assert_eq!(record["summary"]["mismatched"], 0);
     let record = house.record(&format!("throughput {STACK} --peer discard -n 3M"));
@@ -123,7 +125,7 @@ fn the_kernel_talks_to_a_host_on_our_stack() {
     }
     let record = house.record(&format!("throughput {STACK} --peer iperf2 -n 2M"));
     assert_eq!(record["summary"]["bytes_received"], 2 << 20);
-    // The connection before has shown where this client is.
+    // The previous connection has validated the client's address.
     for way in ["", "-R"] {
         let words = format!("throughput {STACK} --peer iperf2 -u -b 2M -t 1 {way}");
         let record = house.record(&words);
@@ -133,7 +135,7 @@ fn the_kernel_talks_to_a_host_on_our_stack() {
     drop(host);
 }
 
-/// To who talks over it, it looks as if the far end had closed.
+/// Sockets over the port see only a closed connection.
 #[test]
 fn a_port_that_breaks_is_named_and_not_the_far_end() {
     let house = house!("breaks");
@@ -150,11 +152,11 @@ fn a_port_that_breaks_is_named_and_not_the_far_end() {
     assert!(all.contains("its interface went down"), "{all}");
 }
 
-/// Both ways, on the flow of the client or on a second one towards it.
+/// Both directions, on the client's flow or on a second one towards it.
 #[test]
 fn stock_iperf2_is_sent_what_it_asks_for() {
     let house = house!("iperf");
-    // It says its version and fails.
+    // It prints its version and fails.
     if let Err(why) = Command::new("iperf").arg("--version").output() {
         skip!("stock iperf 2: {why}");
     }
@@ -165,7 +167,7 @@ fn stock_iperf2_is_sent_what_it_asks_for() {
         let words: Vec<_> = words.split_whitespace().collect();
         let ran = finish(&mut house.on(&words));
         assert_eq!(ran.code(), 0, "{options}: {ran:#?}");
-        // A line for each flow that somebody here received: time, addresses, ports, number, interval, bytes.
+        // One line for each received flow: time, addresses, ports, number, interval, bytes.
         let bytes = |line: &str| -> Option<u64> { line.split(',').nth(7)?.parse().ok() };
         let back = ran.stdout.lines().filter(|line| bytes(line) > Some(0));
         let least = if options.contains('R') { 1 } else { 2 };
@@ -220,7 +222,7 @@ fn whole_tests_run_with_a_host_on_our_stack() {
         let far = &record["hosts"][1]["stack"];
         assert_eq!(far["addresses"][0], "10.9.0.2/24", "{words}: {record:#}");
     }
-    // Its stages are those of a stack that does not sleep.
+    // Stages of a stack that does not sleep.
     for options in ["-u", ""] {
         let words = format!("latency {STACK} -n 300 --stages {options}");
         let record = house.record_with_stages(&words);
@@ -241,7 +243,7 @@ fn whole_tests_run_with_a_host_on_our_stack() {
         let mean = number(&record, "/stage_pass/rtt_ns/mean");
         assert!((sum - mean).abs() <= mean * 0.05, "{sum} {mean} {whole}");
     }
-    // What its stack does not have is said before any traffic.
+    // Unsupported options are rejected before any traffic.
     for (options, said) in [
         ("-P 100", "sockets"),
         ("-R --offload sendfile", "files and pipes"),
@@ -256,7 +258,7 @@ fn whole_tests_run_with_a_host_on_our_stack() {
     drop(host);
 }
 
-/// Scheduling class and priority of a thread, by its name, as the kernel has them.
+/// Returns scheduling class and priority of a thread, by its name.
 fn scheduled(process: u32, name: &str) -> Option<(u32, u32)> {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).ok()?;
     let mut tasks = tasks.flatten().map(|task| task.path());
@@ -265,7 +267,7 @@ fn scheduled(process: u32, name: &str) -> Option<(u32, u32)> {
         own.is_ok_and(|own| own.trim() == name)
     })?;
     let stat = fs::read_to_string(task.join("stat")).ok()?;
-    // Behind the name, which may hold anything, is the third field.
+    // The third field comes after the name, which may contain anything.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let field = |number: usize| fields.get(number - 3)?.parse().ok();
     Some((field(41)?, field(40)?))
@@ -282,7 +284,7 @@ fn driver_and_application_have_a_thread_and_a_priority_each() {
     let command: Vec<u8> = (line.split_whitespace())
         .flat_map(|word| word.bytes().chain([0]))
         .collect();
-    // The host runs in a lab: its process is a child of the one that was started.
+    // The host runs in a lab: its process is a child of the started one.
     let find = || {
         let mut processes = fs::read_dir("/proc").expect("proc").flatten();
         processes.find_map(|entry| {
@@ -291,7 +293,7 @@ fn driver_and_application_have_a_thread_and_a_priority_each() {
             (own.ends_with(&command) && scheduled(process, "stack").is_some()).then_some(process)
         })
     };
-    // Who is ready may not have its threads yet.
+    // A ready host may not have its threads yet.
     soon("threads with a priority each", || {
         find().is_some_and(|process| {
             scheduled(process, "driver") == Some((FIFO, 3))
@@ -309,7 +311,7 @@ fn driver_and_application_have_a_thread_and_a_priority_each() {
         assert_eq!(record["summary"]["mismatched"], 0, "{words}");
     }
     drop(host);
-    // A near end has them, too.
+    // The client's stack has them too.
     let mut server = Running::start(&mut house.linerate("server --no-store"));
     server.line(|line| line.starts_with("READY port=5201"));
     house.has_its_device();
@@ -348,7 +350,7 @@ fn a_thousand_connections_go_over_our_stack_both_ways() {
 fn what_a_host_did_is_a_record() {
     let house = house!("record");
     let ask = format!("latency {STACK} --peer echo -p 4000 -u -n 100");
-    // On a busy machine its time may be over before somebody has asked: the next one has longer.
+    // On a busy machine the host may end before the first request: the next one lasts longer.
     let mut seconds = 2;
     let ran = one_of(5, || {
         seconds *= 2;
@@ -382,7 +384,7 @@ fn what_a_host_did_is_a_record() {
     assert!(intervals.len() >= 2, "{record:#}");
 }
 
-/// They were text on standard error, and nothing of them was in the stream.
+/// Intervals were once only text on standard error and missing from the stream.
 #[test]
 fn a_stream_has_a_line_for_each_interval_of_a_host() {
     let words = "stack --dev null:silent --ip 10.9.0.2/24 --set poll.interval=1ms --no-store --json-stream -t 1 -i 0.2";
@@ -414,7 +416,7 @@ fn a_host_notes_when_questions_came_and_answers_left() {
         assert_eq!(record["summary"]["mismatched"], 0, "{words}");
         let share = number(&record, "/summary/device/share");
         assert!(share > 0.0 && share < 1.0, "{words}: {share}");
-        // What another service says has words of its own there.
+        // Another service uses these bytes itself.
         let words = format!("throughput {STACK} --peer iperf2 -u -b 1M -t 1");
         let record = house.record(&words);
         let (sent, came) = (
@@ -497,14 +499,15 @@ fn a_run_goes_over_our_stack_to_the_kernel_s_server() {
             assert!(counted > 0.0, "{words}: {stack:#}");
         }
     }
-    // The control connection may go another way, if payload has one at all.
+    // The control connection may use another path, if payload has one at all.
     let record = house.record(&format!("latency {KERNEL} -n 100 --control kernel {PLACE}"));
     assert_eq!(record["summary"]["round_trips"], 100);
     let ran = house.run(&format!("latency 127.0.0.1 -n 10 --control kernel {PLACE}"));
-    assert_eq!(ran.code(), 5, "loopback is no way for payload: {ran:#?}");
+    assert_eq!(ran.code(), 5, "loopback is no path for payload: {ran:#?}");
 }
 
-/// A receiver's end; one that all of the sender's datagrams missed would wait for ever.
+/// Waits for a receiver; without any datagram it would wait for ever, so it is interrupted after 10
+/// s.
 fn ended(mut receiver: Running) -> Finished {
     let end = Instant::now() + Duration::from_secs(10);
     while !receiver.has_ended() && Instant::now() < end {
@@ -520,8 +523,8 @@ fn ended(mut receiver: Running) -> Finished {
 fn classic_tools_talk_over_our_stack() {
     let house = house!("classic");
     for options in ["", "-u"] {
-        // The kernel receives, then sends. Datagrams leave whether somebody is there or not: what came before
-        // the receiver did is lost, and maybe all but the end of a sender that nobody took anything from.
+        // The kernel receives, then sends. Datagrams are sent without a receiver too: all but the
+        // last may be lost before it starts.
         let waits = format!("ttcp -r {options} --no-store -p 5010");
         let sent = format!("ttcp -t {KERNEL} -p 5010 {options} -l 1000 -n 300 {PLACE} --no-store");
         let received = (0..10).find_map(|_| {
@@ -570,7 +573,7 @@ fn classic_tools_talk_over_our_stack() {
         assert_eq!(ways.len(), 1 + usize::from(bidir), "{words}");
         for way in ways {
             assert!(number(way, "/goodput_bps") > 0.0, "{words}: {way:#}");
-            // It ends with its time, not with somebody's patience.
+            // It ends at its own time, not at a timeout.
             assert!(number(way, "/duration_ns") < 9e9, "{words}: {way:#}");
         }
         if options.contains("-u") {
@@ -584,7 +587,7 @@ fn classic_tools_talk_over_our_stack() {
     assert_eq!(house.record(&words)["summary"]["round_trips"], 100);
 }
 
-/// Its openings are heard, and no firewall is in the way.
+/// The error names the sockets, not a firewall.
 #[test]
 fn a_host_with_too_few_sockets_says_so() {
     let house = house!("few");
@@ -594,10 +597,10 @@ fn a_host_with_too_few_sockets_says_so() {
     let ran = house.run(&words(3));
     assert_ne!(ran.code(), 0, "{ran:#?}");
     let all = ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
-    let said = "all 4 UDP sockets of the host's stack are in use, and the test wants 2 more";
+    let said = "all 4 UDP sockets of the host's stack are in use, and the test needs 2 more";
     assert!(all.contains(said), "{all}");
     assert!(all.contains("--set sockets.udp=6"), "{all}");
-    // Each service has one; what the refused test had is free again.
+    // Each service has one; those of the rejected test are free again.
     let ran = house.run(&words(1));
     assert_eq!(ran.code(), 0, "{ran:#?}");
     drop(host);
@@ -610,19 +613,19 @@ fn who_is_not_on_the_stack_s_link_is_named() {
     for (words, said) in [
         (
             format!("throughput 10.9.0.77 -t 1 {PLACE}"),
-            "it does not answer on the link of our stack (ARP, 5 s)",
+            "it does not reply on the link of the user-space stack (ARP, 5 s)",
         ),
         (
             format!("latency 10.9.0.77 --peer echo -u -t 1 {PLACE}"),
-            "it does not answer on the link",
+            "it does not reply on the link",
         ),
         (
             format!("latency {KERNEL} --ip 10.9.7.2/24 --gateway 10.9.7.1 {silent}"),
-            "the gateway 10.9.7.1 does not answer",
+            "the gateway 10.9.7.1 does not reply",
         ),
         (
             format!("latency {KERNEL} --ip 10.9.7.2/24 {silent}"),
-            "give it one with --ip or --gateway",
+            "add one with --ip or --gateway",
         ),
     ] {
         let ran = house.run(&format!("{words} --no-store"));
@@ -647,7 +650,7 @@ fn who_is_not_on_the_stack_s_link_is_named() {
     }
 }
 
-/// Who begins to greet and goes keeps no connection from others.
+/// A client that sends half of a handshake and leaves blocks no connection.
 #[test]
 fn half_a_greeting_keeps_no_socket() {
     let house = house!("half");
@@ -659,7 +662,7 @@ fn half_a_greeting_keeps_no_socket() {
     let began = Instant::now();
     let ran = house.run(&format!("latency {STACK} -n 50 --no-store"));
     assert_eq!(ran.code(), 0, "{ran:#?}");
-    // Ten seconds, each of them would have been kept.
+    // Each of them would have been kept for ten seconds.
     assert!(began.elapsed() < Duration::from_secs(8));
     drop(host);
 }

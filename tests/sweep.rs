@@ -1,4 +1,4 @@
-//! `linerate sweep`: a matrix of options, its front, and going on after a crash.
+//! `linerate sweep`: a matrix of options, its Pareto front, and resuming after a crash.
 
 mod common;
 
@@ -42,7 +42,7 @@ fn a_matrix_of_two_options() {
         page.contains("goodput by bitrate and length"),
         "no heat map"
     );
-    assert!(page.contains("Every point"), "no table");
+    assert!(page.contains("All points"), "no table");
     assert!(
         page.contains("8 runs ("),
         "those on the front are shown, not all"
@@ -93,7 +93,7 @@ fn an_interrupt_says_how_it_goes_on() {
     let id = first.split([' ', ':']).nth(1).expect("an id").to_owned();
     running.line(|line| line.starts_with("run 2 of 27"));
     running.signal(rustix::process::Signal::INT);
-    running.line(|line| line.contains(&format!("it goes on with: linerate sweep --resume {id}")));
+    running.line(|line| line.contains(&format!("to resume: linerate sweep --resume {id}")));
 }
 
 #[test]
@@ -145,8 +145,8 @@ fn after_a_crash_it_goes_on_where_it_was() {
 fn nonsense_is_refused_before_anything_runs() {
     let room = Room::new();
     for (words, said) in [
-        ("sweep throughput 127.0.0.1", "nothing to vary"),
-        ("sweep --over length=1,2", "nothing to measure"),
+        ("sweep throughput 127.0.0.1", "no option to vary"),
+        ("sweep --over length=1,2", "no measuring command"),
         (
             "sweep --over speed=1,2 throughput 127.0.0.1",
             "no such option",
@@ -154,7 +154,7 @@ fn nonsense_is_refused_before_anything_runs() {
         ("sweep --over length throughput 127.0.0.1", "no values"),
         (
             "sweep --over length=1 --over length=2 throughput 127.0.0.1",
-            "varied twice",
+            "given twice",
         ),
         (
             "sweep --over no-delay=1 throughput 127.0.0.1",
@@ -204,13 +204,13 @@ fn knobs_of_the_users_own_are_varied_and_go_back() {
             .as_str()
             .and_then(|text| text.parse().ok())
             .expect("a window");
-        // What the knob says it takes is more than any buffer.
+        // The memory that the knob declares is more than any buffer.
         assert!(
             point["memory_bytes"].as_f64() > Some(window * 1e6),
             "{point:#}"
         );
     }
-    let turned = fs::read_to_string(room.path().join("window")).expect("it was turned");
+    let turned = fs::read_to_string(room.path().join("window")).expect("it was set");
     assert!(turned.contains("4096"), "{turned}");
     assert_eq!(
         turned.lines().last(),
@@ -238,6 +238,6 @@ fn a_value_that_a_command_refuses_is_a_failed_point() {
     let why = |at: usize| points[at]["failed"].as_str().unwrap_or_default();
     assert!(why(0).contains("code 7: too much"), "{points:#?}");
     assert!(points[1]["value"]["median"].is_number(), "{points:#?}");
-    let window = fs::read_to_string(room.path().join("window")).expect("it was turned");
+    let window = fs::read_to_string(room.path().join("window")).expect("it was set");
     assert_eq!(window, "1\n", "back at the start of its file");
 }

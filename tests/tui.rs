@@ -1,4 +1,4 @@
-//! The screen of a run, and what is asked on a terminal, through a pseudo-terminal that tmux keeps.
+//! Screen of a run and prompts on a terminal, through a pseudo-terminal of tmux.
 
 mod common;
 #[path = "common/experiment.rs"]
@@ -11,7 +11,7 @@ use common::{LINERATE, LONG, Room, Running, free_port, is_listening, skip, soon}
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A session of tmux that ends with its test.
+/// Session of tmux that ends with its test.
 struct Terminal {
     socket: String,
 }
@@ -19,10 +19,11 @@ struct Terminal {
 impl Terminal {
     fn start(room: &Room, words: &str) -> Option<Self> {
         let socket = room.path().join("tmux").display().to_string();
-        // Words may have quotes of their own.
+        // The arguments may contain quotes.
         let start = format!("echo $$ > pid; exec {LINERATE} {words}");
         std::fs::write(room.path().join("start"), start).unwrap();
-        // Ctrl-C goes to all who have the terminal, and this one is to tell the end.
+        // Ctrl-C goes to all processes of the terminal, and this one must survive to report the
+        // exit code.
         let command = "trap : INT; stty -g > before; sh start; code=$?; echo $code > code; \
             stty -g > after; echo ended with $code; sleep 900";
         let status = room
@@ -48,7 +49,7 @@ impl Terminal {
         })
     }
 
-    /// Waits until the screen fits.
+    /// Waits until the screen satisfies the condition.
     fn wait(&self, what: &str, fits: impl Fn(&str) -> bool) -> String {
         let deadline = Instant::now() + LONG;
         loop {
@@ -61,8 +62,8 @@ impl Terminal {
         }
     }
 
-    /// Sends these signals, and where there are several the last one until it is heard: two that a crowded
-    /// machine delivers within a moment are one wish, as are two presses closer than people can make them.
+    /// Sends these signals, the last of several repeatedly: two that a busy machine delivers within
+    /// a moment count as one, as do two key presses closer than a person can make them.
     fn end_by(&self, room: &Room, signals: &[Signal]) -> String {
         for &each in signals {
             signal(room, each);
@@ -82,14 +83,14 @@ impl Terminal {
         self.tmux(&["send-keys", key]);
     }
 
-    /// Gives the terminal another size, and waits for the picture of that size.
+    /// Resizes the terminal and waits for the screen of that size.
     fn resize(&self, width: usize, height: usize) -> String {
         self.tmux(&["set-option", "-g", "window-size", "manual"]);
         let (x, y) = (width.to_string(), height.to_string());
         self.tmux(&["resize-window", "-x", &x, "-y", &y]);
         let screen = self.wait("the other size", |screen| {
             let lines: Vec<&str> = screen.lines().collect();
-            // The first row and the last one are where they belong, and nothing is left of another size.
+            // First and last row are in place, and nothing is left of the other size.
             lines
                 .first()
                 .is_some_and(|line| line.starts_with("linerate:"))
@@ -106,7 +107,7 @@ impl Terminal {
         screen
     }
 
-    /// What was saved in a room by `s`: how many lines of a stream.
+    /// Saves the event stream with `s` and returns its number of lines.
     fn saved(&self, room: &Room) -> usize {
         self.press("s");
         self.wait("saved", |screen| screen.contains("saved"));
@@ -114,7 +115,7 @@ impl Terminal {
             .unwrap()
             .filter_map(|file| file.unwrap().file_name().into_string().ok())
             .find(|name| name.starts_with("linerate-live-"))
-            .expect("a file of what was told");
+            .expect("a file of the events");
         let text = std::fs::read_to_string(room.path().join(saved)).unwrap();
         for line in text.lines() {
             let line: serde_json::Value = serde_json::from_str(line).unwrap();
@@ -124,7 +125,7 @@ impl Terminal {
     }
 }
 
-/// Sends a signal to what runs in the terminal of a room.
+/// Sends a signal to the program in a terminal.
 fn signal(room: &Room, signal: Signal) {
     let _ = kill_process(pid(room), signal);
 }
@@ -134,7 +135,7 @@ fn pid(room: &Room) -> Pid {
     Pid::from_raw(text.trim().parse().expect("a number")).expect("not 0")
 }
 
-/// The terminal has its settings, its screen and its cursor again.
+/// Checks that the terminal's settings, screen and cursor are restored.
 #[track_caller]
 fn is_as_before(terminal: &Terminal, room: &Room, how: &str) {
     let settings = |name: &str| std::fs::read_to_string(room.path().join(name)).unwrap();
@@ -186,12 +187,12 @@ fn the_screen_shows_the_run_and_obeys_its_keys() {
             "{screen}"
         );
     }
-    // Over loopback every place is this host's own.
+    // Over loopback both ends are this host, so all places are visible.
     terminal.wait("places", |screen| {
         screen.contains("none at sender-socket, qdisc")
     });
     assert!(terminal.saved(&room) > 2);
-    // Within one look at both.
+    // Both events within one poll of the program.
     terminal.tmux(&[
         "resize-window",
         "-x",
@@ -209,7 +210,7 @@ fn the_screen_shows_the_run_and_obeys_its_keys() {
     is_as_before(&terminal, &room, "q");
 }
 
-/// Whatever way it ends, and however little the far end helps with that.
+/// Whatever the signals are, and even when the remote end does not respond.
 #[test]
 fn the_terminal_is_put_back_by_every_signal_that_ends_it() {
     if !tmux_is_there() {
@@ -235,18 +236,18 @@ fn the_terminal_is_put_back_by_every_signal_that_ends_it() {
         };
         terminal.wait("the picture", |screen| screen.contains("full height"));
         if ends_at_once {
-            // The far end says nothing any more, so an end in order takes seconds.
+            // The remote end does not respond, so an orderly end takes seconds.
             server.running.signal(Signal::STOP);
         }
         let screen = terminal.end_by(&room, signals);
         assert!(screen.contains("ended with 130"), "{how}: {screen}");
-        // Only an end in order has a record.
+        // Only an orderly end stores a record.
         assert_eq!(room.stored().len(), usize::from(!ends_at_once), "{how}");
         is_as_before(&terminal, &room, &how);
     }
 }
 
-/// The editor of the shell has the terminal too.
+/// The line editor of the shell also changes the terminal.
 #[test]
 fn the_terminal_is_put_back_when_the_shell_is_aborted() {
     if !tmux_is_there() {
@@ -263,7 +264,7 @@ fn the_terminal_is_put_back_when_the_shell_is_aborted() {
     is_as_before(&terminal, &room, "the shell");
 }
 
-/// Who reads the terminals of a session, held until this is dropped.
+/// Stops the tmux server, which reads the terminals, until this is dropped.
 struct Held(Pid);
 
 impl Held {
@@ -281,7 +282,8 @@ impl Drop for Held {
     }
 }
 
-/// The first signal ends it in order even where a picture waits for a terminal that nobody reads.
+/// The first signal ends the program in order even when its screen waits for a terminal without a
+/// reader.
 #[test]
 fn a_terminal_that_nobody_reads_does_not_hold_up_the_end() {
     if !tmux_is_there() {
@@ -299,7 +301,7 @@ fn a_terminal_that_nobody_reads_does_not_hold_up_the_end() {
             skip!("tmux gives no session");
         };
         terminal.wait("the picture", |screen| screen.contains("full height"));
-        // A large picture fills sooner what a terminal holds for its reader.
+        // A large screen fills the terminal's buffer sooner.
         terminal.resize(500, 150);
         let path = terminal.tmux(&["display", "-p", "#{pane_tty}"]);
         let tty = std::fs::File::open(path.trim()).expect("the terminal of the run");
@@ -308,7 +310,8 @@ fn a_terminal_that_nobody_reads_does_not_hold_up_the_end() {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        // While a picture is written nobody else may write: only what lasts tells that there is no room.
+        // While a screen is written the terminal is busy: only a lasting state shows that it is
+        // full.
         let mut full_since = None;
         soon("a full terminal", || {
             let mut asked = [PollFd::new(&tty, PollFlags::OUT)];
@@ -325,7 +328,7 @@ fn a_terminal_that_nobody_reads_does_not_hold_up_the_end() {
             stat.map_or(true, |stat| stat.contains(") Z "))
         });
         assert_eq!(room.stored().len(), 1, "{how:?}");
-        // Not on the terminal: what is written there goes on within half a picture.
+        // Not on the terminal: its output stops in the middle of a screen.
         soon("the code", || {
             let code = std::fs::read_to_string(room.path().join("code"));
             code.is_ok_and(|code| code.trim() == "130")
@@ -334,7 +337,7 @@ fn a_terminal_that_nobody_reads_does_not_hold_up_the_end() {
     }
 }
 
-/// Nobody reads its keys then, and nobody sees its pictures.
+/// A closed terminal ends the run.
 #[test]
 fn a_run_ends_with_its_terminal() {
     if !tmux_is_there() {
@@ -352,14 +355,14 @@ fn a_run_ends_with_its_terminal() {
     drop(terminal);
     soon("its end", || {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
-        // Whoever it belongs to now may not have waited for it yet.
+        // Its new parent may not have reaped it yet.
         stat.map_or(true, |stat| stat.contains(") Z "))
     });
-    // In order: what it measured is there.
+    // In order: the measurement is stored.
     assert_eq!(room.stored().len(), 1);
 }
 
-/// Forwarding, generating and the search for what a device can carry have the same screen and the same keys.
+/// Forwarding, generating and the capacity search have the same screen and keys.
 #[test]
 fn what_moves_frames_has_the_screen_too() {
     if !tmux_is_there() {
@@ -383,7 +386,7 @@ fn what_moves_frames_has_the_screen_too() {
             "capacity of ring:0",
         ),
     ] {
-        // A room each: the server of the last session may still be ending on its socket.
+        // A directory each: the server of the last session may still be ending on its socket.
         let room = Room::new();
         let Some(terminal) = Terminal::start(&room, words) else {
             skip!("tmux gives no session");
@@ -398,14 +401,14 @@ fn what_moves_frames_has_the_screen_too() {
         });
         terminal.press("q");
         let screen = terminal.wait("the end", |screen| screen.contains("ended with"));
-        // A search may have found what it looks for before the key came.
+        // A search may have ended before the key arrived.
         let over = screen.contains("ended with 130")
             || (words.starts_with("capacity") && screen.contains("ended with 0"));
         assert!(over, "{screen}");
     }
 }
 
-/// What makes several runs shows which of them goes on, and what those before came to.
+/// A series shows its current run, and the results of finished ones.
 #[test]
 fn series_show_what_runs_and_what_is_over() {
     if !tmux_is_there() {
@@ -414,7 +417,7 @@ fn series_show_what_runs_and_what_is_over() {
     let far = Room::new();
     let server = far.server("-q --no-store");
     let port = server.port;
-    // Each of them goes on for minutes after the first part of it is over.
+    // Each of them continues for minutes after its first part.
     let lengths: Vec<_> = (64..364).map(|length| length.to_string()).collect();
     let lengths = lengths.join(",");
     for (words, title, now, over) in [
@@ -458,7 +461,7 @@ fn series_show_what_runs_and_what_is_over() {
             format!("throughput 127.0.0.1 -u -b max -p {port} --trial 2 -t 300 --tui --no-store"),
             "UDP throughput with 127.0.0.1",
             "now: ",
-            " arrived, ",
+            " received, ",
         ),
     ] {
         let room = Room::new();
@@ -473,7 +476,7 @@ fn series_show_what_runs_and_what_is_over() {
                 && screen.contains(now)
                 && screen.contains(over)
                 && screen.contains("rate: ")
-                && !screen.contains("rate: nothing yet")
+                && !screen.contains("rate: none yet")
         });
         assert!(screen.contains("findings"), "{screen}");
         terminal.press("p");
@@ -489,7 +492,7 @@ fn series_show_what_runs_and_what_is_over() {
     }
 }
 
-/// What hands have to do is waited for without a screen, too: for Enter, and not for one that was typed before.
+/// Manual steps are waited for without a screen too: for an Enter typed after the prompt.
 #[test]
 fn hands_are_waited_for_until_enter_or_the_end() {
     if !tmux_is_there() {
@@ -518,22 +521,22 @@ fn hands_are_waited_for_until_enter_or_the_end() {
         for _ in 0..enters {
             terminal.press("Enter");
             terminal.wait("a point", |screen| screen.contains("[1/2]"));
-            // Too early: nothing was asked yet.
+            // Too early: there was no prompt yet.
             terminal.press("Enter");
             terminal.wait("another question", |screen| asked(screen, "1K"));
         }
         terminal.press("C-c");
         let screen = terminal.wait("the end", |screen| screen.contains("ended with"));
         assert!(screen.contains("ended with 130"), "{screen}");
-        let goes_on = screen.contains("to go on with it: linerate run --resume");
+        let goes_on = screen.contains("to resume: linerate run --resume");
         assert_eq!(goes_on, enters > 0, "{screen}");
-        // A page of nothing would stand in place of an earlier one.
+        // An empty page would replace an earlier one.
         let page = room.path().join("linerate-small/report.html");
         assert_eq!(page.exists(), enters > 0, "{screen}");
     }
 }
 
-/// What has no server of ours at the other end, too.
+/// Also commands without a server of ours at the other end.
 #[test]
 fn ttcp_and_our_stack_have_the_screen_too() {
     if !tmux_is_there() {
@@ -542,7 +545,7 @@ fn ttcp_and_our_stack_have_the_screen_too() {
     let room = Room::new();
     let port = free_port();
     let receiver = Running::start(&mut room.linerate(&format!("ttcp -r -p {port} --no-store")));
-    // The classic says no word when it listens.
+    // The classic tool prints nothing when it listens.
     soon("a receiver that listens", || is_listening(port));
     for (words, title, rate) in [
         (
@@ -552,7 +555,7 @@ fn ttcp_and_our_stack_have_the_screen_too() {
         ),
         (
             "stack --dev ring:0 --ip 10.0.0.2/24 -t 900 --tui --no-store".to_owned(),
-            "our own stack on ring:0",
+            "our stack on ring:0",
             "/s frames",
         ),
     ] {
@@ -582,7 +585,7 @@ fn without_a_terminal_it_is_refused() {
     let refused = room.run("latency 127.0.0.1 -u --tui").expect(2).stderr;
     assert!(refused.contains("needs a terminal"), "{refused}");
     room.run("latency 127.0.0.1 -u --tui --json").expect(2);
-    // Before anything is measured, and whichever command it is.
+    // Before anything is measured, for every command.
     for words in [
         "sweep --over length=1K --tui throughput 127.0.0.1",
         "compare --tui throughput 127.0.0.1",

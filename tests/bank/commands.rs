@@ -1,10 +1,10 @@
-//! Commands that findings advise: as they are typed, and none that is refused.
+//! Commands that findings advise: complete as typed, and never one that is rejected.
 
 use serde_json::{Value, json};
 
 use super::rules::{changed, command, explained, of};
 
-/// What changes a host of a lab is typed for that host, with its interface.
+/// A command that changes a lab host runs on that host, with its interface.
 #[test]
 fn commands_name_the_interface_and_the_host() {
     let in_lab = json!({
@@ -29,7 +29,7 @@ fn commands_name_the_interface_and_the_host() {
         told,
         "linerate lab exec pair/client -- ip link set dev eth0 gso_max_size 524280 gso_ipv4_max_size 524280 gro_ipv4_max_size 524280"
     );
-    // As large as they can be they are no advice.
+    // At the maximum there is no advice.
     let told = command(
         "receiver-cpu",
         "receiver-cpu-copies-alone",
@@ -52,7 +52,7 @@ fn commands_name_the_interface_and_the_host() {
     );
 }
 
-/// An interface that nobody told of has no name to be typed.
+/// Without a reported interface the command has no name to use.
 #[test]
 fn commands_have_no_place_to_fill_in() {
     for (cause, name, want) in [
@@ -64,7 +64,7 @@ fn commands_have_no_place_to_fill_in() {
     }
 }
 
-/// A kernel at the far end knows no `-C none`: our own stack's key does.
+/// A remote kernel has no `-C none`; the user-space stack has a key for it.
 #[test]
 fn what_ignores_loss_can_be_typed() {
     let changes = |control: &'static str| {
@@ -84,12 +84,12 @@ fn what_ignores_loss_can_be_typed() {
     let told = command("path-loss", "delayed-ack-own-stack", &changes("reno"));
     assert!(told.contains("--set tcp.congestion_control=none"), "{told}");
     assert!(!told.contains("-C "), "{told}");
-    // Without one there is none to leave out.
+    // A stack without congestion control needs no such advice.
     let told = command("path-loss", "delayed-ack-own-stack", &changes("none"));
     assert!(!told.contains("none"), "{told}");
 }
 
-/// Who saw an address change asks for that address, and not for its own.
+/// The host that saw an address change probes that address, not its own.
 #[test]
 fn the_neighbour_that_moved_is_asked_for() {
     for (host, want) in [
@@ -122,7 +122,8 @@ fn the_neighbour_that_moved_is_asked_for() {
     }
 }
 
-/// Where one processor is usable another one of the machine may be made so; a machine of one has none.
+/// With one usable processor another one of the machine may be made usable; a machine of one has
+/// none.
 #[test]
 fn one_usable_processor_is_not_split() {
     for (usable, logical, has) in [
@@ -134,7 +135,7 @@ fn one_usable_processor_is_not_split() {
             ("/hosts/0/cpu/usable", json!(usable)),
             ("/hosts/0/cpu/logical", json!(logical)),
         ];
-        let found = of("shared-core", "shared-core-udp", &changes).expect("it is told");
+        let found = of("shared-core", "shared-core-udp", &changes).expect("a finding");
         let command = found.command.as_deref();
         match has {
             None => assert_eq!(command, None, "{usable} of {logical}"),
@@ -149,7 +150,7 @@ fn one_usable_processor_is_not_split() {
     }
 }
 
-/// A datagram that fits a packet is 20 bytes shorter with IPv6.
+/// The largest unfragmented datagram is 20 bytes shorter with IPv6.
 #[test]
 fn datagrams_fit_packets_of_their_family() {
     for (host, length) in [("10.77.0.2", "-l 1372"), ("fd77::2", "-l 1352")] {
@@ -167,7 +168,7 @@ fn datagrams_fit_packets_of_their_family() {
     }
 }
 
-/// A ring that is as long as that is not made longer by asking for it.
+/// A ring at its maximum length gets no advice to make it longer.
 #[test]
 fn rings_are_asked_for_longer_than_they_are() {
     for (rx, tx, want) in [
@@ -193,7 +194,7 @@ fn rings_are_asked_for_longer_than_they_are() {
     }
 }
 
-/// A flow has no fewer threads than one at each end: `--threads 1` would change nothing.
+/// A flow needs one thread at each end: `--threads 1` would change nothing.
 #[test]
 fn a_single_flow_is_not_told_to_have_fewer_threads() {
     let mut told = 0;
@@ -216,19 +217,20 @@ fn a_single_flow_is_not_told_to_have_fewer_threads() {
         }
     }
     assert!(told >= 2, "{told}");
-    // An end with a machine of its own has a thread for each direction.
+    // An end on a machine of its own has one thread a direction.
     let changes = [
         ("/hosts/0/cpu/usable", json!(0)),
         ("/hosts/1/cpu/usable", json!(0)),
         ("/hosts/1/boot_id", json!("another")),
     ];
     let found = of("scheduling-delay", "scheduling-delay-tcp", &changes);
-    let remedy = found.expect("it is told").remedy;
+    let remedy = found.expect("a finding").remedy;
     let names = |text| remedy.contains(text);
     assert!(names("--bidir") && !names("two machines"), "{remedy}");
 }
 
-/// Half of the rate tells whether datagrams are lost by load; a search for a rate without loss finds none on such a path.
+/// Half of the rate shows whether load causes the loss of datagrams; a search for a rate without
+/// loss finds none on such a path.
 #[test]
 fn datagrams_lost_on_the_way_are_sent_at_half_of_the_rate() {
     let command = command("path-loss", "path-loss-udp-live", &[]);

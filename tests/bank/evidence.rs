@@ -1,10 +1,10 @@
-//! What rules of paths and interfaces take for a sign, and what not: each row has one reading another.
+//! Evidence of rules for paths and interfaces: each row changes one reading.
 
 use serde_json::{Value, json};
 
 use super::rules::{changed, of, reading};
 
-/// Other programs' packets are dropped by the same discipline.
+/// Packets of other programs are dropped by the same queueing discipline.
 #[test]
 fn drops_of_others_are_no_drops_of_the_run() {
     let drops = |count: u64| {
@@ -29,13 +29,13 @@ fn drops_of_others_are_no_drops_of_the_run() {
         ]
     };
     for (again, busy, cpu_ns, told) in [
-        // Nothing was sent again, and nothing held the sender but its reader.
+        // No retransmissions, and only the reader limited the sender.
         (0, 0.1, 300_000_000, None),
-        // Its processor did.
+        // The processor limited the sender.
         (0, 1.0, 980_000_000, None),
-        // What its own interface refuses is sent again uncounted, and the congestion window shrinks.
+        // A local drop is retransmitted without being counted, and the congestion window shrinks.
         (0, 1.0, 30_000_000, Some(5_000)),
-        // Fewer were sent again than were dropped: the rest was somebody else's.
+        // Fewer retransmissions than drops: the rest belonged to other programs.
         (3_000, 1.0, 980_000_000, Some(3_000)),
         (9_000, 1.0, 980_000_000, Some(5_000)),
     ] {
@@ -59,7 +59,7 @@ fn drops_of_others_are_no_drops_of_the_run() {
     }
 }
 
-/// Buffers are advised for a rate that somebody knows, or for a step further, and never for the whole memory.
+/// Buffers are advised for a known rate or for one step further, and never for all memory.
 #[test]
 fn buffers_of_a_long_path_have_an_end() {
     let bare = [
@@ -71,7 +71,7 @@ fn buffers_of_a_long_path_have_an_end() {
         (&[][..], 40_000_000_u64, 64_u64 << 30, "134217728"),
         (&[], 400_000_000, 64 << 30, "268435456"),
         (&[], 40_000_000, 1 << 30, "33554432"),
-        // Nobody knows a rate: eight times of the 0.9 Gb/s that came.
+        // No rate is known: eight times the measured 0.9 Gb/s.
         (&bare, 40_000_000, 64 << 30, "134217728"),
         (&bare, 4_000_000, 64 << 30, "8388608"),
     ] {
@@ -92,7 +92,7 @@ fn buffers_of_a_long_path_have_an_end() {
             }
         }
         let found = of("path-delay", "path-delay-window", &all);
-        let found = found.unwrap_or_else(|| panic!("{rtt_ns} {memory}: it is told"));
+        let found = found.unwrap_or_else(|| panic!("{rtt_ns} {memory}: no finding"));
         let told = found.command.as_deref().unwrap_or_default();
         assert!(
             told.contains(&format!(" {want}'")),
@@ -108,12 +108,12 @@ fn buffers_of_a_long_path_have_an_end() {
     }
 }
 
-/// That the other end is faster says nothing of what a device supports.
+/// A faster peer does not show what a device supports.
 #[test]
 fn nobody_knows_what_a_device_supports_that_did_not_tell() {
     for (fastest, is_cause) in [(json!(1_000_000_000), true), (Value::Null, false)] {
         let changes = [("/hosts/0/interface/fastest_bps", fastest)];
-        let found = of("link-speed", "link-speed-cable", &changes).expect("it is told");
+        let found = of("link-speed", "link-speed-cable", &changes).expect("a finding");
         assert_eq!(found.is_cause(), is_cause, "{found:#?}");
         assert_eq!(found.gain.is_some(), is_cause);
         assert_eq!(
@@ -125,7 +125,7 @@ fn nobody_knows_what_a_device_supports_that_did_not_tell() {
     }
 }
 
-/// A packet of eight segments is small, whatever its size may be.
+/// A packet of eight segments is small, whatever the size limit is.
 #[test]
 fn packets_of_few_segments_are_small() {
     for (bytes, segments, want) in [
@@ -151,7 +151,7 @@ fn packets_of_few_segments_are_small() {
             ("/hosts/0/interface/gso_ipv4_max_bytes", json!(bytes)),
             ("/hosts/0/interface/gso_max_segments", json!(segments)),
         ];
-        let found = of("gso-size", "gso-size-16k", &changes).expect("it is told");
+        let found = of("gso-size", "gso-size-16k", &changes).expect("a finding");
         assert_eq!(found.is_cause(), want.is_some(), "{bytes} {segments:?}");
         if let Some(want) = want {
             assert_eq!(found.command.as_deref(), Some(want), "{bytes} {segments:?}");
@@ -161,11 +161,11 @@ fn packets_of_few_segments_are_small() {
     }
 }
 
-/// What a driver takes is nobody's to raise.
+/// No command raises a limit of the driver.
 #[test]
 fn packets_become_no_larger_than_a_driver_takes() {
     for (driver, (bytes, segments), (most_bytes, most_segments), want) in [
-        // As it comes: 64000 B of r8169, 24 segments of another one.
+        // Defaults: 64000 bytes with r8169, 24 segments with another driver.
         ("r8169", (64_000, 64), (64_000, 64), None),
         ("igb", (65_536, 24), (65_536, 24), None),
         (
@@ -223,15 +223,15 @@ fn a_sawtooth_out_of_view_is_no_loss() {
     assert!(of("path-loss", name, &[]).is_some());
     let elsewhere = [("/hosts/1/boot_id", json!("another"))];
     assert!(of("path-loss", name, &elsewhere).is_none());
-    // Twelve are more than that.
+    // Twelve are too many for that.
     let mut record = changed(name, &elsewhere);
     record.directions[0].summary.retransmits = Some(12);
     let found = linerate_explain::explain(&record);
     assert!(found.iter().any(|found| found.cause == "path-loss"));
 }
 
-/// A ring that is long, and one that a thread without time empties, lose no less when they are longer; what waits for a
-/// processor is the processor's.
+/// A long ring, and a ring whose thread lacks CPU time, lose no less when made longer; frames that
+/// wait for a processor count for the processor.
 #[test]
 fn a_ring_is_short_where_a_longer_one_helps() {
     let (id, name) = ("too-few-descriptors", "too-few-descriptors-own-ring-udp");
@@ -245,7 +245,7 @@ fn a_ring_is_short_where_a_longer_one_helps() {
         (vec![(ring, json!("2"))], true),
         (vec![(ring, json!("1023"))], true),
         (vec![(ring, json!("1024"))], false),
-        // What found no buffer found no room either.
+        // Without a buffer there was no descriptor either.
         (vec![(full, json!(0)), (none, json!(1091))], true),
     ] {
         let found = of(id, name, &changes).unwrap_or_else(|| panic!("{changes:?}"));
@@ -257,7 +257,7 @@ fn a_ring_is_short_where_a_longer_one_helps() {
         assert_eq!(told, (cause, cause, cause), "{found:?}");
         assert!(of("path-loss", name, &changes).is_none());
     }
-    // Without a few at its ring it is the path that loses.
+    // Only a few drops at the ring: the path loses.
     assert!(of("path-loss", name, &[(full, json!(9))]).is_some());
     for (length, working, told) in [
         ("2", 0.9, Some(true)),
@@ -280,7 +280,7 @@ fn a_ring_is_short_where_a_longer_one_helps() {
     }
 }
 
-/// A rate that a stream shares with others holds it as well: what counts is what the interface let through.
+/// A rate that a stream shares with others also limits it: the total of the interface counts.
 #[test]
 fn a_rate_is_used_by_whoever_sends() {
     let at = |packets: Option<u64>| {
@@ -302,13 +302,14 @@ fn a_rate_is_used_by_whoever_sends() {
         let found = linerate_explain::explain(&record);
         found.iter().any(|found| found.cause == "shaped-link")
     };
-    // 10130 of its own are 0.56 of the rate.
+    // Its own 10130 packets are 0.56 of the rate.
     for (packets, told) in [(Some(10_130), false), (Some(16_000), true), (None, true)] {
         assert_eq!(at(packets), told, "{packets:?}");
     }
 }
 
-/// Records of older versions had on the path what the port of our stack had no room for. It is no kernel's interface.
+/// Records of older versions counted drops of the user-space stack's port as path loss; they are
+/// not drops of a kernel interface.
 #[test]
 fn what_our_own_port_had_no_room_for_is_its_rings() {
     let at = |place: &str, packets: u64| json!({ "direction": "receive", "place": place, "packets": packets, "exact": false });
@@ -327,14 +328,14 @@ fn what_our_own_port_had_no_room_for_is_its_rings() {
     ];
     let found = of("nic-drop", name, &beside).expect("what the sender's interface dropped");
     assert!(found.what.contains(" 100 packets"), "{}", found.what);
-    // The same where the stack sleeps between two looks.
+    // The same when the stack sleeps between two polls.
     for losses in [
         json!([at("path", 3373)]),
         json!([at("interface-rx", 3373)]),
         json!([at("interface-rx", 3300), at("path", 73)]),
     ] {
         let changes = [("/losses", losses)];
-        let found = of(id, "too-few-descriptors-poll", &changes).expect("it was told");
+        let found = of(id, "too-few-descriptors-poll", &changes).expect("a finding");
         assert!(found.what.contains("3,373 datagrams"), "{}", found.what);
     }
 }

@@ -1,10 +1,10 @@
-//! What remedies are said to give: no more than is known.
+//! Gains that remedies promise: never more than was measured.
 
 use serde_json::json;
 
 use super::rules::{changed, command, explained, of};
 
-/// Packets of 512 KiB are worth twice those of 64 KiB, as measured.
+/// Packets of 512 KiB gain a factor of two over 64 KiB, as measured.
 #[test]
 fn larger_packets_give_what_they_were_measured_to() {
     for (bytes, cost, gain, sizes) in [
@@ -14,12 +14,12 @@ fn larger_packets_give_what_they_were_measured_to() {
             1.9,
             "gso_max_size 524280 gso_ipv4_max_size 524280 gro_ipv4_max_size 524280",
         ),
-        // What every `ip` can set gets as far as the kernel's own limit.
+        // A size that every `ip` can set is limited by the kernel's maximum.
         (16_384, 0.8, 2.6, "gso_max_size 65536"),
         (8_192, 0.89, 4.8, "gso_max_size 65536"),
     ] {
         let changes = [("/hosts/0/interface/gso_ipv4_max_bytes", json!(bytes))];
-        let found = of("gso-size", "gso-size-16k", &changes).expect("it is told");
+        let found = of("gso-size", "gso-size-16k", &changes).expect("a finding");
         assert!((found.cost - cost).abs() < 0.02, "{bytes}: {}", found.cost);
         let told = found.gain.expect("a gain");
         assert!((told / gain - 1.0).abs() < 0.05, "{bytes}: {told}");
@@ -30,7 +30,8 @@ fn larger_packets_give_what_they_were_measured_to() {
     }
 }
 
-/// What our own stack gains is within what it ever moved: 1 KiB of send buffer is not made 64 times as fast by 64 KiB.
+/// Gains of the user-space stack stay within its highest measured rate: a send buffer of 1 KiB does
+/// not become 64 times as fast with 64 KiB.
 #[test]
 fn gains_of_our_own_stack_are_within_its_reach() {
     for name in ["receive-window-own-stack", "send-buffer-own-stack-long"] {
@@ -47,7 +48,8 @@ fn gains_of_our_own_stack_are_within_its_reach() {
     assert!(command.contains("tcp.receive_window=64K"), "{command}");
 }
 
-/// Nobody knows how fast a path is that a window still grows on: no factor is promised but within a known rate.
+/// While a window still grows, the rate of the path is unknown: no factor is promised beyond a
+/// known rate.
 #[test]
 fn what_grows_is_promised_no_more_than_is_known() {
     for name in ["healthy-spinning-from-late-on", "healthy-long-start"] {
@@ -67,7 +69,7 @@ fn what_grows_is_promised_no_more_than_is_known() {
     }
 }
 
-/// Over a long path the window is what goes each round trip: 64 times of it are no 340.
+/// Over a long path one window is sent a round trip: 64 times the window is not 340 times the rate.
 #[test]
 fn a_window_gains_what_it_grows_by() {
     for name in ["receive-window-unscaled-back", "path-delay-window-live"] {
@@ -77,20 +79,20 @@ fn a_window_gains_what_it_grows_by() {
             assert!(gain <= 65.0, "{name}: {found:?}");
         }
     }
-    // What else takes time stays: half of it waiting is a factor of two at most.
+    // The other waits remain: with half of the time limited by the window the gain is at most two.
     let mut record = changed("receive-window-unscaled-back", &[]);
     for interval in &mut record.intervals {
-        let tcp = interval.tcp.as_mut().expect("it was told");
+        let tcp = interval.tcp.as_mut().expect("TCP_INFO");
         tcp.receive_window_limited = Some(0.5);
     }
     let found = linerate_explain::explain(&record);
     let found = found.iter().find(|found| found.cause == "receive-window");
-    let found = found.expect("it is told");
+    let found = found.expect("a finding");
     let gain = found.gain.expect("a gain");
     assert!(gain > 1.5 && gain < 1.0 / (1.0 - found.cost), "{found:?}");
 }
 
-/// What one machine moved at best bounds no other one that moves more.
+/// The highest rate of one machine does not limit a faster one.
 #[test]
 fn a_faster_machine_is_told_no_gain() {
     for (goodput, told) in [(2e9, true), (4e9, false)] {
@@ -99,7 +101,7 @@ fn a_faster_machine_is_told_no_gain() {
             ("/directions/0/goodput_bps", json!(goodput)),
         ];
         let found = of("receive-window", "receive-window-own-stack", &changes);
-        let found = found.expect("it is told");
+        let found = found.expect("a finding");
         assert_eq!(found.gain.is_some(), told, "{found:?}");
     }
 }

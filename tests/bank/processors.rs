@@ -1,37 +1,39 @@
-//! What rules of processors take for a sign, and what not: each row has one reading another.
+//! Evidence of rules for processors: each row changes one reading.
 
 use serde_json::{Value, json};
 
 use super::rules::{changed, of, reading};
 
-/// Calls cost what they cost on this machine: a tenth of them a second in the same time are ten times as dear.
+/// The cost of a call comes from the record: a tenth of the calls in the same time cost ten times
+/// as much.
 #[test]
 fn calls_are_as_dear_as_the_record_has_them() {
     for (calls, payload, least, most) in [
         (142_355.0, 1_024, 0.7, 0.95),
         (14_235.0, 1_024, 0.7, 0.95),
         (1_423_550.0, 1_024, 0.7, 0.95),
-        // Half of it is the bytes.
+        // Half of the time is spent on the bytes.
         (14_235.0, 30_000, 0.3, 0.55),
     ] {
         let changes = [
             ("/directions/0/calls_per_second", json!(calls)),
             ("/plan/payload_bytes", json!(payload)),
         ];
-        let found = of("small-writes", "small-writes-1k", &changes).expect("it is told");
+        let found = of("small-writes", "small-writes-1k", &changes).expect("a finding");
         let fits = (least..most).contains(&found.cost);
         assert!(fits, "{calls} of {payload}: {}", found.cost);
         assert!(reading(&found, "time of a call").is_some());
     }
-    // Calls that were timed go before the threads' time over their number.
+    // Measured call times win over the threads' time divided by the number of calls.
     let times = json!({ "count": 1000, "min": 1, "mean": 1e3, "p50": 1, "p90": 1, "p99": 1, "p99_9": 1, "p99_99": 1, "max": 1,
         "standard_deviation": 0.0, "total_ns": 1_000_000, "histogram": { "unit": "ns", "significant_digits": 3, "count": 0, "sum": 0, "min": 0, "max": 0, "buckets": [] } });
     let changes = [("/calls", json!({ "sendto": { "room": times } }))];
-    // A microsecond each is 0.14 of the time, and nothing that matters.
+    // A microsecond each is 0.14 of the time, which is too little.
     assert_eq!(of("small-writes", "small-writes-1k", &changes), None);
 }
 
-/// Cores that never rest, or go from one end to the other, do not halt; nor for longer than their states take.
+/// Cores that are never idle, or that are handed from one end to the other, do not halt; the
+/// wake-up takes no longer than the exit latency of their states.
 #[test]
 fn cores_halt_where_they_can() {
     let stream = |idle_ns: u64| {
@@ -63,7 +65,8 @@ fn cores_halt_where_they_can() {
             1_000_000_000,
             false,
         ),
-        // The probe says 60 us, and the deepest state is left within one: it met somebody else.
+        // The probe measured 60 us, but the deepest state has an exit latency of 1 us: another
+        // program ran.
         (
             vec![bare.clone(), ("/hosts/1/cpu/idle_states", states("C1", 1))],
             1_000_000_000,
@@ -74,7 +77,7 @@ fn cores_halt_where_they_can() {
             1_000_000_000,
             true,
         ),
-        // Of a virtual processor its states tell nothing.
+        // The states of a virtual processor have no meaning.
         (
             vec![("/hosts/1/cpu/idle_states", states("haltpoll idle", 1))],
             1_000_000_000,
@@ -88,13 +91,13 @@ fn cores_halt_where_they_can() {
     }
 }
 
-/// A program that was started in a real-time class (`chrt`) has it although nobody asked for it.
+/// A program started in a real-time class (`chrt`) keeps it without any option.
 #[test]
 fn a_class_from_outside_is_seen() {
     for (started, waited_ns, told) in [
         (json!("fifo:50"), 49_000_000, true),
         (Value::Null, 49_000_000, false),
-        // Late, and never off its processor.
+        // Late, but never descheduled.
         (json!("fifo:50"), 100_000, false),
     ] {
         let changes = [
@@ -115,15 +118,15 @@ fn a_class_from_outside_is_seen() {
     }
 }
 
-/// Fifty questions that wait for two milliseconds each wait for a tenth of a second, and are all late.
+/// Fifty requests that wait for 2 ms each wait for 0.1 s in total, and all are late.
 #[test]
 fn questions_that_are_seldom_are_late_all_the_same() {
     for (trips, p50_ns, waited_ns, told) in [
         (50, 2_000_000, 80_000_000, true),
         (50, 2_000_000, 10_000_000, false),
-        // One long stall among quick answers.
+        // One long stall among fast responses.
         (50, 70_000, 80_000_000, false),
-        // They fill the time: as ever.
+        // Requests fill the time: the ordinary rule applies.
         (20_000, 70_000, 80_000_000, false),
         (20_000, 70_000, 800_000_000, true),
     ] {

@@ -1,4 +1,4 @@
-//! What single rules say of records of the bank in which a thing or two is another.
+//! Single rules applied to records of the bank with a few values changed.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -9,17 +9,17 @@ use serde_json::{Value, json};
 
 use super::{documents, made, put};
 
-/// Values at JSON pointers.
+/// Values by JSON pointer.
 pub(super) type Changes<'a> = &'a [(&'a str, Value)];
 
-/// The recorded records and the cases made from them, by name: read once for all tests.
+/// Recorded records and the cases made from them, by name; read once for all tests.
 static BANK: LazyLock<[BTreeMap<String, Value>; 2]> = LazyLock::new(|| {
     let recorded = documents("recorded").into_iter();
     let recorded = recorded.map(|(name, document)| (name, document["record"].clone()));
     [recorded.collect(), documents("made").into_iter().collect()]
 });
 
-/// A record of the bank by its name, changed.
+/// Returns a record of the bank by name, with changes.
 pub(super) fn changed(name: &str, changes: Changes<'_>) -> Record {
     let [recorded, cases] = &*BANK;
     let mut record = match recorded.get(name) {
@@ -36,26 +36,26 @@ pub(super) fn explained(name: &str, changes: Changes<'_>) -> Vec<Finding> {
     linerate_explain::explain(&changed(name, changes))
 }
 
-/// The finding of a rule, if there is one.
+/// Returns the finding of a rule, if there is one.
 pub(super) fn of(cause: &str, name: &str, changes: Changes<'_>) -> Option<Finding> {
     let found = explained(name, changes).into_iter();
     found.into_iter().find(|found| found.cause == cause)
 }
 
-/// What a finding's evidence has under a name.
+/// Returns the value of a finding's evidence by counter name.
 pub(super) fn reading(found: &Finding, name: &str) -> Option<Value> {
     let seen = found.evidence.iter().find(|seen| seen.counter == name)?;
     Some(serde_json::to_value(&seen.value).expect("JSON"))
 }
 
-/// The command of a finding that has to be there.
+/// Returns the command of a finding that must exist.
 pub(super) fn command(cause: &str, name: &str, changes: Changes<'_>) -> String {
     let found = of(cause, name, changes);
     let found = found.unwrap_or_else(|| panic!("{name}: no {cause}"));
     found.command.unwrap_or_default()
 }
 
-/// A cable that breaks frames is mended by no longer ring.
+/// A longer ring does not repair a cable that corrupts frames.
 #[test]
 fn frames_that_arrive_broken_are_no_short_ring() {
     for (counter, first, command_has) in [
@@ -78,13 +78,13 @@ fn frames_that_arrive_broken_are_no_short_ring() {
         let cable = found.iter().any(|found| found.remedy.contains("cable"));
         assert_eq!(cable, counter == "rx_errors", "{counter}");
     }
-    // What a cable breaks of a stream is in view.
+    // Corrupted frames of a stream are visible.
     let changes = [("/counters/0/counter", json!("rx_errors"))];
     assert!(of("nic-drop", "nic-drop-tcp", &changes).is_some());
     assert!(of("path-loss", "nic-drop-tcp", &changes).is_none());
 }
 
-/// A queue each has its own discipline below `mq`.
+/// Below `mq` every queue has a discipline of its own.
 #[test]
 fn mq_may_have_fq_below() {
     for (root, default, told) in [
@@ -101,7 +101,7 @@ fn mq_may_have_fq_below() {
         let found = of("congestion-control", "congestion-control-bbr", &changes);
         assert_eq!(found.is_some(), told, "{root} over {default}");
     }
-    // Nobody told what is below.
+    // The disciplines below are unknown.
     let mut record = changed(
         "congestion-control-bbr",
         &[("/hosts/0/interface/qdisc", json!("mq"))],
@@ -115,7 +115,7 @@ fn mq_may_have_fq_below() {
     );
 }
 
-/// What a record tells of the queues' own disciplines goes before what they are by default.
+/// Recorded disciplines of the queues win over the default.
 #[test]
 fn what_is_below_a_discipline_is_known() {
     let below = |kinds: &[&str]| {
@@ -145,7 +145,7 @@ fn what_is_below_a_discipline_is_known() {
     }
 }
 
-/// Below `mq` each queue has a rate of its own: one flow takes one of them.
+/// Below `mq` every queue has a rate of its own: one flow uses one of them.
 #[test]
 fn queues_below_mq_hold_to_their_rates() {
     let bucket = |count: u32, rate: u64| json!({ "kind": "tbf", "count": count, "rate_bps": rate, "burst_bytes": 32_768 });
@@ -158,7 +158,7 @@ fn queues_below_mq_hold_to_their_rates() {
     for (children, flows, told) in [
         (json!([bucket(4, rate)]), 1, Some(rate)),
         (json!([bucket(2, rate / 2)]), 2, Some(rate)),
-        // One of the two, and nobody knows which.
+        // One of the two, and it is unknown which.
         (json!([bucket(1, rate), bucket(3, rate * 9)]), 1, None),
         (
             json!([bucket(1, rate), { "kind": "pfifo_fast", "count": 1 }]),
@@ -187,7 +187,7 @@ fn queues_below_mq_hold_to_their_rates() {
     }
 }
 
-/// A token bucket towards the client holds nothing that goes to the server.
+/// A token bucket towards the client limits nothing that goes to the server.
 #[test]
 fn a_rate_on_the_way_is_of_the_direction_that_leaves_there() {
     let at = |interface: &str, rate: u64| json!({ "host": "s1", "interface": interface, "counter": "qdisc_rate_bps", "before": rate, "after": rate });
@@ -213,7 +213,7 @@ fn a_rate_on_the_way_is_of_the_direction_that_leaves_there() {
     }
 }
 
-/// IPv6 takes 20 bytes more of each packet, and 8 of each fragment.
+/// IPv6 needs 20 more bytes a packet, and 8 more a fragment.
 #[test]
 fn headers_are_those_of_the_family() {
     for (host, payload, fragments, l2) in [
@@ -223,7 +223,7 @@ fn headers_are_those_of_the_family() {
         ("fd77::2", 1453, 2.0, (1453.0 + 8.0 + 2.0 * 62.0) / 1453.0),
         ("::ffff:10.77.0.2", 1472, 1.0, 1514.0 / 1472.0),
         ("fe80::1%eth0", 1452, 1.0, 1514.0 / 1452.0),
-        // Fragments but the last hold 1480 bytes, of IPv6 1448; that may have 1452.
+        // All fragments but the last hold 1480 bytes, with IPv6 1448; the last one may hold 1452.
         ("10.77.0.2", 14_792, 10.0, (14_800.0 + 340.0) / 14_792.0),
         ("10.77.0.2", 14_793, 11.0, (14_801.0 + 374.0) / 14_793.0),
         ("fd77::2", 14_476, 10.0, (14_484.0 + 620.0) / 14_476.0),
@@ -248,14 +248,14 @@ fn headers_are_those_of_the_family() {
             "{payload} B to {host}: {found} for {l2}"
         );
     }
-    // The sockets of the flows go before what was asked for.
+    // The addresses of the flows win over the requested host.
     let mut record = changed("healthy-tcp-ipv6", &[("/plan/host", json!("server"))]);
     assert!(linerate_explain::case::Case::new(&record).ways[0].is_ipv6());
     record.directions[0].streams.clear();
     assert!(!linerate_explain::case::Case::new(&record).ways[0].is_ipv6());
 }
 
-/// A rate that was kept needed no other processor for the kernel's work.
+/// A rate that was reached needed no other processor for the kernel's work.
 #[test]
 fn interrupts_beside_a_kept_rate_take_nothing() {
     for (error, told) in [(-0.25, true), (-0.05, true), (-0.01, false), (0.0, false)] {
@@ -265,7 +265,7 @@ fn interrupts_beside_a_kept_rate_take_nothing() {
     }
 }
 
-/// A second of 40 ms each, with bufferfuls between them that nobody waited for.
+/// 16 times 40 ms of one second, with full buffers between them that waited for nothing.
 #[test]
 fn timers_of_acknowledgements_take_their_time_whatever_comes_between() {
     for (delayed, goodput, told) in [(16, 14e6, true), (2, 14e6, false), (16, 3e9, false)] {
@@ -292,7 +292,7 @@ fn timers_of_acknowledgements_take_their_time_whatever_comes_between() {
         assert_eq!(found.is_some(), told, "{delayed} {goodput}: {found:#?}");
         if let Some(found) = found {
             assert!((found.cost - 0.64).abs() < 0.01, "{}", found.cost);
-            // With Nagle's algorithm off it came to 1.44 Gb/s.
+            // With Nagle's algorithm off the rate was 1.44 Gb/s.
             assert!(
                 found.gain.is_some_and(|gain| gain > 100.0),
                 "{:?}",
@@ -302,7 +302,7 @@ fn timers_of_acknowledgements_take_their_time_whatever_comes_between() {
     }
 }
 
-/// A real-time thread that spins may be taken off its processor; that it was has to show.
+/// A spinning real-time thread may be throttled; the record must show that it was.
 #[test]
 fn a_throttle_that_never_struck_is_no_cause() {
     let stream = |waited_ns: u64| {
@@ -329,7 +329,7 @@ fn a_throttle_that_never_struck_is_no_cause() {
         let found = of("rt-throttle", "rt-throttle-client", &changes);
         assert_eq!(found.is_some(), told, "{max_ns} ns");
     }
-    // The other end waits as it did, where there is a word for it.
+    // The other end keeps its wait mode, where an option value exists for it.
     for (far, want) in [
         (json!("spin"), "--wait block/spin"),
         (json!("epoll"), "--wait block/epoll"),
@@ -342,14 +342,15 @@ fn a_throttle_that_never_struck_is_no_cause() {
         );
         assert!(told.contains(want), "{told}");
     }
-    // Our own stack has no call that sleeps.
+    // The user-space stack has no call that sleeps.
     let own = [("/plan/stack/near", json!("linerate"))];
     let told = command("rt-throttle", "rt-throttle-client", &own);
     assert!(told.contains("--set poll.interval=125us"), "{told}");
     assert!(!told.contains("--wait"), "{told}");
 }
 
-/// Half duplex is told where no mode is, promises nothing that nobody knows, and does no harm to a rate that was kept.
+/// Half duplex is reported without a known speed, promises no unknown gain, and does not harm a
+/// rate that was reached.
 #[test]
 fn half_duplex_is_no_slow_device() {
     let bare = [
@@ -357,15 +358,11 @@ fn half_duplex_is_no_slow_device() {
         ("/hosts/0/interface/fastest_bps", Value::Null),
         ("/hosts/1/interface/fastest_bps", Value::Null),
     ];
-    let found = of("link-speed", "link-speed-half", &bare).expect("it is told");
-    assert!(
-        found.what.contains("one direction at a time"),
-        "{}",
-        found.what
-    );
+    let found = of("link-speed", "link-speed-half", &bare).expect("a finding");
+    assert!(found.what.contains("half duplex"), "{}", found.what);
     assert!(!found.what.contains("supports"), "{}", found.what);
     assert_eq!(found.gain, None);
-    let faster = of("link-speed", "link-speed-cable", &[]).expect("it is told");
+    let faster = of("link-speed", "link-speed-cable", &[]).expect("a finding");
     assert!(
         faster.what.contains("supports 1.00 Gb/s"),
         "{}",
@@ -379,7 +376,7 @@ fn half_duplex_is_no_slow_device() {
     assert_eq!(of("link-speed", "link-speed-half", &kept), None);
 }
 
-/// A higher priority than it has, and the other end's as it was.
+/// The priority is raised, and the other end's is kept.
 #[test]
 fn a_priority_is_raised() {
     for (near, far, want) in [
@@ -401,7 +398,7 @@ fn a_priority_is_raised() {
     }
 }
 
-/// What was moved as asked for lacked neither time nor frequency.
+/// A run that reached its requested rate lacked neither time nor frequency.
 #[test]
 fn a_rate_that_was_kept_was_not_stolen() {
     for (cause, name) in [
@@ -414,7 +411,7 @@ fn a_rate_that_was_kept_was_not_stolen() {
         ];
         assert!(of(cause, name, &[]).is_some(), "{cause}");
         assert_eq!(of(cause, name, &kept), None, "{cause}");
-        // Of a rate of which one burst is most of the run nobody can say how far off it was.
+        // When one burst is most of the run, the rate error is unknown.
         let doubt = json!([{ "doubt": "rate-too-coarse", "why": "one datagram takes 8 s" }]);
         let coarse = [
             ("/plan/rate_bps", json!(1_000)),
@@ -426,7 +423,7 @@ fn a_rate_that_was_kept_was_not_stolen() {
     }
 }
 
-/// That all of it arrived tells nothing where one burst was more than the rate allows.
+/// Complete delivery shows nothing when one burst exceeds the rate.
 #[test]
 fn a_rate_that_one_burst_fills_is_no_limit() {
     let (cause, name) = ("slow-sender-application", "slow-sender-asked-udp");
@@ -435,7 +432,7 @@ fn a_rate_that_one_burst_fills_is_no_limit() {
     assert_eq!(of(cause, name, &[("/validity", doubt)]), None);
 }
 
-/// One in a hundred is lost at random, and the payload leaves in bursts.
+/// One in a hundred is lost at random, and the payload is sent in bursts.
 #[test]
 fn random_loss_comes_before_the_bursts() {
     let at = |place: &'static str| {
@@ -452,7 +449,7 @@ fn random_loss_comes_before_the_bursts() {
     }
 }
 
-/// A router's queue towards the server drops nothing of what comes back.
+/// A router's queue towards the server drops nothing of the reverse direction.
 #[test]
 fn drops_at_a_router_are_of_the_direction_that_leaves_there() {
     let at = |interface: &str, drops: u64| json!({ "host": "s1", "interface": interface, "counter": "qdisc_drops", "before": 0, "after": drops });
@@ -473,13 +470,13 @@ fn drops_at_a_router_are_of_the_direction_that_leaves_there() {
     }
 }
 
-/// Over a long path a receiver that spins stands in line for a core half of the time, and costs the stream nothing.
+/// Over a long path a spinning receiver is runnable half of the time, at no cost for the stream.
 #[test]
 fn who_waits_for_the_path_waits_for_no_core() {
     let found = explained("path-loss-narrow-back", &[]);
     let causes: Vec<_> = found.iter().map(|found| found.cause.as_str()).collect();
     assert_eq!(causes, ["path-loss"]);
-    // What takes its time to be acknowledged may have waited for a thread.
+    // A late acknowledgement may have waited for a thread.
     let changes: Vec<(String, Value)> = (0..4)
         .map(|at| (format!("/intervals/{at}/tcp/rtt_ns"), json!(200_000_000)))
         .collect();
@@ -487,7 +484,7 @@ fn who_waits_for_the_path_waits_for_no_core() {
         .map(|(pointer, value)| (pointer.as_str(), value.clone()))
         .collect();
     assert!(of("scheduling-delay", "path-loss-narrow-back", &changes).is_some());
-    // Nor does a window hold a sender that uses a quarter of it.
+    // Nor does a window limit a sender that uses a quarter of it.
     let mut record = changed("path-loss-narrow-back", &[]);
     let told = record.intervals.iter_mut();
     told.filter_map(|interval| interval.tcp.as_mut())
@@ -498,14 +495,14 @@ fn who_waits_for_the_path_waits_for_no_core() {
     // A few losses at one time are an accident.
     let mut record = changed("path-loss-narrow-back", &[]);
     for interval in record.intervals.iter_mut().skip(1) {
-        interval.tcp.as_mut().expect("it was told").retransmits = 0;
+        interval.tcp.as_mut().expect("TCP_INFO").retransmits = 0;
     }
     record.directions[0].summary.retransmits = Some(4);
     let found = linerate_explain::explain(&record);
     assert!(found.iter().all(|found| found.cause != "path-loss"));
 }
 
-/// An end that looks in vain stands in line for a core as long as one that works.
+/// A thread that polls without result is runnable as long as one that works.
 #[test]
 fn waiting_in_line_is_no_work_that_an_offload_would_spare() {
     for (working, waiting, told) in [(0.9, 0.05, true), (0.3, 0.65, true), (0.02, 0.9, false)] {
@@ -517,7 +514,7 @@ fn waiting_in_line_is_no_work_that_an_offload_would_spare() {
     }
 }
 
-/// Has all threads of a record work for that share of their time, stand in line for another, and sleep for the rest.
+/// Sets the fractions of time that all threads of a record work and wait; they sleep for the rest.
 fn have_threads_spend(record: &mut Record, working: f64, waiting: f64) {
     let ways = record.directions[0].summary.cpu.iter_mut();
     for cost in ways.chain(&mut record.summary.cpu) {
@@ -530,7 +527,7 @@ fn have_threads_spend(record: &mut Record, working: f64, waiting: f64) {
     }
 }
 
-/// Who sleeps while others have the processor that the other end is ready for, waits for no timer of bbr.
+/// An end that sleeps while others use the peer's processor does not wait for a timer of bbr.
 #[test]
 fn no_congestion_control_is_slow_where_others_have_the_processors() {
     let none_needless = [("/directions/0/retransmits", json!(0))];
@@ -550,18 +547,18 @@ fn no_congestion_control_is_slow_where_others_have_the_processors() {
     }
 }
 
-/// An end that works for most of its time, and not all of it, is not what holds a stream whose full congestion window
-/// waits for a long path.
+/// An end that works for most of its time, but not all, does not limit a stream whose full
+/// congestion window waits for a long path.
 #[test]
 fn an_offload_holds_a_stream_over_a_long_path_where_an_end_has_no_time_left() {
     for (working, waiting, rtt_ns, told) in [
         (0.86, 0.0, 20_000_000, true),
         (0.84, 0.0, 20_000_000, false),
-        // Standing in line is no work, and no time to spare either.
+        // Runnable time is no work, and no spare time either.
         (0.52, 0.4, 20_000_000, true),
         (0.49, 0.4, 20_000_000, false),
         (0.52, 0.32, 20_000_000, false),
-        // Without such a path an end that works so much is what holds it.
+        // Without such a path an end that works that much is the limit.
         (0.84, 0.0, 600_000, true),
     ] {
         let mut record = changed("offload-off-tso", &[]);
@@ -583,13 +580,14 @@ fn an_offload_holds_a_stream_over_a_long_path_where_an_end_has_no_time_left() {
     }
 }
 
-/// A question of 4 KB through 1 KiB of our own stack's buffer waits for acknowledgements, and for no path.
+/// A request of 4 KB through the user-space stack's buffer of 1 KiB waits for acknowledgements, not
+/// for the path.
 #[test]
 fn a_question_in_parts_is_told_of_its_buffer() {
     let command = command("delayed-ack", "delayed-ack-question-in-parts", &[]);
     assert!(command.contains("--set tcp.send_buffer=64K"), "{command}");
     assert!(of("path-delay", "delayed-ack-question-in-parts", &[]).is_none());
-    // Several parts of four wait for the timer.
+    // Several of the four parts wait for the timer.
     for (p50_ms, told) in [(20, false), (88, true), (130, true), (250, false)] {
         let changes = [("/summary/rtt_ns/p50", json!(p50_ms * 1_000_000))];
         let found = of("delayed-ack", "delayed-ack-question-in-parts", &changes);
@@ -597,12 +595,12 @@ fn a_question_in_parts_is_told_of_its_buffer() {
     }
 }
 
-/// Acknowledgements that use up the way back hold a stream only where they stand in a queue: one that goes as fast as it
-/// can fills it as well.
+/// Acknowledgements that fill the reverse direction limit a stream only when they wait in a queue:
+/// a stream at the full rate fills it as well.
 #[test]
 fn acknowledgements_limit_where_they_wait() {
     let name = "asymmetric-path-answers";
-    let found = of("asymmetric-path", name, &[]).expect("it is told");
+    let found = of("asymmetric-path", name, &[]).expect("a finding");
     assert!(found.cost > 0.8, "{found:?}");
     let mut record = changed(name, &[]);
     let told = record.intervals.iter_mut();
@@ -612,7 +610,7 @@ fn acknowledgements_limit_where_they_wait() {
     let found = linerate_explain::explain(&record);
     let told = found.iter().any(|found| found.cause == "asymmetric-path");
     assert!(!told, "{found:?}");
-    // What they cannot have taken did not pass that rate.
+    // The acknowledgements cannot have passed a rate that they exceed.
     let record = changed(name, &[]);
     let interface = record.hosts[1].interface.as_ref().expect("it is known");
     let rate = interface.qdisc_rate_bps.expect("it is held to one");

@@ -1,10 +1,10 @@
-//! What rules make of settings that a host may or may not let be changed.
+//! Rules for settings that a host may not allow to change.
 
 use serde_json::json;
 
 use super::rules::{changed, command, of, reading};
 
-/// A driver that keeps a feature off for good leaves nothing to be tried.
+/// A feature that the driver fixes to off leaves nothing to try.
 #[test]
 fn what_nobody_can_switch_is_no_cause() {
     for (fixed, also_off, is_cause, want) in [
@@ -17,9 +17,9 @@ fn what_nobody_can_switch_is_no_cause() {
             false,
             None,
         ),
-        // What it needs is not to be had.
+        // Its dependency is not available.
         (&["scatter-gather"], "scatter-gather", false, None),
-        // There is another one that can be switched.
+        // Another offload can be switched.
         (
             &["tx-tcp-segmentation"],
             "generic-segmentation-offload",
@@ -35,14 +35,15 @@ fn what_nobody_can_switch_is_no_cause() {
         }
         let found = linerate_explain::explain(&record);
         let found = found.iter().find(|found| found.cause == "offload-off");
-        let found = found.unwrap_or_else(|| panic!("{fixed:?}: it is told"));
+        let found = found.unwrap_or_else(|| panic!("{fixed:?}: no finding"));
         assert_eq!(found.is_cause(), is_cause, "{fixed:?} {also_off}");
         assert_eq!(found.command.as_deref(), want, "{fixed:?} {also_off}");
         assert_eq!(found.gain.is_some(), is_cause, "{fixed:?} {also_off}");
     }
 }
 
-/// A window that no size was asked for is small where its kernel may not make it larger, or not say how large it is.
+/// A window without a requested size is small when its kernel may not grow it or may not announce
+/// its size.
 #[test]
 fn a_window_that_cannot_grow_is_told_with_the_setting() {
     let moderate = "/hosts/1/sysctls/net.ipv4.tcp_moderate_rcvbuf";
@@ -51,7 +52,7 @@ fn a_window_that_cannot_grow_is_told_with_the_setting() {
     let rmem = "/hosts/1/sysctls/net.ipv4.tcp_rmem";
     let on = "4096 131072 33554432";
     for (granted, least_ns, settings, want) in [
-        // As it comes the kernel makes it larger: nothing to be set.
+        // By default the kernel grows it: nothing to set.
         (131_072, 4_000, &[(rmem, on)][..], None),
         (
             131_072,
@@ -65,7 +66,7 @@ fn a_window_that_cannot_grow_is_told_with_the_setting() {
             &[(moderate, "0"), (rmem, on)],
             Some("sysctl -w net.ipv4.tcp_moderate_rcvbuf=1"),
         ),
-        // On a long path too, and where the default was raised by hand.
+        // On a long path too, and when the default was raised by hand.
         (
             131_072,
             9_000_000,
@@ -80,7 +81,7 @@ fn a_window_that_cannot_grow_is_told_with_the_setting() {
                 "sysctl -w net.ipv4.tcp_moderate_rcvbuf=1 net.ipv4.tcp_rmem='4096 131072 4194304'",
             ),
         ),
-        // The buffer is large, and the window that is told of it is not, whichever end does not scale.
+        // The buffer is large but the announced window is not, whichever end lacks window scaling.
         (
             6_291_456,
             4_000,
@@ -119,7 +120,7 @@ fn a_window_that_cannot_grow_is_told_with_the_setting() {
             assert_eq!(reader, None, "{granted} {least_ns} {settings:?}");
         }
     }
-    // A size that was asked for is none of the kernel's.
+    // A requested size overrides the kernel's tuning.
     let told = command(
         "receive-window",
         "receive-window-4k",
@@ -128,7 +129,7 @@ fn a_window_that_cannot_grow_is_told_with_the_setting() {
     assert!(told.contains("--rcvbuf 4M"), "{told}");
 }
 
-/// Where an end tells of no more than the first segment that is missing, that goes before all else.
+/// Without selective acknowledgements at one end, that setting comes first in the remedy.
 #[test]
 fn loss_without_selective_acknowledgements_is_told_with_the_setting() {
     let (near, far) = (
@@ -144,7 +145,7 @@ fn loss_without_selective_acknowledgements_is_told_with_the_setting() {
         for (at_near, at_far, off) in [("1", "1", 0), ("0", "1", 1), ("1", "0", 1), ("0", "0", 2)] {
             let changes = [(near, json!(at_near)), (far, json!(at_far))];
             let found = of(cause, name, &changes);
-            let found = found.unwrap_or_else(|| panic!("{name} {at_near} {at_far}: it is told"));
+            let found = found.unwrap_or_else(|| panic!("{name} {at_near} {at_far}: no finding"));
             let seen = found.evidence.iter();
             let seen = seen.filter(|seen| seen.counter == "net.ipv4.tcp_sack");
             assert_eq!(seen.count(), off, "{name} {at_near} {at_far}");
@@ -154,7 +155,7 @@ fn loss_without_selective_acknowledgements_is_told_with_the_setting() {
                 off > 0,
                 "{name} {at_near} {at_far}: {command}"
             );
-            let first = found.remedy.contains("acknowledge selectively");
+            let first = found.remedy.contains("selective acknowledgements");
             assert_eq!(
                 first,
                 off > 0,
@@ -163,7 +164,7 @@ fn loss_without_selective_acknowledgements_is_told_with_the_setting() {
             );
         }
     }
-    // Our own stack has no such setting.
+    // The user-space stack has no such setting.
     let changes = [
         (near, json!("0")),
         (far, json!("1")),
@@ -173,7 +174,7 @@ fn loss_without_selective_acknowledgements_is_told_with_the_setting() {
     assert!(!told.contains("tcp_sack"), "{told}");
 }
 
-/// Kernels that send no time stamps have 12 bytes more of each packet for payload.
+/// Without timestamps each packet has 12 more bytes of payload.
 #[test]
 fn headers_of_tcp_are_those_of_its_options() {
     for (near, far, header) in [
@@ -200,7 +201,7 @@ fn headers_of_tcp_are_those_of_its_options() {
     }
 }
 
-/// The kernel refuses all of a command for one word that a driver does not know.
+/// The kernel rejects a whole command for one parameter that a driver does not have.
 #[test]
 fn interrupts_are_set_as_far_as_the_driver_knows_them() {
     for (settings, want) in [
@@ -220,13 +221,13 @@ fn interrupts_are_set_as_far_as_the_driver_knows_them() {
             "interrupt-coalescing-client",
             &changes,
         );
-        let found = found.unwrap_or_else(|| panic!("{settings}: it is told"));
+        let found = found.unwrap_or_else(|| panic!("{settings}: no finding"));
         assert_eq!(found.command.as_deref(), want, "{settings}");
         assert_eq!(found.is_cause(), want.is_some(), "{settings}");
     }
 }
 
-/// A call within another program's source is nothing that can be typed.
+/// A call in another program's source cannot be typed as a command.
 #[test]
 fn commands_are_commands() {
     for (stack, want) in [("kernel", None), ("linerate", Some("--set tcp.nagle=off"))] {
@@ -236,7 +237,7 @@ fn commands_are_commands() {
             ("/plan/stack/far", json!(stack)),
         ];
         let found = of("delayed-ack", "healthy-latency-spin-tcp", &changes);
-        let found = found.unwrap_or_else(|| panic!("{stack}: it is told"));
+        let found = found.unwrap_or_else(|| panic!("{stack}: no finding"));
         assert!(found.remedy.contains("TCP_NODELAY"), "{}", found.remedy);
         match want {
             None => assert_eq!(found.command, None),
@@ -245,7 +246,8 @@ fn commands_are_commands() {
     }
 }
 
-/// Datagrams that wait in our own stack have a queue at their socket and buffers of all sockets: the smaller is told.
+/// The user-space stack has a queue a socket and buffers for all sockets: the smaller one is
+/// reported.
 #[test]
 fn the_room_that_binds_in_our_own_stack_is_the_one_to_raise() {
     for (queue, buffers, full, no_buffer, want) in [
@@ -259,7 +261,7 @@ fn the_room_that_binds_in_our_own_stack_is_the_one_to_raise() {
         (16, 2_048, 900, 10, "--set udp.receive_queue=128"),
         (1_024, 100, 0, 900, "--set udp.buffers=800"),
         (1_024, 512, 10, 900, "--set udp.buffers=4096"),
-        // Of a record that does not tell: what can be full at all.
+        // A record without the counters: the smaller limit.
         (1_024, 512, 0, 0, "--set udp.buffers=4096"),
         (64, 512, 0, 0, "--set udp.receive_queue=512"),
         (60_000, 1_000_000, 900, 0, "--set udp.receive_queue=65536"),
@@ -287,16 +289,17 @@ fn the_room_that_binds_in_our_own_stack_is_the_one_to_raise() {
     }
 }
 
-/// Our own stack counts that somebody drops long segments and says nothing.
+/// The user-space stack counts path MTU guesses: a router drops long segments without an ICMP
+/// error.
 #[test]
 fn a_hole_that_our_own_stack_has_found_is_told() {
     for (guesses, told, cut_off, mtu) in [
         (0, 0, false, None),
-        // A router that says so makes no hole.
+        // A router that sends an ICMP error makes no black hole.
         (0, 3, false, None),
         (1, 0, false, Some("1280")),
         (2, 1, false, Some("576")),
-        // Without any way all segments are in vain.
+        // Without a carrier no segment arrives, whatever its length.
         (1, 0, true, None),
     ] {
         let carrier = json!({

@@ -1,6 +1,6 @@
 //! Texts of small experiments.
 
-/// The head of one: what follows are its tables, after keys of its own.
+/// Returns the head of an experiment; further keys and its tables follow.
 pub fn head(name: &str, title: &str) -> String {
     format!(
         r#"
@@ -12,7 +12,7 @@ without_root = "All of it."
     )
 }
 
-/// The figure that most of them read.
+/// Figure that most of them read: the median round-trip time.
 pub const TRIP: &str = r#"
 [[figures]]
 name = "trip"
@@ -21,8 +21,8 @@ unit = "nanos"
 says = "median round trip"
 "#;
 
-/// Round trips of two sizes without a network of its own. `far` starts what answers, or is empty; `measure`
-/// is the command but for the size.
+/// Returns an experiment of round trips of two sizes without a network of its own. `far` starts the
+/// responder, or is empty; `measure` is the command without the size.
 pub fn by_size(far: &str, measure: &str) -> String {
     let head = head("small", "Small");
     format!(

@@ -1,4 +1,4 @@
-//! A lab that goes down with its test, whichever way the test ends.
+//! Lab that goes down with its test, however the test ends.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -8,16 +8,16 @@ use serde_json::Value;
 
 use super::{Room, Server, works};
 
-/// A lab of a test; its name has this process in it, as other checkouts run the same tests.
+/// Lab of a test; its name contains the process id, because other checkouts run the same tests.
 pub struct Lab {
     pub room: Room,
     pub name: String,
-    /// What `lab up --json` said of it.
+    /// Output of `lab up --json`.
     pub info: Value,
 }
 
 impl Lab {
-    /// Builds one from the words after `lab up`; `Err` says which privilege is missing.
+    /// Builds a lab with these arguments of `lab up`; `Err` names the missing privilege.
     #[track_caller]
     pub fn up(room: Room, test: &str, words: &str) -> Result<Self, String> {
         let name = format!("{test}-{}", std::process::id());
@@ -25,7 +25,7 @@ impl Lab {
         if ran.code() == 4 {
             return Err(ran.json()["error"].to_string());
         }
-        // Whatever went wrong from here on, it is taken down.
+        // From here on any failure takes the lab down.
         let mut lab = Self {
             room,
             name,
@@ -35,7 +35,7 @@ impl Lab {
         Ok(lab)
     }
 
-    /// Builds the one that this text describes.
+    /// Builds a lab from the text of a lab file.
     #[track_caller]
     pub fn of(test: &str, text: &str) -> Result<Self, String> {
         let room = Room::new();
@@ -43,32 +43,32 @@ impl Lab {
         Self::up(room, test, "lab.toml")
     }
 
-    /// Two hosts, `client` and `server`, with these links between them.
+    /// Builds hosts `client` and `server` with these links between them.
     #[track_caller]
     pub fn pair(test: &str, links: &str) -> Result<Self, String> {
         Self::of(test, &format!("[hosts.client]\n[hosts.server]\n{links}"))
     }
 
-    /// Any command on one of its hosts.
+    /// Returns a command on one of the hosts.
     pub fn on<A: AsRef<OsStr>>(&self, host: &str, words: impl IntoIterator<Item = A>) -> Command {
         let mut command = (self.room).linerate(&format!("lab exec {}/{host} --", self.name));
         command.args(words);
         command
     }
 
-    /// `linerate` on one of its hosts.
+    /// Returns `linerate` on one of the hosts.
     pub fn linerate(&self, host: &str, words: &str) -> Command {
         let mut command = self.on(host, [self.room.binary()]);
         command.args(words.split_whitespace());
         command
     }
 
-    /// A shell line on a host; why it did not work.
+    /// Runs a shell line on a host; `Err` has the reason of a failure.
     pub fn shell(&self, host: &str, line: &str) -> Result<(), String> {
         works(&mut self.on(host, ["sh", "-ec", line]))
     }
 
-    /// A server on the host `server`, at its own port.
+    /// Starts a server on the host `server`, at its default port.
     #[track_caller]
     pub fn server(&self, words: &str) -> Server {
         Server::start(&mut self.linerate("server", &format!("server {words}")))
@@ -82,7 +82,7 @@ impl Drop for Lab {
     }
 }
 
-/// The lab of a test, or the end of the test.
+/// Returns the lab of a test, or skips the test.
 macro_rules! lab {
     ($up:expr) => {
         match $up {

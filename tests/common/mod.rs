@@ -1,10 +1,10 @@
-//! What tests of the real binary share: clean surroundings, time limits, and servers that die with
-//! their test.
+//! Helpers of the tests that run the real binary: clean environments, time limits, and servers that
+//! end with their test.
 #![allow(
     dead_code,
     unused_imports,
     unused_macros,
-    reason = "every test file is a program of its own and uses its part of this"
+    reason = "every test file is a program of its own and uses only some of this"
 )]
 
 use std::ffi::OsStr;
@@ -26,23 +26,23 @@ mod lab;
 pub use lab::Lab;
 pub(crate) use lab::lab;
 
-/// The binary that is tested.
+/// Binary under test.
 pub const LINERATE: &str = env!("CARGO_BIN_EXE_linerate");
 
-/// Nothing that a test waits for takes longer, on a machine that is many times slower and busier than this.
+/// Time limit of every wait: enough for a machine that is many times slower and busier than this.
 pub const LONG: Duration = Duration::from_secs(300);
 
-/// The user that owns nothing.
+/// User without files or processes (`nobody`).
 const NOBODY: u32 = 65534;
 
-/// Whether ONLY=name,… asks for it: by how its name begins, or for all where it names none.
+/// Returns whether ONLY=name,… selects a name by its beginning; an empty ONLY selects all.
 pub fn is_wanted(name: &str) -> bool {
     let only = std::env::var("ONLY").unwrap_or_default();
     let mut names = (only.split(',')).filter(|name| !name.is_empty()).peekable();
     names.peek().is_none() || names.any(|only| name.starts_with(only))
 }
 
-/// Says why a test does not run here. `tests/run` collects these lines.
+/// Prints why a test does not run here and returns from it. `tests/run` collects these lines.
 macro_rules! skip {
     ($($why:tt)*) => {{
         println!("skipped: {}", format_args!($($why)*));
@@ -51,12 +51,12 @@ macro_rules! skip {
 }
 pub(crate) use skip;
 
-/// Whether this process is root.
+/// Returns whether this process is root.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// A folder of its own for a test: home, store and working folder of its commands.
+/// Directory of a test: home, store and working directory of its commands.
 pub struct Room {
     folder: TempDir,
     nobody: bool,
@@ -70,7 +70,7 @@ impl Room {
         }
     }
 
-    /// The same for an ordinary user: as it is, or become one. `None`: only root can become another.
+    /// Returns a directory for an unprivileged user. `None`: only root can change to another user.
     pub fn ordinary() -> Option<Self> {
         let mut room = Self::new();
         if !is_root() {
@@ -78,12 +78,13 @@ impl Room {
         }
         let owner = (Some(NOBODY), Some(NOBODY));
         std::os::unix::fs::chown(room.path(), owner.0, owner.1).ok()?;
-        // The checkout may lie where nobody else can read.
+        // The checkout may lie where other users cannot read.
         let copy = room.path().join("linerate");
-        // By another process: one that another thread forks now would hold our descriptor of the copy until
-        // it becomes its program, and what is open for writing cannot be executed.
+        // Copied by another process: a child that another thread forks now would inherit our
+        // writable descriptor until its exec, and a file open for writing cannot be executed
+        // (ETXTBSY).
         let copied = Command::new("cp").arg(LINERATE).arg(&copy).status();
-        assert!(copied.expect("cp").success(), "room for the binary");
+        assert!(copied.expect("cp").success(), "space for the binary");
         room.nobody = true;
         let runs = room
             .command("true", [""; 0])
@@ -96,7 +97,7 @@ impl Room {
         self.folder.path()
     }
 
-    /// The binary as the commands of this room start it.
+    /// Path of the binary that this directory's commands start.
     pub fn binary(&self) -> PathBuf {
         if self.nobody {
             self.path().join("linerate")
@@ -105,7 +106,7 @@ impl Room {
         }
     }
 
-    /// Any command, with nothing in its environment that could change what it does.
+    /// Returns a command whose environment has nothing that could change its behaviour.
     pub fn command<A: AsRef<OsStr>>(
         &self,
         program: impl AsRef<OsStr>,
@@ -126,12 +127,12 @@ impl Room {
         command
     }
 
-    /// `linerate` with these words.
+    /// Returns `linerate` with these arguments.
     pub fn linerate(&self, words: &str) -> Command {
         self.command(self.binary(), words.split_whitespace())
     }
 
-    /// Runs `linerate` with these words to its end.
+    /// Runs `linerate` with these arguments to its end.
     pub fn run(&self, words: &str) -> Finished {
         finish(&mut self.linerate(words))
     }
@@ -141,7 +142,7 @@ impl Room {
         Server::start(&mut self.linerate(&format!("server -p 0 {words}")))
     }
 
-    /// The documents in the store.
+    /// Returns the documents in the store.
     pub fn stored(&self) -> Vec<Value> {
         let folder = self.path().join("data/linerate/runs");
         let mut files: Vec<_> = fs::read_dir(folder)
@@ -160,7 +161,7 @@ impl Room {
     }
 }
 
-/// A command that has ended.
+/// Command that has ended.
 #[derive(Debug)]
 pub struct Finished {
     pub status: ExitStatus,
@@ -169,26 +170,25 @@ pub struct Finished {
 }
 
 impl Finished {
-    /// Its exit code.
     pub fn code(&self) -> i32 {
         self.status.code().unwrap_or_else(|| panic!("{self:#?}"))
     }
 
-    /// Panics with all it said unless it ended with this code.
+    /// Panics with the full output unless the exit code is this one.
     #[track_caller]
     pub fn expect(self, code: i32) -> Self {
         assert_eq!(self.status.code(), Some(code), "{self:#?}");
         self
     }
 
-    /// The one JSON document on its standard output.
+    /// Parses standard output as one JSON document.
     #[track_caller]
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.stdout)
             .unwrap_or_else(|error| panic!("not one document ({error}): {self:#?}"))
     }
 
-    /// The JSON documents on its standard output, one a line.
+    /// Parses standard output as JSON documents, one a line.
     #[track_caller]
     pub fn json_lines(&self) -> Vec<Value> {
         self.stdout
@@ -200,24 +200,25 @@ impl Finished {
     }
 }
 
-/// A running command; it is killed when its test forgets it or fails.
+/// Running command; it is killed on drop, so also when its test fails.
 pub struct Running {
     child: Child,
     stdout: Option<JoinHandle<String>>,
     stderr: Option<JoinHandle<String>>,
-    /// Its lines as they come, of standard output and of standard error.
+    /// Lines of standard output as they arrive.
     lines: Receiver<String>,
+    /// Lines of standard error as they arrive.
     errors: Receiver<String>,
 }
 
-/// The figure at this place of a document.
+/// Returns the number at a JSON pointer of a document.
 #[track_caller]
 pub fn number(document: &Value, pointer: &str) -> f64 {
     let value = document.pointer(pointer).and_then(Value::as_f64);
     value.unwrap_or_else(|| panic!("no {pointer} in {document:#}"))
 }
 
-/// Gathers what a stream says, and passes each line on as it comes.
+/// Reads a stream on a thread: returns all of it at the end, and each line as it arrives.
 fn reader(from: impl Read + Send + 'static) -> (JoinHandle<String>, Receiver<String>) {
     let (sink, lines) = channel();
     let mut from = BufReader::new(from);
@@ -259,7 +260,6 @@ impl Running {
         self.child.id()
     }
 
-    /// Sends a signal by its number.
     pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).expect("it runs");
@@ -269,7 +269,7 @@ impl Running {
         self.signal(rustix::process::Signal::INT);
     }
 
-    /// The next line on standard output that `wanted` likes; it is given back.
+    /// Waits for the next line on standard output that satisfies the condition.
     #[track_caller]
     pub fn line(&mut self, wanted: impl Fn(&str) -> bool) -> String {
         match next(&self.lines, wanted) {
@@ -278,7 +278,7 @@ impl Running {
         }
     }
 
-    /// The next line on standard error that `wanted` likes; it is given back.
+    /// Waits for the next line on standard error that satisfies the condition.
     #[track_caller]
     pub fn error_line(&mut self, wanted: impl Fn(&str) -> bool) -> String {
         match next(&self.errors, wanted) {
@@ -291,21 +291,21 @@ impl Running {
     fn give_up(&mut self) -> ! {
         let _ = self.child.kill();
         let finished = self.collect();
-        panic!("the line did not come: {finished:#?}");
+        panic!("the line did not arrive: {finished:#?}");
     }
 
-    /// Whether it has ended.
+    /// Returns whether the command has ended.
     pub fn has_ended(&mut self) -> bool {
-        let status = self.child.try_wait().expect("a child can be asked");
+        let status = self.child.try_wait().expect("a child has a status");
         status.is_some()
     }
 
-    /// Waits until the test that it runs has begun, as its own lines (`--json-stream`) tell.
+    /// Waits for the `started` event in the output of `--json-stream`.
     pub fn started(&mut self) {
         self.line(|line| line.contains(r#""event":"started""#));
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the command.
     #[track_caller]
     pub fn wait(mut self) -> Finished {
         let end = Instant::now() + LONG;
@@ -334,7 +334,8 @@ impl Running {
     }
 }
 
-/// The next of these lines that is wanted; `None` once nothing more comes, or not in time.
+/// Waits for the next line that satisfies the condition; `None` at the end of the stream or after
+/// the time limit.
 fn next(lines: &Receiver<String>, wanted: impl Fn(&str) -> bool) -> Option<String> {
     let end = Instant::now() + LONG;
     loop {
@@ -359,7 +360,7 @@ pub fn finish(command: &mut Command) -> Finished {
     Running::start(command).wait()
 }
 
-/// Whether a command is there and can do this.
+/// Runs a command to find out whether it works here.
 pub fn works(command: &mut Command) -> Result<(), String> {
     match command.output() {
         Ok(output) if output.status.success() => Ok(()),
@@ -375,8 +376,8 @@ pub fn works(command: &mut Command) -> Result<(), String> {
     }
 }
 
-/// `unshare` with these flags in front of a command: from root as it is, else in a user namespace.
-/// `Err` says why that is not to be had.
+/// Puts `unshare` with these flags in front of a command: directly as root, else in a user
+/// namespace. `Err` has the reason when that is not possible.
 pub fn unshared(room: &Room, flags: &str, words: &[&str]) -> Result<Command, String> {
     let mut args: Vec<&str> = flags.split_whitespace().collect();
     if !is_root() {
@@ -388,9 +389,10 @@ pub fn unshared(room: &Room, flags: &str, words: &[&str]) -> Result<Command, Str
     Ok(room.command("unshare", args))
 }
 
-/// `linerate` as somebody without capabilities who may not make a user namespace.
+/// Returns `linerate` run without capabilities and without permission to make user namespaces.
 pub fn without_user_namespaces(room: &Room, words: &str) -> Result<Command, String> {
-    // The limit belongs to the namespace that it is written in: nobody outside is bothered.
+    // The limit belongs to the namespace in which it is written: the rest of the machine keeps its
+    // own.
     let script = "echo 0 > /proc/sys/user/max_user_namespaces
         exec setpriv --bounding-set=-all --inh-caps=-all -- \"$@\"";
     let inside = ["--user", "--map-root-user", "sh", "-ec", script, "sh"];
@@ -400,14 +402,14 @@ pub fn without_user_namespaces(room: &Room, words: &str) -> Result<Command, Stri
     Ok(command)
 }
 
-/// A running `linerate server`.
+/// Running `linerate server`.
 pub struct Server {
     pub running: Running,
     pub port: u16,
 }
 
 impl Server {
-    /// Starts it and waits until it can be reached.
+    /// Starts a server and waits until it accepts connections.
     #[track_caller]
     pub fn start(command: &mut Command) -> Self {
         let mut running = Running::start(command);
@@ -425,7 +427,7 @@ impl Server {
         }
     }
 
-    /// Ends it as an operator does.
+    /// Ends the server with SIGINT, as an operator does.
     #[track_caller]
     pub fn end(self) -> Finished {
         self.running.interrupt();
@@ -433,11 +435,11 @@ impl Server {
     }
 }
 
-/// A port that is free over TCP and UDP, and that the kernel gives to nobody who asks for any: it stays
-/// free until whoever is meant takes it.
+/// Returns a port that is free over TCP and UDP and outside the kernel's ephemeral range, so it
+/// stays free until the test binds it.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    /// As many are looked at.
+    /// Number of ports tried.
     const SPAN: u16 = 8_000;
     let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
     let range = range.unwrap_or_default();
@@ -449,14 +451,14 @@ pub fn free_port() -> u16 {
         .unwrap_or(32_768_u16)
         .saturating_sub(SPAN)
         .max(10_000);
-    // Other checkouts run the same tests: each process begins elsewhere.
+    // Other checkouts run the same tests: each process begins at another port.
     let own = u16::try_from(std::process::id() % u32::from(SPAN)).expect("less than the span");
     for _ in 0..SPAN {
         let step = NEXT.fetch_add(1, Ordering::Relaxed);
         let port = begin + (own.wrapping_mul(31).wrapping_add(step)) % SPAN;
         let is_free = [true, false].into_iter().all(|v6| {
             let any = if v6 { "::" } else { "0.0.0.0" };
-            // Without IPv6 nobody has it there.
+            // Without IPv6 the port is free there.
             let (tcp, udp) = (TcpListener::bind((any, port)), UdpSocket::bind((any, port)));
             let taken = |error: &std::io::Error| error.kind() == std::io::ErrorKind::AddrInUse;
             !tcp.as_ref().is_err_and(taken) && !udp.as_ref().is_err_and(taken)
@@ -468,7 +470,7 @@ pub fn free_port() -> u16 {
     panic!("no port is free");
 }
 
-/// Whether somebody listens on a TCP port of this network.
+/// Returns whether a socket listens on a TCP port of this network namespace.
 pub fn is_listening(port: u16) -> bool {
     let tables = ["tcp", "tcp6"].map(|file| fs::read_to_string(format!("/proc/net/{file}")));
     let tables = tables.into_iter().flatten().collect::<String>();
@@ -476,8 +478,8 @@ pub fn is_listening(port: u16) -> bool {
     (tables.lines()).any(|line| line.contains(&own) && line.contains(state))
 }
 
-/// A port of loopback on which nobody listens; it stays taken, so that nobody else gets it, also not for a
-/// moment after it is given up.
+/// Loopback port without a listener. A bound socket reserves it, so no other process gets it, also
+/// not after it is released.
 pub struct DeafPort {
     _socket: socket2::Socket,
     pub port: u16,
@@ -490,7 +492,7 @@ impl DeafPort {
                 .expect("a socket");
             let port = free_port();
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-            // Bound and not listening: connections are refused.
+            // Bound but not listening: connections are refused.
             if socket.bind(&address.into()).is_ok() {
                 return Self {
                     port,
@@ -501,17 +503,20 @@ impl DeafPort {
     }
 }
 
-/// The stored, printed or written record in a value; checks what every record has.
+/// Checks the parts that every stored, printed or written record has.
 #[track_caller]
 pub fn is_record(value: &Value) {
     assert_eq!(value["schema"], "linerate/run/1", "{value:#}");
     let record: linerate_metric::record::Record =
         serde_json::from_value(value.clone()).expect("a record");
     let again = serde_json::to_value(&record).expect("a record is JSON");
-    assert_eq!(&again, value, "a record reads and writes itself exactly");
+    assert_eq!(
+        &again, value,
+        "a record survives reading and writing exactly"
+    );
 }
 
-/// Tries something in which chance has a part until it is as it should be, so many times at most.
+/// Repeats an attempt that depends on chance until it succeeds, at most `tries` times.
 #[track_caller]
 pub fn one_of<T>(tries: usize, mut attempt: impl FnMut() -> Result<T, String>) -> T {
     let mut failures = Vec::new();
@@ -527,7 +532,7 @@ pub fn one_of<T>(tries: usize, mut attempt: impl FnMut() -> Result<T, String>) -
     panic!("none of {tries} tries: {failures:#?}");
 }
 
-/// Waits for something to become true.
+/// Waits until a condition holds.
 #[track_caller]
 pub fn soon(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + LONG;

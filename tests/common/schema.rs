@@ -1,8 +1,8 @@
-//! The part of JSON Schema that our schemas use: enough to hold a document against them.
+//! Subset of JSON Schema that our schemas use: enough to check a document against them.
 
 use serde_json::Value;
 
-/// Every place where the document is not what the schema says.
+/// Returns every violation of the schema, with its path in the document.
 pub fn complaints(schema: &Value, document: &Value) -> Vec<String> {
     let mut found = Vec::new();
     check(schema, schema, document, "$", &mut found);
@@ -86,7 +86,7 @@ fn check(root: &Value, schema: &Value, value: &Value, place: &str, found: &mut V
             "maximum" => value
                 .as_f64()
                 .is_none_or(|it| it <= want.as_f64().expect("a number")),
-            other => panic!("the schema at {place} uses `{other}`: teach it to this file"),
+            other => panic!("the schema at {place} uses `{other}`: support it in this file"),
         };
         if !holds {
             found.push(format!("{place}: {value} is not {rule} {want}"));

@@ -1,8 +1,8 @@
-//! The demo, as root and as an ordinary user, and what it leaves.
+//! Demo as root and as an unprivileged user, and the files it leaves.
 
 use super::*;
 
-/// What a demo leaves: a report, a record for each run, and the same in the store.
+/// Checks the files of a demo: a report, a record a run, and the same in the store.
 #[track_caller]
 fn is_demo(room: &Room, ran: &Finished, dir: &str) -> Value {
     let set = ran.json();
@@ -25,7 +25,7 @@ fn is_demo(room: &Room, ran: &Finished, dir: &str) -> Value {
         page.contains("</html>") && page.contains("<svg"),
         "no report"
     );
-    // Nothing is fetched from anywhere.
+    // The page loads nothing from the network.
     assert!(
         !page.contains("src=\"http") && !page.contains("<link"),
         "not self-contained"
@@ -38,7 +38,7 @@ fn is_demo(room: &Room, ran: &Finished, dir: &str) -> Value {
 fn a_demo_leaves_a_page_of_something_else_alone() {
     let room = Room::new();
     let page = room.path().join("page/report.html");
-    fs::create_dir(page.parent().expect("a folder")).expect("a folder");
+    fs::create_dir(page.parent().expect("a directory")).expect("a directory");
     fs::write(&page, "mine").expect("a page");
     let ran = room.run("demo -t 0.1 --loopback --dir page").expect(2);
     assert!(ran.stderr.contains("page/report.html"), "{ran:?}");
@@ -60,7 +60,7 @@ fn demo() {
 #[test]
 fn demo_as_an_ordinary_user() {
     let Some(room) = Room::ordinary() else {
-        skip!("cannot become an ordinary user here");
+        skip!("cannot become an unprivileged user here");
     };
     let ran = room.run("demo -t 0.2 --json --dir here").expect(0);
     let set = is_demo(&room, &ran, "here");
@@ -76,7 +76,7 @@ fn demo_as_an_ordinary_user() {
 #[test]
 fn demo_where_user_namespaces_are_forbidden() {
     let Some(room) = Room::ordinary() else {
-        skip!("cannot become an ordinary user here");
+        skip!("cannot become an unprivileged user here");
     };
     let mut command: Command = match without_user_namespaces(&room, "demo -t 0.2 --json") {
         Ok(command) => command,
@@ -100,7 +100,7 @@ fn demo_where_user_namespaces_are_forbidden() {
 fn an_interrupted_demo_reports_what_it_has() {
     let room = Room::new();
     let mut demo = Running::start(&mut room.linerate("demo -t 2 --json --loopback"));
-    // The first step has its record; there is a report of the ones until now.
+    // The first step has its record, so there is a report of the finished steps.
     demo.error_line(|line| line.contains(" 2/7 "));
     demo.interrupt();
     let ran = demo.wait().expect(130);

@@ -1,14 +1,14 @@
-//! Runs, and servers, that are told to end, or whose reader goes.
+//! Runs and servers that receive a signal, or whose reader closes the pipe.
 
 use super::*;
 
-/// A client whose test goes on, and the server that it runs with.
+/// Returns a client in the middle of its test, and its server.
 fn in_the_middle(room: &Room, words: &str) -> (Running, Server) {
     let mut server = room.server("--json-stream --no-store");
     let words = format!("{words} 127.0.0.1 -p {} -t 60 -i 0.1", server.port);
     let client = Running::start(&mut room.linerate(&words));
     server.running.started();
-    // Some payload: a run that begins at once has moved some after a moment.
+    // Some payload is sent within this time.
     std::thread::sleep(Duration::from_secs(1));
     (client, server)
 }
@@ -45,7 +45,7 @@ fn signals_end_a_test_with_its_partial_result() {
             room.stored().contains(record),
             "the partial result is stored"
         );
-        // The other end knows, and serves on.
+        // The server detects the end and serves further clients.
         server
             .running
             .line(|line| line.contains(r#""event":"finished""#));
@@ -71,7 +71,7 @@ fn the_timeout_command_gets_the_partial_result() {
     let server = room.server("--no-store");
     for signal in ["TERM", "INT"] {
         for _ in 0..3 {
-            // Before a run is under way there is nothing to print: the next one has longer.
+            // Before a run has started there is nothing to print: the next attempt has more time.
             let mut seconds = 0.3_f64;
             let document = one_of(8, || {
                 seconds = (seconds * 2.0).min(8.0);
@@ -81,8 +81,8 @@ fn the_timeout_command_gets_the_partial_result() {
                     server.port
                 );
                 let ran = finish(&mut room.command("timeout", words.split(' ')));
-                // So early that nobody has an ear for it, it ends the program. And when a crowded machine holds
-                // `timeout` up between its two signals they are two wishes, of which the second one aborts.
+                // A signal before the handler is installed ends the program. On a busy machine the
+                // two signals of `timeout` may arrive as two, and the second one aborts.
                 let document = serde_json::from_str::<Value>(&ran.stdout);
                 match document {
                     Ok(document) if document["error"].is_null() => Ok(ran.expect(130).json()),
@@ -98,10 +98,10 @@ fn the_timeout_command_gets_the_partial_result() {
 fn a_second_signal_aborts() {
     let room = Room::new();
     let (mut client, server) = in_the_middle(&room, "latency");
-    // A far end that does not answer keeps the orderly end waiting.
+    // A server that does not respond keeps the orderly end waiting.
     server.running.signal(Signal::STOP);
     client.interrupt();
-    // Two that reach a program within a moment are one wish: on a crowded machine these may.
+    // Two signals within a moment count as one: on a busy machine these may.
     soon("the abort", || {
         std::thread::sleep(Duration::from_millis(500));
         client.interrupt();
@@ -114,7 +114,7 @@ fn a_second_signal_aborts() {
     );
 }
 
-/// A client that is killed in the middle of a word costs its own test, and nobody else anything.
+/// A client that is killed in the middle of a message ends only its own test.
 #[test]
 fn a_server_outlives_clients_that_are_killed() {
     let room = Room::new();
@@ -122,15 +122,15 @@ fn a_server_outlives_clients_that_are_killed() {
     let status =
         std::fs::read_to_string(format!("/proc/{}/status", server.running.pid())).expect("it runs");
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let ignored = u64::from_str_radix(ignored.expect("Linux tells").trim(), 16).expect("a mask");
-    // SIGPIPE, 13: a peer that goes away must not send it to the whole server.
+    let ignored = u64::from_str_radix(ignored.expect("a mask").trim(), 16).expect("a mask");
+    // SIGPIPE, 13: a peer that closes its connection must not end the server.
     assert_ne!(ignored & (1 << 12), 0, "{ignored:x}");
     let search = "throughput 127.0.0.1 -u -b max:0 --trial 50ms --no-store";
     for signal in [Signal::KILL, Signal::INT] {
         for round in 0..8 {
             let words = format!("{search} -p {}", server.port);
             let client = Running::start(&mut room.linerate(&words));
-            // Wherever that is: in a greeting, in a trial, or between two of them.
+            // At any point: in the handshake, in a trial, or between two trials.
             std::thread::sleep(Duration::from_millis(40 + 37 * round));
             client.signal(signal);
             client.wait();
@@ -153,7 +153,7 @@ fn a_server_that_is_told_to_end_ends_its_tests_in_order() {
     assert_eq!(record["interrupted"], true);
 }
 
-/// A reader that has seen enough ends the program without a word.
+/// A reader that closes its pipe ends the program without a message.
 #[test]
 fn a_closed_pipe_is_quiet() {
     let room = Room::new();
@@ -189,7 +189,7 @@ fn a_closed_pipe_is_quiet() {
     assert_eq!(ran.expect(0).stderr, "");
 }
 
-/// The files that were asked for are written all the same, and the result is stored.
+/// Requested files are still written, and the result is stored.
 #[test]
 fn a_closed_pipe_takes_no_files_along() {
     let room = Room::new();

@@ -1,9 +1,9 @@
-//! Lab files and labs.
+//! Errors of lab files and labs.
 
 use super::common::without_user_namespaces;
 use super::*;
 
-/// Lab files that make no sense; what is wrong with each is tested in `lab`.
+/// Invalid lab files; the crate `lab` tests the details of each.
 #[test]
 fn lab_files() {
     let room = Room::new();
@@ -59,11 +59,11 @@ fn labs_that_are_not_there() {
     assert!(ended.stderr.contains(&name), "{ended:?}");
 }
 
-/// A lab needs a privilege or a user namespace, and says which.
+/// A lab needs a privilege or a user namespace, and the error names it.
 #[test]
 fn a_lab_where_user_namespaces_are_forbidden() {
     let Some(room) = Room::ordinary() else {
-        skip!("cannot become an ordinary user here");
+        skip!("cannot become an unprivileged user here");
     };
     let words = "lab up --hops 0";
     match (

@@ -1,4 +1,4 @@
-//! Names, routes, addresses and ports, before anybody answers.
+//! Errors of names, routes, addresses and ports, before a server responds.
 
 use super::common::{LINERATE, unshared};
 use super::*;
@@ -46,13 +46,14 @@ fn names_and_families() {
             "is an IPv6 address, and -B 127.0.0.1",
             "::1",
         ),
-        ("latency fe80::1", "needs the interface", "fe80::1"),
+        ("latency fe80::1", "needs an interface", "fe80::1"),
     ] {
         words_tell(&room, words, &told(5, situation, object, "address"));
     }
 }
 
-/// `linerate` with these words in a network namespace that `setup` (a shell script) has furnished.
+/// Returns `linerate` with these arguments in a network namespace that the shell script `setup`
+/// configures.
 fn in_network(room: &Room, setup: &str, words: &str) -> Result<Command, String> {
     let script = format!("{setup}\nexec {LINERATE} {words} \"$@\"");
     unshared(room, "--net", &["sh", "-ec", &script, "sh"])
@@ -76,7 +77,7 @@ fn no_route() {
     }
 }
 
-/// A link into nowhere: whoever is on its other end does not answer.
+/// Link without a receiver: the other end does not respond.
 const NOWHERE: &str = "
     ip link add v0 type veth peer name v1
     ip address add 192.0.2.1/24 dev v0
@@ -99,14 +100,14 @@ fn no_answer() {
     let room = Room::new();
     let want = told(
         5,
-        "no answer within 5 s",
+        "no reply within 5 s",
         "192.0.2.9:5201",
         "TCP port 5201 is open",
     );
     network_tells(&room, NOWHERE, "latency 192.0.2.9 -u", &want);
 }
 
-/// An address that cannot be sent from.
+/// Invalid source addresses.
 #[test]
 fn local_addresses() {
     let room = Room::new();
@@ -135,7 +136,7 @@ fn local_addresses() {
             &told(1, "local address", &option[3..], "ip address"),
         );
     }
-    // A source port that somebody has.
+    // A source port that is in use.
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let taken = taken.local_addr().expect("it is bound").port();
     let words = format!("throughput 127.0.0.1 -p {port} -t 0.2 --source-port {taken}");
@@ -144,7 +145,7 @@ fn local_addresses() {
         &words,
         &told(
             1,
-            "port is taken",
+            "port is in use",
             &taken.to_string(),
             "choose another port",
         ),
@@ -157,7 +158,7 @@ fn ports_of_a_server() {
     let other = room.server("-q");
     let words = format!("server -p {}", other.port);
     let object = format!("port {}", other.port);
-    words_tell(&room, &words, &told(1, "taken", &object, "ss -tulpn"));
+    words_tell(&room, &words, &told(1, "in use", &object, "ss -tulpn"));
     // TCP is free, UDP is not.
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a free port");
     let port = socket.local_addr().expect("it is bound").port();
@@ -165,11 +166,11 @@ fn ports_of_a_server() {
     words_tell(
         &room,
         &format!("server -4 -p {port}"),
-        &told(1, "taken", &object, "ss -tulpn"),
+        &told(1, "in use", &object, "ss -tulpn"),
     );
 }
 
-/// The lowest port that everybody may take.
+/// Returns the lowest port that needs no privilege.
 fn first_free_port() -> u32 {
     std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start")
         .ok()
@@ -180,10 +181,10 @@ fn first_free_port() -> u32 {
 #[test]
 fn ports_of_root() {
     let Some(room) = Room::ordinary() else {
-        skip!("cannot become an ordinary user here");
+        skip!("cannot become an unprivileged user here");
     };
     if first_free_port() <= 1 {
-        skip!("everybody may take port 1 here (net.ipv4.ip_unprivileged_port_start)");
+        skip!("all users may bind port 1 here (net.ipv4.ip_unprivileged_port_start)");
     }
     words_tell(
         &room,

@@ -1,4 +1,4 @@
-//! Far ends that are something else, are not let through, or go away, and payload that changes on its way.
+//! Peers that are another program, are blocked, or vanish, and payload that changes on the path.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use super::common::{LONG, free_port, is_record};
 use super::*;
 
-/// Takes connections on a port of loopback and does something else with them.
+/// Accepts connections on a loopback port and handles them with another protocol.
 fn other_program(speak: impl Fn(TcpStream) + Send + Clone + 'static) -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     other_program_on(listener, speak)
@@ -66,14 +66,14 @@ fn something_else_on_the_port() {
         &words,
         &told(
             5,
-            "closes the connection",
+            "closed the connection",
             &format!("127.0.0.1:{closes}"),
             "--peer auto",
         ),
     );
 }
 
-/// It takes the connection and says nothing: the wait is over when the text says so.
+/// The peer accepts the connection and sends nothing: the client gives up after the reported time.
 #[test]
 fn somebody_silent_on_the_port() {
     let room = Room::new();
@@ -102,7 +102,7 @@ fn another_version() {
                 Ok(0) | Err(_) => return,
                 Ok(count) => connection.receive(&bytes[..count]).expect("it fits"),
             }
-            // That its versions do not fit is what this is about.
+            // The mismatch of versions is intended.
             let _ = connection.next_frame();
         }
         let _ = stream.write_all(connection.outgoing());
@@ -114,7 +114,7 @@ fn another_version() {
     words_tell(&room, &words, &want);
 }
 
-/// Passes TCP on to a server, and nothing else: as a firewall that nobody told of UDP.
+/// Forwards TCP to a server, and nothing else, as a firewall without a rule for UDP.
 fn tcp_only(server: u16) -> (u16, UdpSocket) {
     let port = free_port();
     let here = (Ipv4Addr::LOCALHOST, port);
@@ -153,17 +153,17 @@ fn udp_does_not_get_through() {
         &words,
         &told(5, "UDP does not get through", "127.0.0.1", &open),
     );
-    // It was the way that was blocked: the server serves on.
+    // Only the path was blocked: the server serves further clients.
     let direct = format!("throughput 127.0.0.1 -u -p {} -t 0.2", server.port);
     room.run(&direct).expect(0);
 }
 
-/// Waits until the next test has begun at a server that tells its events.
+/// Starts a server that prints its events.
 fn server_that_tells(room: &Room) -> common::Server {
     room.server("--json-stream")
 }
 
-/// Passes TCP on, and changes the byte at that offset of a flow's payload.
+/// Forwards TCP, and changes the byte at that offset of a flow's payload.
 fn changing(server: u16, offset: usize) -> u16 {
     const OPENING: &[u8] = b"\x01lr\xC0\xFFdat";
     const OPENING_BYTES: usize = 24;
@@ -214,7 +214,7 @@ fn changed_content_is_a_failed_run() {
     assert_eq!(json["summary"]["mismatched"], 1, "{json}");
     let first = &json["directions"][0]["streams"][0]["mismatch"];
     assert_eq!(first["offset"], 4_321, "{json}");
-    // Straight to the server nothing is changed.
+    // Directly to the server nothing is changed.
     let words = words.replace(&port.to_string(), &server.port.to_string());
     room.run(&words).expect(0);
 }
@@ -236,12 +236,12 @@ fn a_killed_server_ends_the_test_with_what_there_is() {
         let client = client.wait().expect(5);
         match form {
             "" => {
-                assert!(client.stderr.contains("vanished"), "{client:?}");
+                assert!(client.stderr.contains("peer lost"), "{client:?}");
                 assert!(client.stderr.contains("help:"), "{client:?}");
                 assert!(client.stdout.contains("interrupted"), "{client:?}");
             }
             "--json" => {
-                assert!(client.stderr.contains("vanished"), "{client:?}");
+                assert!(client.stderr.contains("peer lost"), "{client:?}");
                 vanished(&client.json());
             }
             _ => {
@@ -258,7 +258,7 @@ fn a_killed_server_ends_the_test_with_what_there_is() {
     }
 }
 
-/// A flow that breaks in the middle of a write keeps the time and the cost that it had until then.
+/// A flow that breaks in the middle of a write keeps its time and cost until then.
 #[test]
 fn a_broken_stream_keeps_its_time() {
     let room = Room::new();
@@ -276,7 +276,7 @@ fn a_broken_stream_keeps_its_time() {
         vanished(&record);
         let summary = &record["summary"];
         let lasted = summary["duration_ns"].as_u64().unwrap_or_default();
-        // Not over the time that it was to take: a receiver would divide by that.
+        // Not the planned time: a receiver would divide by it.
         assert!(
             (200_000_001..500_000_000_000).contains(&lasted),
             "{summary:#}"
@@ -290,7 +290,7 @@ fn a_broken_stream_keeps_its_time() {
     }
 }
 
-/// A record of a run whose far end went away.
+/// Checks the record of a run whose peer vanished.
 #[track_caller]
 fn vanished(record: &Value) {
     is_record(record);
@@ -302,7 +302,7 @@ fn vanished(record: &Value) {
     );
 }
 
-/// Neither end waits for the other longer than it says; a server serves on.
+/// Neither end waits longer than its timeout; a server continues with other clients.
 #[test]
 fn silence_is_not_waited_for() {
     let room = Room::new();
@@ -310,7 +310,7 @@ fn silence_is_not_waited_for() {
     let words = format!("latency 127.0.0.1 -p {} -t 600", server.port);
     let near = Running::start(&mut room.linerate(&words));
     server.running.started();
-    // The client stops answering; it is the server that has to notice.
+    // The client stops responding; the server must detect it.
     near.signal(Signal::STOP);
     let mut frozen = room.server("--json-stream");
     let words = format!("latency 127.0.0.1 -p {} -t 600", frozen.port);

@@ -1,4 +1,4 @@
-//! Forwarders that meet over shared memory, or find nobody there.
+//! Forwarders that connect over shared memory, or find no peer there.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use rustix::process::Signal;
 
 use super::*;
 
-/// Whether the folder where shared memory meets holds a socket.
+/// Returns the sockets in the directory where shared-memory peers connect.
 fn meetings(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder.join("linerate")).into_iter().flatten();
     let names = entries.map(|entry| entry.expect("an entry").file_name());
@@ -15,7 +15,7 @@ fn meetings(folder: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Nobody at the other end is told, before and after.
+/// A missing peer is reported, before the run and after it.
 #[test]
 fn a_missing_peer_is_told() {
     let room = Room::new();
@@ -23,15 +23,11 @@ fn a_missing_peer_is_told() {
     fs::create_dir(&run).unwrap();
     let words = "forward --dev shm:alone -t 0.3 --idle yield --no-store";
     let done = finish(room.linerate(words).env("XDG_RUNTIME_DIR", &run)).expect(0);
-    assert!(
-        done.stdout.contains("nobody is at the other end yet"),
-        "{}",
-        done.stdout
-    );
+    assert!(done.stdout.contains("not connected yet"), "{}", done.stdout);
     assert!(done.stdout.contains("[no-peer]"), "{}", done.stdout);
 }
 
-/// Who comes second is told so, and not of what only follows from it.
+/// A second client is rejected, without findings that only follow from that.
 #[test]
 fn a_second_client_is_refused_and_no_ring_is_blamed() {
     let room = Room::new();
@@ -41,7 +37,7 @@ fn a_second_client_is_refused_and_no_ring_is_blamed() {
     let far = start("forward --dev shm:x,role=server --idle yield --stats-period 0.1");
     soon("the port waits", || !meetings(&run).is_empty());
     let mut near = start("forward --dev shm:x --tx-first 1 --idle yield --stats-period 0.1");
-    // Whoever is first gets the place: what comes back to it tells that it has come.
+    // The first client gets the place: received packets show that it is connected.
     near.line(|line| {
         let count = line
             .split_once("RX-packets:")
@@ -67,7 +63,7 @@ fn a_second_client_is_refused_and_no_ring_is_blamed() {
     }
 }
 
-/// Two hosts back to back, the second one starts the packets.
+/// Two hosts back to back; the second one sends the first packets.
 #[test]
 fn two_processes_pass_packets_round() {
     let room = Room::new();
@@ -90,7 +86,7 @@ fn two_processes_pass_packets_round() {
     assert!(out.contains("Forward statistics for port 1"), "{out}");
 }
 
-/// The first packets that ever come to a process are answered as all later ones are.
+/// The first packets that a process receives are forwarded like all later ones.
 #[test]
 fn the_first_step_through_another_process_counts() {
     let room = Room::new();
@@ -111,7 +107,7 @@ fn the_first_step_through_another_process_counts() {
     far.wait();
 }
 
-/// What is left of a forwarder that is killed: nothing that the next one trips over.
+/// A killed forwarder leaves nothing that blocks the next one.
 #[test]
 fn a_killed_process_leaves_no_memory() {
     let room = Room::new();
@@ -123,7 +119,8 @@ fn a_killed_process_leaves_no_memory() {
         soon("the port waits", || !meetings(&run).is_empty());
         held.signal(Signal::KILL);
         held.wait();
-        // The memory had no name: it went with the process. A socket's name may stay, and is taken over.
+        // The memory had no name: it went with the process. A socket file may stay, and is
+        // replaced.
         let shared = fs::read_dir("/dev/shm").into_iter().flatten();
         let named = shared.filter(|entry| {
             let name = entry.as_ref().expect("an entry").file_name();

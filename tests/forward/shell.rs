@@ -1,4 +1,4 @@
-//! The shell: on a pipe, from a file and on a terminal, and the documents that it gives.
+//! The shell: on a pipe, from a file and on a terminal, and its JSON documents.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -32,29 +32,29 @@ fn the_shell_takes_known_words_from_a_pipe() {
         "NIC statistics for port 1",
         "statistics are cleared",
         "Infos for port 0",
-        "error: forwarding: it is running already; say `stop` first",
+        "error: forwarding: it is running already; use `stop` first",
         "Accumulated forward statistics for all ports",
         "stopped",
         "no such command: strat",
-        "error: `99` is no burst",
+        "error: `99` is not a valid burst",
         "show fwd stats all",
     ] {
         assert!(printed.contains(wanted), "no `{wanted}` in {printed}");
     }
-    // Nothing after `quit` is done, and each stop is a record.
+    // Nothing after `quit` is executed, and each stop stores a record.
     assert!(!printed.ends_with("forward> start\n"), "{printed}");
     let stored = room.stored();
     assert_eq!(stored.len(), 2);
     assert!(stored.iter().all(|record| record["kind"] == "forward"));
     let bursts = |record: &Value| record["plan"]["forward"]["tx_first"].as_u64();
-    // Ids of one second are in no order.
+    // Ids of the same second have no order.
     let first = stored.iter().find(|record| bursts(record) == Some(4));
     let first = first.expect("the first run is stored");
     assert_eq!(first["plan"]["forward"]["burst"], 16);
     assert_eq!(number(first, "/forward/primed"), 128.0);
 }
 
-/// `--json` is one document whatever is typed: a record, or a set of as many as there were.
+/// `--json` gives one document whatever is typed: a record, or a set of all records.
 #[test]
 fn a_shell_gives_one_document() {
     let room = Room::new();
@@ -70,7 +70,7 @@ fn a_shell_gives_one_document() {
         assert_eq!(document["kind"], "shell");
         assert_eq!(document["runs"].as_array().map(Vec::len), Some(runs));
     }
-    // A stream gets each of them when it ends, and what it is when it begins.
+    // A stream gets each record at its end, and the plan at its start.
     let stream = words.replace("--json", "--json-stream");
     let lines = shell(&room, &stream, &run.repeat(2)).expect(0).json_lines();
     let events: Vec<_> = lines.iter().map(|line| line["event"].clone()).collect();
@@ -78,7 +78,7 @@ fn a_shell_gives_one_document() {
     assert_eq!(lines[0]["plan"], lines[1]["record"]["plan"]);
 }
 
-/// Also where the commands are typed: the prompt is no part of it.
+/// Also when the commands are typed: the prompt is not part of it.
 #[test]
 fn a_document_has_no_prompt_in_it() {
     let room = Room::new();
@@ -99,21 +99,22 @@ fn a_document_has_no_prompt_in_it() {
     let mut keys = script.stdin.take().expect("piped");
     let mut script = Held(script);
     soon("its end", || {
-        // The shell forgets what was typed before its prompt, and once it has ended nobody reads.
+        // The shell discards input that came before its prompt, and after its end the pipe is
+        // closed.
         let _ = keys.write_all(b"quit\r").and_then(|()| keys.flush());
         std::thread::sleep(Duration::from_millis(500));
-        script.0.try_wait().expect("it can be asked").is_some()
+        script.0.try_wait().expect("a child has a status").is_some()
     });
     let document = fs::read_to_string(room.path().join("document")).expect("a document");
     let document: Value = serde_json::from_str(&document).expect(&document);
     assert_eq!(document["kind"], "shell");
 }
 
-/// Whoever waits hears of it when it happens, and the wait is over.
+/// A failure during `sleep` is reported at once and ends the sleep.
 #[test]
 fn a_port_that_stops_working_is_told_while_the_shell_sleeps() {
     let room = Room::new();
-    // A capture of one frame of 60 bytes, of which none is there.
+    // A capture with the header of one frame of 60 bytes, but without its data.
     let mut bytes = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     bytes.extend([0xff, 0xff, 0, 0, 1, 0, 0, 0]);
     bytes.extend([0, 0, 0, 0, 0, 0, 0, 0, 60, 0, 0, 0, 60, 0, 0, 0]);
@@ -122,7 +123,7 @@ fn a_port_that_stops_working_is_told_while_the_shell_sleeps() {
     let words =
         "forward --dev pcap:rx=cut.pcap --dev null: --commands script --idle yield --no-store";
     let printed = room.run(words).expect(1).stdout;
-    let (at, next) = (printed.find("damaged"), printed.find("help PART"));
+    let (at, next) = (printed.find("damaged"), printed.find("help SECTION"));
     assert!(at.is_some() && at < next, "{printed}");
 }
 
@@ -143,27 +144,28 @@ fn commands_come_from_a_file() {
         printed.contains("Accumulated forward statistics"),
         "{printed}"
     );
-    // A script that fails says so by its exit code; what runs when it ends is stopped and told.
+    // A failed script has exit code 1; forwarding that still runs at its end is stopped and
+    // reported.
     fs::write(room.path().join("bad"), "start\nnonsense\n").unwrap();
     let ran = room
         .run("forward --dev ring:0 --commands bad --idle yield")
         .expect(1);
     assert!(ran.stdout.contains("Accumulated"), "{}", ran.stdout);
-    // However they come: from a file, from a pipe, or from one after the other.
+    // Likewise for a file, a pipe, or one after the other.
     let words = "forward --dev ring:0 --interactive --idle yield --no-store";
     let piped = shell(&room, words, "start\nnonsense\nstop\n").expect(1);
     assert!(piped.stdout.contains("no such command: nonsense"));
     shell(&room, words, "start\nstop\n").expect(0);
     shell(&room, &format!("{words} --commands script"), "strat\n").expect(1);
-    // Words of testpmd that mean nothing here are answered, and count as failed.
+    // Commands of testpmd without a meaning here are recognised, and count as failed.
     let ran = shell(&room, words, "vlan set strip on 0\nhelp absent\n").expect(1);
     assert!(
         ran.stdout
-            .contains("not here: vlan set strip on 0: tags are left")
+            .contains("not available: vlan set strip on 0: tags are not")
     );
 }
 
-/// Nobody waits for the rest of a script that Ctrl-C was pressed in, wherever it comes from.
+/// Ctrl-C ends a script, wherever it comes from.
 #[test]
 fn a_signal_ends_a_script() {
     let room = Room::new();
@@ -184,12 +186,12 @@ fn a_signal_ends_a_script() {
         held.line(|line| line.ends_with("> sleep 600"));
         held.interrupt();
         let printed = held.wait().expect(130).stdout;
-        assert!(!printed.contains("help PART"), "{more}: {printed}");
+        assert!(!printed.contains("help SECTION"), "{more}: {printed}");
         assert!(printed.contains("Accumulated"), "{more}: {printed}");
     }
 }
 
-/// A child that is killed with its test.
+/// Child process that is killed with its test.
 struct Held(std::process::Child);
 
 impl Drop for Held {
@@ -199,8 +201,8 @@ impl Drop for Held {
     }
 }
 
-/// On a terminal of its own: a prompt, completion, history, and an end by Ctrl-C that leaves the
-/// terminal as it was.
+/// On a terminal of its own: a prompt, completion, history, and an end by Ctrl-C that restores the
+/// terminal.
 #[test]
 fn the_shell_on_a_terminal() {
     let room = Room::new();
@@ -232,22 +234,23 @@ fn the_shell_on_a_terminal() {
     let reader = std::thread::spawn({
         let out = Arc::clone(&out);
         move || {
-            let mut room = [0; 4096];
-            while let Ok(bytes @ 1..) = std::io::Read::read(&mut shown, &mut room) {
-                let text = String::from_utf8_lossy(&room[..bytes]);
+            let mut buffer = [0; 4096];
+            while let Ok(bytes @ 1..) = std::io::Read::read(&mut shown, &mut buffer) {
+                let text = String::from_utf8_lossy(&buffer[..bytes]);
                 out.lock().expect("a reader").push_str(&text);
             }
         }
     });
-    // The shell forgets what was typed before its prompt: each line waits for the one behind the answer to the
-    // line before. Only that the shell is ready for it may come a moment after the prompt: then it is typed again.
+    // The shell discards input that came before its prompt, so each line waits for the prompt after
+    // the previous reply. The shell may become ready a moment after the prompt: then the line is
+    // typed again.
     let mut script = Held(script);
     let mut keys = Some(keys);
     let mut from = 0;
     for (typed, answer) in [
         ("", ""),
         ("start tx_first 1\r", "io packet forwarding"),
-        // It completes `show port stats all`.
+        // Completion makes it `show port stats all`.
         ("show port sta\t all\r", "NIC statistics for port 0"),
         ("stop\r", "Accumulated forward statistics"),
     ] {
@@ -271,18 +274,18 @@ fn the_shell_on_a_terminal() {
         from += at.expect("it was found") + "forward> ".len();
     }
     soon("its end", || {
-        // Once it has ended nobody reads.
+        // After its end the pipe is closed.
         let keys = keys.as_mut().expect("until the end");
         let _ = keys.write_all(b"quit\r").and_then(|()| keys.flush());
         std::thread::sleep(Duration::from_millis(500));
-        script.0.try_wait().expect("it can be asked").is_some()
+        script.0.try_wait().expect("a child has a status").is_some()
     });
     drop(keys.take());
     let status = script.0.wait().expect("it ended");
     reader.join().expect("a reader");
     let out = out.lock().expect("a reader").clone();
     assert_eq!(status.code(), Some(0), "{out}");
-    // A mode that a signal would leave on: what is pasted into the shell after it then has marks around it.
+    // Bracketed paste, which a signal could leave on: pasted text would then have marks around it.
     assert!(!out.contains("\u{1b}[?2004"), "{out:?}");
     let history = room.path().join(".local/state/linerate/forward_history");
     let history = fs::read_to_string(history).expect("a history");

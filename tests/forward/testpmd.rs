@@ -1,8 +1,8 @@
-//! Testpmd's words, options, habits and statistics.
+//! Commands, options, defaults and statistics of testpmd.
 
 use super::*;
 
-/// Habits of testpmd: as many queues of either kind, statistics that are off, a word after each `set`.
+/// Conventions of testpmd: equal numbers of queues, statistics that are off, a reply to each `set`.
 #[test]
 fn habits_are_known() {
     let room = Room::new();
@@ -36,7 +36,7 @@ fn habits_are_known() {
     }
 }
 
-/// Every block and line of testpmd's forward statistics, while it runs, at the stop and afterwards.
+/// Blocks and lines of testpmd's forward statistics, while it runs, at the stop and afterwards.
 #[test]
 fn forward_statistics_are_testpmds() {
     let room = Room::new();
@@ -69,7 +69,7 @@ fn forward_statistics_are_testpmds() {
     for block in [port, all] {
         assert_eq!(received(after(show, 0), block), 0);
         assert!(received(after(show, 1), block) > 0);
-        // What was counted before is not counted twice, and stays after the stop.
+        // Earlier counts are not counted twice, and stay after the stop.
         let stopped = received(after("stop", 0), block);
         assert!(stopped > 0);
         assert_eq!(received(after(show, 2), block), stopped);
@@ -87,7 +87,8 @@ fn forward_statistics_are_testpmds() {
     );
 }
 
-/// Ports come, change and go; queues are held to rates; frames are described; counters have testpmd's names.
+/// Ports are attached, changed and detached; queues are rate-limited; frames are printed; counters
+/// have testpmd's names.
 #[test]
 fn ports_queues_and_frames_by_testpmds_words() {
     let room = Room::new();
@@ -117,7 +118,7 @@ fn ports_queues_and_frames_by_testpmds_words() {
         "Change verbose level from 0 to 1",
         "IP checksum offload is sw",
         "port 0: RX queue number: 2 Tx queue number: 2",
-        "port 0 queue 1: 10 Mbit/s at most",
+        "port 0 queue 1: at most 10 Mbit/s",
         "streams=4",
         "received 32 packets",
         "sw ptype: L2_ETHER L3_IPV4 L4_UDP",
@@ -127,7 +128,7 @@ fn ports_queues_and_frames_by_testpmds_words() {
         "rx_q1_packets: ",
         "Latency, poll to transmit queue: min",
         "Bit rate out: last second",
-        "nothing filters by address there",
+        "no address filter",
     ] {
         assert!(
             ran.stdout.contains(wanted),
@@ -136,14 +137,14 @@ fn ports_queues_and_frames_by_testpmds_words() {
         );
     }
     assert!(!ran.stdout.contains("error:"), "{}", ran.stdout);
-    // Who looks for the first time sees the rates since the start.
+    // The first display has the rates since the start.
     let mut rates = ran
         .stdout
         .lines()
         .filter_map(|line| line.split("Rx-pps:").nth(1));
     let first = rates.next().and_then(|rest| rest.split_whitespace().next());
     assert!(first.is_some_and(|pps| pps != "0"), "{}", ran.stdout);
-    // What cannot be says why, and what to do.
+    // A rejected command has the reason and the next step.
     let ran = shell(
         &room,
         "forward --dev ring:0 --dev ring:1 --dev ring:2 --portlist 1 --eth-peer 1,02:00:00:00:00:09 --interactive \
@@ -153,46 +154,42 @@ fn ports_queues_and_frames_by_testpmds_words() {
     )
     .expect(1);
     assert!(
-        ran.stdout
-            .contains("port 1 is the only one that takes part"),
+        ran.stdout.contains("port 1 is the only one that forwards"),
         "{}",
         ran.stdout
     );
-    // Also where what it was for failed.
+    // Also when the command itself failed afterwards.
     assert!(
-        ran.stdout.contains("(files begin anew): 0, 1, 2\n"),
+        ran.stdout.contains("(files start over): 0, 1, 2\n"),
         "{}",
         ran.stdout
     );
     assert!(
-        ran.stdout.contains("(files begin anew): 0, 2\n"),
+        ran.stdout.contains("(files start over): 0, 2\n"),
         "{}",
         ran.stdout
     );
-    // Port 0 alone, before and after the defaults came back, and nobody is behind port 1 any more.
+    // Port 0 alone, before and after the defaults were restored, and port 1 has no peer any more.
     assert_eq!(ran.stdout.matches("streams=1").count(), 2, "{}", ran.stdout);
     assert!(!ran.stdout.contains("02:00:00:00:00:09"), "{}", ran.stdout);
     for (line, wanted) in [
         ("port config all rxq 2", "it is open"),
         ("port attach nonsense", "KIND:NAME"),
-        ("port detach 7", "there is no port 7: there is 0, or all"),
+        ("port detach 7", "no port 7: choose from 0, or all"),
         ("port detach 0", "it is the last one"),
-        ("show rxq info 0 9", "has queue 0 alone"),
-        ("set port 0 queue 3 rate 1", "has queue 0 alone"),
-        ("set promisc 0 off", "kernel interfaces do that"),
+        ("show rxq info 0 9", "has only queue 0"),
+        ("set port 0 queue 3 rate 1", "has only queue 0"),
+        ("set promisc 0 off", "only kernel interfaces have one"),
         ("csum set ip hw 0", "`csum set ip sw 0`"),
-        ("set txsplit on", "a frame is one piece"),
-        ("set verbose x", "no number"),
+        ("set txsplit on", "frames have a single segment"),
+        ("set verbose x", "not a valid number"),
         (
             "set corelist 1000",
-            "processor 1000: this process may not run there; choose among",
+            "processor 1000: not available to this process; choose from",
         ),
         ("show nonsense", "there is:\n  show port stats PORT\n"),
         ("set nbport 9", "there is 1 port"),
-        (
-            "show port stats 9",
-            "there is no port 9: there is 0, or all",
-        ),
+        ("show port stats 9", "no port 9: choose from 0, or all"),
     ] {
         let words = "forward --dev ring:0 --interactive --no-store";
         let ran = shell(&room, words, &format!("{line}\n")).expect(1);
@@ -202,7 +199,7 @@ fn ports_queues_and_frames_by_testpmds_words() {
     }
 }
 
-/// Options of testpmd's command line are found in what runs.
+/// Options of testpmd's command line take effect in the run.
 #[test]
 fn options_are_testpmds() {
     let room = Room::new();
@@ -215,7 +212,8 @@ fn options_are_testpmds() {
     assert_eq!(number(&found, "/forward/ports/0/frame_bytes"), 1018.0);
     assert!(number(&found, "/forward/streams/0/residence/min_ns") > 0.0);
     assert!(number(&found, "/forward/ports/0/bit_rates/transmit/peak_l2_bps") > 0.0);
-    // Each frame is written down, so the time is short, and on a crowded machine nothing may come of it.
+    // Every frame is written to a file, so the time is short; on a busy machine there may be too
+    // few.
     one_of(10, || {
         let found = record(
             &room,
@@ -258,16 +256,16 @@ fn options_are_testpmds() {
         "noisy:delay=0s,memory=1048576,reads=3,writes=1"
     );
     for (words, wanted) in [
-        ("--noisy-lkup-num-reads 2", "in mode io"),
+        ("--noisy-lkup-num-reads 2", "mode is io"),
         ("--numa", "numactl"),
         ("--noisy-tx-sw-buffer-size=32", "noisy:delay=1ms"),
         ("--nonsense", "unexpected argument"),
         ("--mbuf-size 1000", "1646 or more"),
         ("--mbcache 8", "32..=512"),
-        ("--max-pkt-len 20", "no length of a frame"),
+        ("--max-pkt-len 20", "not a frame length"),
         ("--display-xstats nonsense", "rx_good_packets"),
         ("--latencystats --mode rxonly", "straight through"),
-        ("--tx-first x", "no number of bursts"),
+        ("--tx-first x", "not a number of bursts"),
     ] {
         let ran = room
             .run(&format!("forward --dev ring:0 -t 1 {words}"))

@@ -1,5 +1,5 @@
-/* Stands in front of libc's socket calls and counts them, as stacks that are preloaded (Onload, VMA)
-   stand there. The counts go to the file that COUNTS names when the program ends. */
+/* Intercepts libc's socket calls and counts them, as preloaded stacks (Onload, VMA) intercept them.
+   The counts are written at exit to the file named by COUNTS. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -32,7 +32,7 @@ COUNTED(receives, ssize_t, recvmsg, (int fd, struct msghdr *m, int f), (fd, m, f
 COUNTED(receives, int, recvmmsg,
         (int fd, struct mmsghdr *m, unsigned int n, int f, struct timespec *t), (fd, m, n, f, t))
 
-__attribute__((destructor)) static void tell(void) {
+__attribute__((destructor)) static void write_counts(void) {
     const char *path = getenv("COUNTS");
     FILE *file = path ? fopen(path, "w") : NULL;
     if (!file) return;

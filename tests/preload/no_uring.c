@@ -1,4 +1,4 @@
-/* Stands in front of libc's syscall() and hides io_uring, as the filters of containers do. */
+/* Intercepts libc's syscall() and makes io_uring unavailable, as seccomp filters of containers do. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

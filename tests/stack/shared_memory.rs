@@ -1,4 +1,4 @@
-//! Hosts on our own stack and whoever talks to them over shared memory, with nothing of the kernel's between.
+//! Hosts on the user-space stack and their peers over shared memory, without the kernel in between.
 
 use rustix::process::Signal;
 
@@ -27,7 +27,7 @@ fn both_ends_are_our_stack_over_shared_memory() {
             "throughput 10.9.1.2 --peer discard -n 1M",
             "/summary/bytes_received",
         ),
-        // Who is there is found over the stack, too.
+        // The protocol of the peer is detected over the stack too.
         (
             "latency 10.9.1.2 --peer auto -p 7 -u -n 100",
             "/summary/round_trips",
@@ -58,7 +58,7 @@ fn both_ends_are_our_stack_over_shared_memory() {
     assert!(ran.stdout.contains("echo"), "{ran:#?}");
 }
 
-/// The port knows at once who is at its other end: nobody guesses from silence.
+/// The port detects a missing peer at once, without waiting for a timeout.
 #[test]
 fn a_far_end_that_is_not_there_is_told_by_the_port() {
     let room = Room::new();
@@ -68,7 +68,7 @@ fn a_far_end_that_is_not_there_is_told_by_the_port() {
     let ran = room.run(&format!("latency 10.9.1.2 --peer echo -u {client}"));
     assert_eq!(ran.code(), 5, "{ran:#?}");
     let all = ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
-    let said = format!("{link}: no process of this user came to its other end within 5 s");
+    let said = format!("{link}: no process of this user connected to its other end within 5 s");
     assert!(all.contains(&said), "{ran:#?}");
     let line = format!("stack --dev {link},role=server --ip 10.9.1.2/24 {quiet} --serve linerate");
     let serve = || {
@@ -76,7 +76,7 @@ fn a_far_end_that_is_not_there_is_told_by_the_port() {
         host.line(|line| line.starts_with("READY dev=shm:"));
         host
     };
-    // Nobody yet is no reason to give up, where that was asked for.
+    // With --retry a missing peer is no reason to give up.
     let words = format!("latency 10.9.1.2 -n 20 --retry 60s {client}");
     let waits = Running::start(&mut room.linerate(&words));
     std::thread::sleep(Duration::from_secs(6));
@@ -84,7 +84,7 @@ fn a_far_end_that_is_not_there_is_told_by_the_port() {
     waits.wait().expect(0);
     host.interrupt();
     host.wait().expect(0);
-    // With a thread for the driver it is that one which sees it.
+    // With a driver thread, that thread detects it.
     for threads in [1, 2] {
         let host = serve();
         let words =
@@ -100,12 +100,12 @@ fn a_far_end_that_is_not_there_is_told_by_the_port() {
         let problem = &last["problem"];
         assert_eq!(problem["object"], link.as_str(), "{ran:#?}");
         assert_eq!(problem["situation"], "the process at its other end is gone");
-        // Silence would have been believed in after 14 s.
+        // A silent peer would have been given up after 14 s.
         assert!(began.elapsed() < Duration::from_secs(10), "{ran:#?}");
     }
 }
 
-/// A stack has one link: its link-local addresses need no interface, and one of the kernel's says nothing.
+/// A stack has one link: its link-local addresses need no interface, and a kernel scope is ignored.
 #[test]
 fn link_local_addresses_are_those_of_the_stack_s_link() {
     let room = Room::new();
@@ -128,7 +128,7 @@ fn link_local_addresses_are_those_of_the_stack_s_link() {
     host.wait().expect(0);
 }
 
-/// No call that fails each time makes a run of it.
+/// A run in which every call would fail is rejected.
 #[test]
 fn datagrams_that_may_not_be_cut_are_refused_before_the_run() {
     let room = Room::new();
@@ -147,7 +147,7 @@ fn datagrams_that_may_not_be_cut_are_refused_before_the_run() {
             "{words} --set ip.fragmentation=off --dev {link} --ip 10.9.1.1/24 {quiet}"
         ));
         assert_eq!(ran.code(), code, "{words}: {ran:#?}");
-        let told = ran.stderr.contains("it cuts none");
+        let told = ran.stderr.contains("fragmentation is off");
         assert_eq!(told, code != 0, "{words}: {ran:#?}");
     }
     host.interrupt();
@@ -161,7 +161,7 @@ fn a_host_that_is_ended_before_its_time_says_so() {
     let line = format!(
         "stack --dev {link},role=server --ip 10.9.1.2/24 --set poll.interval=100us --json --no-store"
     );
-    // Without a time somebody has to end it: that is no interruption.
+    // Without a time an interrupt is the regular end.
     for (options, code, interrupted) in [("", 0, false), ("-t 900", 130, true)] {
         let mut host = Running::start(&mut room.linerate(&format!("{line} {options}")));
         host.error_line(|line| line.starts_with("READY "));

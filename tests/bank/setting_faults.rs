@@ -1,13 +1,13 @@
-//! Bottlenecks that a kernel's setting plants, or a link that reorders, loses and delays.
+//! Faults injected by kernel settings, and by links that reorder, lose and delay.
 
-use super::plants::{HOP, PLAIN, Plant, plant};
+use super::faults::{HOP, PLAIN, Plant, plant};
 
 const REORDERING: &str =
     "[[links]]\nbetween = [\"client\", \"server\"]\nreorder = 0.05\ndelay = \"2ms\"\n";
 const LOSING: &str = "[[links]]\nbetween = [\"client\", \"server\"]\nloss = 0.02\n";
 const LONG: &str = "[[links]]\nbetween = [\"client\", \"server\"]\ndelay = \"10ms\"\n";
 
-/// All of them.
+/// All faults of this file.
 pub const PLANTS: &[Plant] = &[
     // Windows that stay small.
     Plant {
@@ -56,7 +56,7 @@ pub const PLANTS: &[Plant] = &[
             "throughput HOST -t 2 -i 0.25 -C cubic",
         )
     },
-    // Nothing is wrong with a stream without time stamps.
+    // A stream without timestamps is healthy.
     Plant {
         before: &[("server", "sysctl -qw net.ipv4.tcp_timestamps=0")],
         ..plant(
@@ -107,7 +107,7 @@ pub const PLANTS: &[Plant] = &[
         LOSING,
         "throughput HOST -u -b 60M -l 20000 -t 1 -i 0.25 -R",
     ),
-    // Buffers for a path that is long.
+    // Buffers too small for a long path.
     Plant {
         before: &[(
             "server",
@@ -132,7 +132,7 @@ pub const PLANTS: &[Plant] = &[
         LONG,
         "throughput HOST --dev packet:eth0 --ip 10.77.0.9/24 --set tcp.send_buffer=32K -t 2 -i 0.25",
     ),
-    // A link that somebody switches off and on.
+    // A link that goes down and comes back.
     Plant {
         beside: &[(
             "server",
@@ -157,7 +157,7 @@ pub const PLANTS: &[Plant] = &[
             "throughput HOST -t 3 -i 0.25 -C cubic",
         )
     },
-    // A class that never sleeps beside those that want to run.
+    // A real-time thread that never sleeps, with other threads that want to run.
     Plant {
         beside: &[
             ("server", "while :; do :; done"),

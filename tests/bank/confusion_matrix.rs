@@ -1,26 +1,26 @@
-//! What was planted against what was found first.
+//! Confusion matrix: injected fault against first finding.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use linerate_metric::finding::{Finding, FindingKind};
 
-/// What a healthy run is planted with.
+/// Expected result of a healthy run.
 pub const HEALTHY: &str = "healthy";
 
-/// A folder of the bank.
+/// Returns a directory of the bank.
 pub fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../tests/bank")
         .join(name)
 }
 
-/// What was planted against what was found first.
+/// Case names by (injected fault, first finding).
 #[derive(Default)]
 pub struct Confusion(pub BTreeMap<(String, String), Vec<String>>);
 
 impl Confusion {
-    /// Adds a case; whether it is right.
+    /// Adds a case; returns whether its first finding is right.
     pub fn add(&mut self, name: &str, planted: &str, findings: &[Finding]) -> bool {
         let causes = findings.iter().any(Finding::is_cause);
         let known = |found: &&Finding| found.kind != FindingKind::Unknown;
@@ -35,9 +35,9 @@ impl Confusion {
         right
     }
 
-    /// Prints the matrix, and the names of what was taken for something else.
+    /// Prints the matrix, with the names of the wrong cases.
     pub fn print(&self, what: &str) {
-        println!("{what}: planted, first finding, how many");
+        println!("{what}: injected fault, first finding, cases");
         for ((planted, first), names) in &self.0 {
             let (mark, which) = match planted == first {
                 true => (' ', String::new()),
@@ -47,7 +47,7 @@ impl Confusion {
         }
     }
 
-    /// The names of the cases that are wrong.
+    /// Returns the names of the wrong cases.
     pub fn wrong(&self) -> Vec<&String> {
         let cells = self.0.iter();
         cells

@@ -1,4 +1,4 @@
-//! What is said of runs over our own stack.
+//! Findings for runs over the user-space stack.
 
 use linerate_metric::finding::Finding;
 use linerate_metric::record::PlaceCounter;
@@ -6,10 +6,11 @@ use serde_json::{Value, json};
 
 use super::rules::{Changes, changed, command, explained, of, reading};
 
-/// A window of our own stack that is used up is the limit, although its least round trip is a fraction of those at work.
+/// A fully used window of the user-space stack is the limit, although its minimum round trip is a
+/// fraction of the round trip under load.
 #[test]
 fn windows_of_our_own_stack_are_small_by_their_use() {
-    // Window, goodput and share of the time waited for it, as measured over veth.
+    // Window, goodput and fraction of time limited by the window, as measured over veth.
     for (window, goodput, limited, told) in [
         (1 << 10, 328e6, 0.28, true),
         (2 << 10, 801e6, 0.197, true),
@@ -37,14 +38,15 @@ fn windows_of_our_own_stack_are_small_by_their_use() {
     }
 }
 
-/// Our own stack tells no round-trip time: a buffer of few segments that goes round quickly is the limit.
+/// The user-space stack reports no round-trip time: a buffer of few segments that is reused quickly
+/// is the limit.
 #[test]
 fn send_buffers_of_our_own_stack_are_small_by_their_rounds() {
     for (buffer, goodput, again, told) in [
         (1_u64 << 10, 864e6, 0, true),
         (3 << 10, 1.3e9, 0, true),
         (8 << 10, 2.2e9, 0, true),
-        // A slow path, losses, and room for more than the receiver takes.
+        // A slow path, losses, and a buffer larger than the receiver's window.
         (8 << 10, 90e6, 0, false),
         (8 << 10, 2.2e9, 2_000, false),
         (64 << 10, 3.2e9, 0, false),
@@ -68,13 +70,13 @@ fn send_buffers_of_our_own_stack_are_small_by_their_rounds() {
     }
 }
 
-/// Over a longer path a bufferful takes a round trip of it, which the receiving kernel knows.
+/// Over a longer path one buffer is sent a round trip, which the receiving kernel measures.
 #[test]
 fn send_buffers_of_our_own_stack_are_small_for_the_path() {
     for (buffer, goodput, path_ns, told) in [
         (1_u64 << 10, 1.31e6, json!(6_308_000), true),
         (64 << 10, 84e6, json!(6_308_000), true),
-        // Something else takes most of the time, or nobody knows the path.
+        // Most of the time is spent elsewhere, or the path delay is unknown.
         (1 << 10, 0.4e6, json!(6_308_000), false),
         (1 << 10, 1.31e6, Value::Null, false),
         (1 << 10, 1.31e6, json!(40_000), false),
@@ -101,7 +103,7 @@ fn send_buffers_of_our_own_stack_are_small_for_the_path() {
     }
 }
 
-/// The limits of a kernel's sockets are none of our own stack's.
+/// Limits of kernel sockets do not apply to the user-space stack.
 #[test]
 fn our_own_stack_has_no_rmem_max() {
     for (stack, told) in [("kernel", true), ("linerate", false)] {
@@ -111,7 +113,8 @@ fn our_own_stack_has_no_rmem_max() {
     }
 }
 
-/// What our own stack's port had no descriptor for has a counter, and what all came was not lost.
+/// Drops without a descriptor at the stack's port have a counter; if everything arrived, nothing
+/// was lost.
 #[test]
 fn what_a_ring_had_no_room_for_is_lost_on_no_path() {
     for name in [
@@ -125,7 +128,8 @@ fn what_a_ring_had_no_room_for_is_lost_on_no_path() {
             "{name}: {command}"
         );
     }
-    // What was too long for the port has one as well: a frame may be many segments that its sender left together.
+    // Frames too long for the port have a counter as well: a frame may be many segments sent
+    // together.
     let tcp = "too-few-descriptors-own-ring";
     let link = "/hosts/0/stack/counters/link";
     let cuts = "/hosts/1/interface/offloads/tx-tcp-segmentation";
@@ -143,21 +147,23 @@ fn what_a_ring_had_no_room_for_is_lost_on_no_path() {
         let found = of("path-loss", tcp, &changes);
         assert_eq!(found.is_some(), lost, "{long} {together}: {found:?}");
     }
-    // Fewer frames came than were sent, and no ring was full.
+    // Fewer frames arrived than were sent, and no ring was full.
     let counters = "/hosts/0/stack/counters/link";
     let in_frames = &*format!("{counters}/in_frames");
     let late = "healthy-own-stack-late-answers";
     let is_lost = |changes: Changes<'_>| of("path-loss", late, changes).is_some();
     assert!(!is_lost(&[]));
     assert!(is_lost(&[(in_frames, json!(200_000))]));
-    // What others sent stands for nothing that was lost: frames for others, more than were sent, or a wire out of view.
+    // Frames of others do not account for lost ones: frames for other hosts, more than were sent,
+    // or a wire out of view.
     let not_ours = format!("{counters}/in_not_ours");
     assert!(is_lost(&[(&*not_ours, json!(100_000))]));
     assert!(is_lost(&[(in_frames, json!(400_000))]));
     assert!(is_lost(&[("/hosts/0/boot_id", json!("another"))]));
 }
 
-/// One thread of our own stack sends each datagram by itself, and `--offload` is refused beside `--dev`.
+/// One thread of the user-space stack sends each datagram separately, and `--offload` is rejected
+/// with `--dev`.
 #[test]
 fn our_own_stack_is_told_nothing_that_it_refuses() {
     for name in ["healthy-own-stack-flood", "healthy-own-stack-udp"] {
@@ -166,7 +172,7 @@ fn our_own_stack_is_told_nothing_that_it_refuses() {
             assert!(!command.contains("--offload"), "{name}: {command}");
         }
     }
-    // Nor where it receives what a kernel sends.
+    // Nor where the stack receives from a kernel.
     let own = [
         ("/plan/stack/far", json!("linerate")),
         ("/plan/streams", json!(2)),
@@ -183,14 +189,14 @@ fn our_own_stack_is_told_nothing_that_it_refuses() {
     }
 }
 
-/// What had arrived when it was sent again was late, and not lost.
+/// A segment that had arrived before its retransmission was late, not lost.
 #[test]
 fn segments_that_had_arrived_were_not_lost() {
     assert!(of("path-loss", "healthy-latency-answered-late", &[]).is_none());
     let streams = "/directions/0/streams/0";
     let none =
         ["sender", "receiver"].map(|end| format!("{streams}/{end}/tcp/spurious_retransmits"));
-    // An end that does not tell may have sent those that were lost.
+    // An end that does not report them may have sent the lost ones.
     let untold = [(&*format!("{streams}/receiver/tcp"), Value::Null)];
     assert!(of("path-loss", "healthy-latency-answered-late", &untold).is_some());
     let changes = [(&*none[0], json!(0)), (&*none[1], json!(0))];
@@ -201,7 +207,7 @@ fn segments_that_had_arrived_were_not_lost() {
     );
 }
 
-/// Its buffers are no memory of the kernel's, and no sysctl makes more or longer ones of them.
+/// The stack's buffers are not kernel memory, so no sysctl changes their number or length.
 #[test]
 fn our_own_stack_has_buffers_for_what_comes_in_pieces() {
     let stack = "/hosts/0/stack";

@@ -1,21 +1,21 @@
-//! Bottlenecks that one machine can plant, each with exactly what makes it.
+//! Faults that one machine can inject, each with its exact setup.
 
-/// What is planted, and how.
+/// Fault and how it is injected.
 pub struct Plant {
-    /// Name of its record.
+    /// Name of the record.
     pub name: &'static str,
-    /// The finding that has to come first; `healthy`: none of kind `cause`.
+    /// Finding that must come first; `healthy`: none of kind `cause`.
     pub planted: &'static str,
-    /// What is between the hosts, as in a lab file; empty: the command needs no lab.
+    /// Links between the hosts, as in a lab file; empty: the command needs no lab.
     pub links: &'static str,
-    /// Shell lines on hosts, before the server starts.
+    /// Shell lines by host, run before the server starts.
     pub before: &'static [(&'static str, &'static str)],
-    /// Shell lines on hosts that go on until the lab ends, started when the server serves.
+    /// Shell lines by host that run in the background until the lab ends, started after the server.
     pub beside: &'static [(&'static str, &'static str)],
-    /// The command that measures.
+    /// Command that measures.
     pub run: &'static str,
-    /// Whether the measuring threads go before whatever else the machine does meanwhile: not where
-    /// that is what is planted.
+    /// True when the measuring threads get a higher priority than other programs; false when
+    /// competition is the fault.
     pub calm: bool,
 }
 
@@ -26,7 +26,7 @@ const CUT: &str =
     "[[links]]\nbetween = [\"client\", \"server\"]\noffloads = { tso = false, gso = false }\n";
 const BIG: &str = "[[links]]\nbetween = [\"client\", \"server\"]\ngso = \"512K\"\n";
 
-/// One without shell lines.
+/// Returns a fault without shell lines.
 pub const fn plant(
     name: &'static str,
     planted: &'static str,
@@ -44,7 +44,7 @@ pub const fn plant(
     }
 }
 
-/// All of them. `HOST` is the server's address.
+/// All faults of this file. `HOST` is the server's address.
 pub const PLANTS: &[Plant] = &[
     // Healthy runs: nothing but limits.
     plant(
@@ -178,14 +178,14 @@ pub const PLANTS: &[Plant] = &[
         BIG,
         "throughput HOST -t 1 -i 0.25 -C reno -R",
     ),
-    // The sender hands over pages, and the receiver alone copies, out of more than its cache holds.
+    // The sender passes pages; only the receiver copies, from more memory than its cache holds.
     plant(
         "receiver-cpu-copies-alone",
         "receiver-cpu",
         BIG,
         "throughput HOST -t 1 -i 0.25 -C cubic --offload sendfile -l 16M",
     ),
-    // The sender makes a call for 64 datagrams, the receiver two for each.
+    // The sender makes one call for 64 datagrams, the receiver two for each.
     plant(
         "receiver-cpu-select",
         "receiver-cpu",
@@ -471,7 +471,7 @@ pub const PLANTS: &[Plant] = &[
         "[[links]]\nbetween = [\"client\", \"server\"]\nrate = \"200M\"\noffloads = { tso = false, gso = false }\n",
         "latency HOST -t 2 --dev packet:eth0 --ip 10.77.0.9/24 -l 4000 --set tcp.send_buffer=1K",
     ),
-    // What else is short is no cause where the rate is used up.
+    // With the rate used up, other short resources are no cause.
     plant(
         "shaped-link-before-short-ring",
         "shaped-link",
@@ -490,7 +490,7 @@ pub const PLANTS: &[Plant] = &[
             "throughput HOST -t 3 -C cubic",
         )
     },
-    // Our own stack at one end.
+    // The user-space stack at one end.
     plant(
         "delayed-ack-own-stack",
         "delayed-ack",
@@ -521,7 +521,7 @@ pub const PLANTS: &[Plant] = &[
         CUT,
         "throughput HOST -t 2 --dev packet:eth0 --ip 10.77.0.9/24 -u",
     ),
-    // The kernel sends more again than our stack, which answers late, ever missed.
+    // The kernel retransmits more than the stack, which acknowledges late, ever lost.
     plant(
         "healthy-own-stack-late-answers",
         "healthy",
@@ -541,14 +541,14 @@ pub const PLANTS: &[Plant] = &[
         "throughput HOST -t 2 --dev packet:eth0 --ip 10.77.0.9/24 --set rx_descriptors=2 -u -R -b 200M",
     ),
     // Paths that are long, lossy or narrow somewhere.
-    // What is sent again had arrived: nothing is lost where answers are late.
+    // Retransmitted segments had arrived: late acknowledgements are no loss.
     plant(
         "healthy-latency-answered-late",
         "healthy",
         "[[links]]\nbetween = [\"client\", \"server\"]\ndelay = \"1ms\"\n",
         "latency HOST -t 2 -l 10000",
     ),
-    // A receiver that stands still at first and spins from then on has nearly all of its time.
+    // A receiver that is blocked at first and spins later has nearly all of its time left.
     plant(
         "healthy-spinning-from-late-on",
         "healthy",
@@ -561,7 +561,7 @@ pub const PLANTS: &[Plant] = &[
         "[[links]]\nbetween = [\"client\", \"server\"]\nrate = \"300M\"\ndelay = \"20ms\"\n",
         "throughput HOST -t 4 -C cubic -w 512K",
     ),
-    // A link in the middle that is half used holds packets back while a stream starts, and loses some.
+    // A half-used link in the middle delays packets while a stream starts, and loses some.
     plant(
         "path-loss-behind-switches",
         "path-loss",
@@ -574,7 +574,7 @@ pub const PLANTS: &[Plant] = &[
         LOSSY_MIDDLE,
         "throughput fd77::2 -t 4 -C reno -R",
     ),
-    // So few segments move in four seconds that few of them are lost.
+    // So few segments are sent in four seconds that few of them are lost.
     plant(
         "path-loss-narrow-back",
         "path-loss",
@@ -680,8 +680,8 @@ pub const PLANTS: &[Plant] = &[
         PLAIN,
         "throughput HOST --dev packet:eth0 --ip 10.77.0.9/24 -u -R -b 100M -t 1 -i 0.25 --set poll.interval=50ms",
     ),
-    // Neighbours: one that is forgotten again and again on a long link, and one whose address moves as if
-    // two hosts had the same.
+    // Neighbours: one that is flushed repeatedly on a long link, and one whose address changes as
+    // if two hosts had the same.
     Plant {
         beside: &[(
             "client",
@@ -744,7 +744,7 @@ pub const PLANTS: &[Plant] = &[
         PLAIN,
         "throughput HOST -u -b 10G -l 512 -t 1 -i 0.25 --offload none -R",
     ),
-    // A generator asked for more than any processor makes.
+    // A generator with a rate that no processor reaches.
     Plant {
         calm: false,
         ..plant(
