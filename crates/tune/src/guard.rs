@@ -1,4 +1,4 @@
-//! Settings of a host that go back: each old value is on the disk before the new one is set.
+//! Rollback guard for host settings: each old value is synced to disk before the new one is set.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -19,24 +19,26 @@ pub use left::{Restored, count_left, restore_left};
 #[cfg(test)]
 mod tests;
 
-/// Who reads and writes settings.
+/// Access to the settings of a host.
 pub trait Machine {
-    /// The value now.
+    /// Returns the current value.
     ///
     /// # Errors
-    /// Why it cannot be read, in words.
+    /// The reason as text if it cannot be read.
     fn read(&self, key: &Key) -> Result<String, String>;
-    /// Sets a value; a command may take so many seconds for it, where that was said.
+    /// Sets a value; `limit_s` is the timeout of a command in seconds, if one is given.
     ///
     /// # Errors
-    /// Why it cannot be set, or that it has not come to an end by then, in words.
+    /// The reason as text if it cannot be set, or the timeout expired.
     fn write(&self, key: &Key, value: &str, limit_s: Option<u64>) -> Result<(), String>;
-    /// Which interface it is a setting of; none where it is of no interface, or that is not told.
+    /// Identity of the interface that the setting belongs to; `None` if it belongs to none or
+    /// cannot be identified.
     fn device(&self, key: &Key) -> Option<Device> {
         let _ = key;
         None
     }
-    /// Where the setting is now that had this key when it was noted, and was of this interface.
+    /// Current location of a setting that had this key when it was saved, and belonged to this
+    /// interface.
     fn find(&self, key: &Key, device: Option<&Device>) -> Place {
         let _ = device;
         Place::At(key.clone())
@@ -61,14 +63,13 @@ impl<M: Machine> Machine for &M {
     }
 }
 
-/// Whose journal it is: its first line.
+/// Owner of a journal, written as its first line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
-    /// Boot of the machine: after another one nothing is left to restore.
+    /// Boot id of the machine: after a reboot kernel settings need no restore.
     pub boot: String,
-    /// The process.
     pub pid: u32,
-    /// When it started, in clock ticks since boot: process numbers come again.
+    /// Start time of the process, clock ticks since boot: process ids are reused.
     pub started_ticks: u64,
 }
 
@@ -76,15 +77,15 @@ pub struct Owner {
 struct Old {
     key: Key,
     value: String,
-    /// The interface, whose name and network may be others by the time it goes back.
+    /// Identity of the interface: its name and namespace may have changed before the restore.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     device: Option<Device>,
-    /// How long it may take to go back, s, where that was said.
+    /// Timeout of the restore, s, if one was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     within_s: Option<u64>,
 }
 
-/// Settings that go back when it drops.
+/// Guard that restores the settings it changed; restores on drop.
 pub struct Guard<M: Machine> {
     machine: M,
     folder: Option<PathBuf>,
@@ -95,8 +96,10 @@ pub struct Guard<M: Machine> {
 }
 
 impl<M: Machine> Guard<M> {
-    /// Nothing is changed and no file is made yet. Without a folder nothing can be set, and what others are about to
-    /// change is kept in mind alone.
+    /// Guard that has changed nothing and created no file yet.
+    ///
+    /// Without a directory nothing can be set, and [`Guard::keep_in_mind`] saves old values in
+    /// memory only.
     #[must_use]
     pub fn new(machine: M, folder: Option<PathBuf>, owner: Owner) -> Self {
         Self {
@@ -109,18 +112,19 @@ impl<M: Machine> Guard<M> {
         }
     }
 
-    /// Within what these processes do, which wait for this one: what they have set may be set anew, since it is back
-    /// before they go on.
+    /// Allows changing settings that these processes have changed too.
+    ///
+    /// They wait for this process, whose changes are restored before they continue.
     #[must_use]
     pub fn within(mut self, around: Vec<Owner>) -> Self {
         self.around = around;
         self
     }
 
-    /// Sets a value; the old one is on the disk before.
+    /// Sets a value after its old value was synced to disk.
     ///
     /// # Errors
-    /// Why it cannot be set, in words; then it is as it was.
+    /// The reason as text if it cannot be set; then it is unchanged.
     pub fn set(&mut self, key: &Key, value: &str) -> Result<(), String> {
         let known = self.olds.iter().any(|old| old.key == *key);
         if !known {
@@ -131,23 +135,24 @@ impl<M: Machine> Guard<M> {
         self.machine.write(key, value, None)
     }
 
-    /// The value now.
+    /// Returns the current value.
     ///
     /// # Errors
-    /// Why it cannot be read, in words.
+    /// The reason as text if it cannot be read.
     pub fn read(&self, key: &Key) -> Result<String, String> {
         self.machine.read(key)
     }
 
-    /// Notes what sets something back that others are about to change; the first note holds.
+    /// Saves the old value of a setting that other code is about to change; only the first call per
+    /// key counts.
     ///
     /// # Errors
-    /// The journal cannot be written: then it must not be changed.
+    /// The journal cannot be written: then the setting must not be changed.
     pub fn note_old(&mut self, key: &Key, value: &str) -> Result<(), TuneError> {
         self.note_within(key, value, None)
     }
 
-    /// The same of what may take so many seconds to go back, where that is said.
+    /// Like [`Guard::note_old`], with a timeout for the restore.
     ///
     /// # Errors
     /// As [`Guard::note_old`].
@@ -163,20 +168,21 @@ impl<M: Machine> Guard<M> {
         let old = Old { within_s, ..old };
         self.alone(key)?;
         self.note(&old)?;
-        // Once more: of two that begin at the same time each has noted it by now.
+        // Checked again: of two processes that start at the same time, each has saved its value by
+        // now.
         self.alone(key)?;
         self.olds.push(old);
         Ok(())
     }
 
-    /// The same where the journal cannot be written, of what is changed all the same: it goes back when this drops, and
-    /// a kill leaves it.
+    /// Saves an old value in memory if the journal cannot be written; it is restored on drop, but
+    /// not after a kill.
     pub fn keep_in_mind(&mut self, key: &Key, value: &str) {
         let old = self.old(key, value);
         self.olds.extend(old);
     }
 
-    /// What is to be noted; none where it was.
+    /// Entry to save; `None` if the key was saved before.
     fn old(&self, key: &Key, value: &str) -> Option<Old> {
         let is_known = self.olds.iter().any(|old| old.key == *key);
         (!is_known).then(|| Old {
@@ -187,8 +193,10 @@ impl<M: Machine> Guard<M> {
         })
     }
 
-    /// Refuses what another process changes as well. Commands of the user's are left out: they are told apart by
-    /// the names that they were given, which need not mean the same thing.
+    /// Rejects a setting that another guard also changes.
+    ///
+    /// User commands are exempt: they are identified by knob names, which need not mean the same
+    /// thing.
     fn alone(&self, key: &Key) -> Result<(), TuneError> {
         let Some(folder) = self.folder.as_ref().filter(|_| key.kind != Kind::Command) else {
             return Ok(());
@@ -205,15 +213,15 @@ impl<M: Machine> Guard<M> {
         }
     }
 
-    /// Forgets a setting that stands where it was already.
+    /// Discards the saved value of a setting that already has it again.
     pub fn settled(&mut self, key: &Key) {
         self.olds.retain(|old| old.key != *key);
     }
 
-    /// Sets a value back to what it was before; nothing happens to what was never set.
+    /// Restores one setting; does nothing if it was never set.
     ///
     /// # Errors
-    /// Why it cannot be set, in words.
+    /// The reason as text if it cannot be set.
     pub fn reset(&mut self, key: &Key) -> Result<(), String> {
         match self.olds.iter().find(|old| old.key == *key) {
             Some(old) => set_back(&self.machine, key, old),
@@ -221,10 +229,10 @@ impl<M: Machine> Guard<M> {
         }
     }
 
-    /// Makes the journal before anything is to be set: whoever has no place for it learns that at once.
+    /// Creates the journal before anything is set, so that a missing directory is reported at once.
     ///
     /// # Errors
-    /// It cannot be written: then nothing can be set.
+    /// The journal cannot be written: then nothing can be set.
     pub fn begin(&mut self) -> Result<(), TuneError> {
         self.begun().map(drop)
     }
@@ -242,14 +250,15 @@ impl<M: Machine> Guard<M> {
     }
 
     fn create(&self) -> Result<Journal, TuneError> {
-        // A server has one for each client whose settings it makes, and a forwarder one for each port.
+        // A server has one guard per client whose settings it applies, a forwarder one per port.
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let folder = self.folder.as_ref().ok_or(TuneError::NoFolder)?;
         loop {
             let number = NUMBER.fetch_add(1, Relaxed);
             let path = folder.join(format!("{}-{number}.jsonl", self.owner.pid));
             match Journal::create(&path, &self.owner) {
-                // A killed process had this number, which comes again soon: in each lab they begin anew.
+                // A killed process used this number: in a lab process ids start again and collide
+                // soon.
                 Err(TuneError::Journal { source, .. })
                     if source.kind() == ErrorKind::AlreadyExists => {}
                 created => return created,
@@ -257,7 +266,8 @@ impl<M: Machine> Guard<M> {
         }
     }
 
-    /// Sets all back. Says what could not be; that is still to be set back, and the journal stays for it.
+    /// Restores all settings; returns the errors. Settings that failed stay saved, and the journal
+    /// remains for them.
     pub fn restore(&mut self) -> Vec<String> {
         let back = put_back(&self.machine, std::mem::take(&mut self.olds));
         self.olds = back.left;
@@ -267,7 +277,7 @@ impl<M: Machine> Guard<M> {
         back.wrong
     }
 
-    /// The commands that set these back by hand, each with its host: for whoever leaves them as they are.
+    /// Returns the commands that restore these settings manually, each with its host.
     #[must_use]
     pub fn ways_back(&self, keys: &[Key]) -> Vec<String> {
         let olds = self.olds.iter().filter(|old| keys.contains(&old.key));
@@ -275,12 +285,12 @@ impl<M: Machine> Guard<M> {
             .collect()
     }
 
-    /// Leaves these as they are now, and sets all else back. Says what could not be; that is still to be set back.
+    /// Keeps these settings as they are now and restores all others; returns the errors.
     pub fn keep(&mut self, keys: &[Key]) -> Vec<String> {
         keys.iter().for_each(|key| self.settled(key));
         let wrong = self.restore();
         if let Some(whole) = self.journal.take() {
-            // What is kept is in that one as well, and whoever restores by it would set it back.
+            // This journal still contains the kept settings, which a restore from it would reset.
             let olds = self.olds.clone();
             match olds.iter().try_for_each(|old| self.note(old)) {
                 Ok(()) => drop(whole.remove()),
@@ -295,7 +305,7 @@ impl<M: Machine> Guard<M> {
 
     fn forget(&mut self) {
         if let Some(journal) = self.journal.take() {
-            // A journal that stays makes a later restore set what is set already.
+            // If the removal fails, a later restore only repeats what is done here.
             let _ = journal.remove();
         }
     }
@@ -307,22 +317,24 @@ impl<M: Machine> Drop for Guard<M> {
     }
 }
 
-/// What setting back came to.
+/// Result of a restore.
 #[derive(Default)]
 struct Back {
-    /// Settings that are back.
+    /// Number of settings restored.
     settings: usize,
-    /// Those of them that are elsewhere by now: where they were, and where they are.
+    /// Restored settings that have moved: the saved key and the current one.
     moved: Vec<(Key, Key)>,
-    /// Those that are nowhere: what is gone took its settings along.
+    /// Number of settings whose interface or namespace no longer exists.
     gone: usize,
-    /// What could not be set back, in its old order, and why.
+    /// Settings that could not be restored, in their original order.
     left: Vec<Old>,
     wrong: Vec<String>,
 }
 
-/// Sets a value back, where its key is by now. What could never be set stands as it did, and need not go back, which
-/// could not be done either: it is noted before it is tried.
+/// Restores a value under its current key.
+///
+/// An error counts as success if the setting has the old value: a value is saved before it is set,
+/// so the change itself may have failed.
 fn set_back<M: Machine>(machine: &M, key: &Key, old: &Old) -> Result<(), String> {
     machine
         .write(key, &old.value, old.within_s)
@@ -332,7 +344,7 @@ fn set_back<M: Machine>(machine: &M, key: &Key, old: &Old) -> Result<(), String>
         })
 }
 
-/// Sets back in the order opposite to that of the changes.
+/// Restores settings in the reverse order of the changes.
 fn put_back<M: Machine>(machine: &M, olds: Vec<Old>) -> Back {
     let mut back = Back::default();
     for old in olds.into_iter().rev() {

@@ -1,27 +1,34 @@
-//! Pairs of runs that take turns in random order, and when there are enough of them.
+//! Scheduler of paired runs: random order within pairs, and a group sequential stopping rule.
 //!
-//! The sides are looked at twice, so that their p-values stay true: once after
-//! [`FIRST_LOOK`] pairs, and once when there are as many as the noise asks for. How many that is depends
-//! on how the pairs spread, never on which side is ahead. Pairs that fall into two heaps can be as many, and
-//! still have their middle beyond the effect without being sure of it: then they are looked at again when
-//! there are twice as many, which noise around no difference comes to so seldom that the p-values stay true.
+//! The pairs are analyzed twice, with significance levels that keep the p-values valid: once after
+//! [`FIRST_LOOK`] pairs, and once when there are as many as the noise requires. That number depends
+//! on
+//! the spread of the pairs, never on which side is ahead. Pairs in two clusters can reach it while
+//! their median is beyond the effect but not significant. Then they are analyzed again when there
+//! are
+//! twice as many. Noise without a difference leads there so seldom that the p-values stay valid.
 
 use linerate_metric::comparison::{
     FIRST_LOOK, FIRST_SIGNIFICANCE, LAST_SIGNIFICANCE, Pair, SIGNIFICANCE, differences, logs, look,
 };
 
-/// Pairs that are measured at most for each that was asked for: a machine that changes its state all the
-/// time would never give as many that count.
+/// Factor of measured pairs over required pairs: a machine that keeps changing its state might
+/// never give enough.
 pub const TRIES: usize = 3;
 
-/// Pairs that can be clear; two heaps of a machine do not look like this four times in a row.
+/// Minimum number of pairs that can be clear; two clusters of a machine do not look like this four
+/// times in a row.
 const CLEAR_PAIRS: usize = 4;
 
-/// How many times the effect each of them differs.
+/// Multiple of the effect by which each of them must differ.
 const CLEAR_EFFECTS: f64 = 4.0;
 
-/// Whether each of at least four pairs differs by four times the effect, all of them one way: enough to keep a
-/// change that is proved together with others later, long before ranks could tell.
+/// Returns whether there are at least four pairs and each differs by four times the effect in the
+/// same direction.
+///
+/// That suffices to keep a change that is verified later together with others; a rank test would
+/// need
+/// many more pairs.
 #[must_use]
 pub fn is_clear(pairs: &[Pair], effect: f64) -> bool {
     let logs = logs(pairs);
@@ -30,21 +37,22 @@ pub fn is_clear(pairs: &[Pair], effect: f64) -> bool {
         && (logs.iter().all(|log| *log >= least) || logs.iter().all(|log| *log <= -least))
 }
 
-/// How many pairs to measure.
+/// Number of pairs to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
-    /// So many that count, and no more than [`TRIES`] times as many in all.
+    /// This number of valid pairs, and at most [`TRIES`] times as many in total.
     Exactly(usize),
-    /// Until it is decided, and no more than these.
+    /// The number that a decision needs, up to a limit.
     UntilDecided {
-        /// The most that may be measured, dropped ones included; more, up to [`TRIES`] times as many, only
-        /// while those that count are fewer than could be told apart.
+        /// Maximum number of pairs, dropped ones included.
+        ///
+        /// Up to [`TRIES`] times as many while there are fewer valid pairs than a test needs.
         limit: usize,
     },
 }
 
 impl Amount {
-    /// Pairs that are measured at most, dropped ones included.
+    /// Maximum number of pairs, dropped ones included.
     #[must_use]
     pub fn most(self) -> usize {
         match self {
@@ -53,8 +61,8 @@ impl Amount {
         }
     }
 
-    /// Below which p-value sides are called different whose pairs end before they were to: never more than they would
-    /// have been by a look of their own.
+    /// Significance level for pairs that end early; never higher than that of an analysis of their
+    /// own.
     #[must_use]
     pub fn significance(self) -> f64 {
         match self {
@@ -64,38 +72,38 @@ impl Amount {
     }
 }
 
-/// What to do after some pairs.
+/// Next step after some pairs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Next {
     /// Measure another pair.
     Measure {
-        /// B before A.
+        /// True if B runs before A.
         b_first: bool,
     },
-    /// Judge them, at this significance.
+    /// Judge the pairs.
     Judge {
-        /// Below which p-value the sides are called different.
+        /// Significance level: the sides differ if the p-value is not above it.
         significance: f64,
     },
 }
 
-/// Two sides that take turns.
+/// Scheduler of pairs of runs of two sides.
 #[derive(Clone, Debug)]
 pub struct Interleave {
     amount: Amount,
     effect: f64,
     random: fastrand::Rng,
-    /// The order of the second pair of two, which is the other one.
+    /// Order of the second pair of a block of two, the opposite of the first.
     owed: Option<bool>,
     looked: bool,
-    /// Pairs that count before the next look after the first.
+    /// Valid pairs required before the next analysis after the first.
     next_look: usize,
-    /// Whether pairs that are clear end it.
+    /// True if clear pairs end the measurement.
     until_clear: bool,
 }
 
 impl Interleave {
-    /// Sides whose difference is worth knowing from `effect` on (0.05: 5 %).
+    /// Scheduler for sides whose difference matters from `effect` on (0.05: 5 %).
     #[must_use]
     pub fn new(amount: Amount, effect: f64, seed: u64) -> Self {
         Self {
@@ -109,14 +117,14 @@ impl Interleave {
         }
     }
 
-    /// Ends as soon as the pairs are clear ([`is_clear`]), for who needs no p-value.
+    /// Ends as soon as the pairs are clear ([`is_clear`]); for callers that need no p-value.
     #[must_use]
     pub fn until_clear(mut self) -> Self {
         self.until_clear = true;
         self
     }
 
-    /// What to do now that there are these pairs.
+    /// Returns the next step for the pairs measured so far.
     pub fn next(&mut self, pairs: &[Pair]) -> Next {
         if self.until_clear && is_clear(pairs, self.effect) {
             return Next::Judge {
@@ -136,8 +144,9 @@ impl Interleave {
                 }
             }
             Amount::UntilDecided { limit } => {
-                // Fewer than the first look takes decide nothing, however clear they are: a machine that changed
-                // its state meanwhile would have made all of them vain.
+                // Fewer pairs than the first analysis needs decide nothing, however clear they are:
+                // a machine that
+                // changed its state meanwhile would invalidate all of them.
                 let few = counting < FIRST_LOOK.min(limit);
                 let full = pairs.len()
                     >= if few {
@@ -180,7 +189,7 @@ impl Interleave {
         }
     }
 
-    /// The order is drawn for two pairs at a time, one each way: a drift favours neither side.
+    /// The order is drawn per block of two pairs, one in each order: a drift favors neither side.
     fn measure(&mut self) -> Next {
         let b_first = match self.owed.take() {
             Some(b_first) => b_first,
@@ -200,7 +209,7 @@ mod tests {
     use linerate_metric::comparison::{Test, Verdict};
     use proptest::prelude::*;
 
-    /// Noise as machines have it: normal, drifting, and with a wild run now and then.
+    /// Realistic noise: normal, drifting, and with occasional outliers.
     struct Noise {
         random: fastrand::Rng,
         deviation: f64,
@@ -223,8 +232,9 @@ mod tests {
         }
     }
 
-    /// What was found of B, and with how many pairs. Without the interval, which takes the time of
-    /// thousands of resamples and decides nothing here.
+    /// Verdict on B and the number of pairs.
+    ///
+    /// Leaves out the interval, which takes thousands of resamples and decides nothing here.
     fn compare(
         noise: &mut Noise,
         ratio: f64,
@@ -317,7 +327,8 @@ mod tests {
         let mut ended_early = Vec::new();
         let mut different = 0;
         for seed in 0..200 {
-            // Two heaps, as of a machine that halves its clock: each side in either as it comes.
+            // Two clusters, as of a machine that halves its clock; each side falls into either at
+            // random.
             let mut random = fastrand::Rng::with_seed(seed);
             let mut turns = Interleave::new(Amount::UntilDecided { limit: 100 }, 0.05, seed);
             let mut pairs = Vec::new();
@@ -368,14 +379,15 @@ mod tests {
                 pairs.push(next);
                 assert!(pairs.len() < 100);
             }
-            // The last one counts where every second one does not.
+            // The last pair is valid where every second one is not.
             let least = measured - usize::from(every == 2);
             assert!((least..=measured).contains(&pairs.len()), "{every}");
             assert_eq!(logs(&pairs).len(), counting, "{every}");
         }
     }
 
-    /// Ctrl-C, or a run that fails, is no look at 2 in 100 beside those that there were.
+    /// Pairs ended by Ctrl-C or a failed run are not judged at 2 % in addition to the regular
+    /// analyses.
     #[test]
     fn what_ends_early_is_judged_as_at_a_look() {
         let limit = 100;
@@ -389,7 +401,7 @@ mod tests {
         }
     }
 
-    /// Two sides that lose nothing are alike, and pairs of which one side lost nothing count.
+    /// Two sides without loss are equal, and pairs in which only one side has no loss are valid.
     #[test]
     fn figures_at_zero_come_to_an_end() {
         for (a, b, measured, p_value) in [
@@ -420,14 +432,14 @@ mod tests {
             }
             assert_eq!(pairs.len(), measured, "{ratio}");
         }
-        // One of them the other way.
+        // One of the pairs differs in the opposite direction.
         let wild = [0.5, 0.5, 1.6, 0.5].map(|ratio| pair(1.0, ratio, false));
         assert!(!is_clear(&wild, 0.05));
     }
 
     #[test]
     fn pairs_that_do_not_count_leave_a_clear_difference_decided() {
-        // Every `every`th pair does not count; the difference is thirty times.
+        // Every `every`th pair is invalid; the difference is a factor of thirty.
         for (limit, every, measured, verdict) in [
             (10, 3, 11, Verdict::Slower),
             (10, 2, 15, Verdict::Slower),
