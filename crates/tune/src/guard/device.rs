@@ -1,49 +1,47 @@
-//! Which interface a setting was of: it may be called otherwise by now, and be in another network.
+//! Identity of an interface, which may have been renamed or moved to another network namespace.
 
 use serde::{Deserialize, Serialize};
 
 use super::Key;
 
-/// What tells an interface from others, whatever it is called.
+/// Properties that identify an interface independently of its name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
-    /// Its number. It goes with it into another network, unless somebody has it there.
+    /// Interface index; it is kept across namespaces unless it is already used there.
     pub index: u32,
-    /// Its link-layer address: the one of its hardware, where it has such.
+    /// Link-layer address; the permanent one if the hardware has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// What kind of virtual interface it is; none of hardware.
+    /// Kind of the virtual interface; `None` for hardware.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
 }
 
-/// An interface that is there.
+/// Interface that exists now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Its network, by a number of the caller's.
+    /// Number of its network namespace, assigned by the caller.
     pub network: usize,
-    /// What it is called.
     pub name: String,
-    /// What it is.
     pub device: Device,
 }
 
-/// Where something is whose setting was noted.
+/// Current location of a saved setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// There, as far as is known.
+    /// Exists under this key, as far as can be determined.
     At(Key),
-    /// Nowhere any more: its network went down, or somebody took it away.
+    /// Removed with its interface or its network namespace.
     Gone,
-    /// It cannot be told, and why.
+    /// Cannot be determined; the text is the reason.
     Unknown(String),
 }
 
 impl Device {
-    /// Which of all interfaces it is, where `home` is the network in which it was.
+    /// Finds this interface among `all`; `home` is the namespace in which it was.
     ///
     /// # Errors
-    /// Those that it could be, where there are several.
+    /// The candidates, if there are several.
     pub fn find<'a>(
         &self,
         home: Option<usize>,
@@ -59,7 +57,7 @@ impl Device {
             let mut there = far.iter().filter(|seen| seen.network == network);
             there.any(|seen| has_number(seen))
         };
-        // Several virtual interfaces may have one address, as VLANs of one device do.
+        // Several virtual interfaces may share one address, for example VLANs of one device.
         let is_it = |seen: &Seen| {
             let Device { address, kind, .. } = &seen.device;
             let is_like = address.is_some() && *address == self.address && *kind == self.kind;
@@ -74,7 +72,7 @@ impl Device {
             ([], _) => {}
             _ => return Err(like),
         }
-        // Somebody gave it another address.
+        // In its own namespace its address may have been changed.
         let is_it = |seen: &&&Seen| has_number(seen) && seen.device.kind == self.kind;
         Ok(near.iter().find(is_it).copied())
     }
@@ -103,18 +101,18 @@ mod tests {
         for (was, all, want) in [
             (tap, &[tap][..], Some((0, "t0"))),
             (tap, &[(0, "t1", 5, "02:07", "tun")], Some((0, "t1"))),
-            // Its name is another one's.
+            // Its name is used by another interface.
             (
                 tap,
                 &[(0, "t0", 6, "02:09", "tun"), (0, "t1", 5, "02:07", "tun")],
                 Some((0, "t1")),
             ),
             (tap, &[(0, "t0", 6, "02:09", "tun")], None),
-            // One that was made anew with its address is another one as well.
+            // One created again with the same address is another interface.
             (tap, &[(0, "t0", 6, "02:07", "tun")], None),
             (tap, &[(0, "t0", 5, "02:09", "tun")], Some((0, "t0"))),
             (tap, &[(1, "t0", 5, "02:07", "tun")], Some((1, "t0"))),
-            // Its number is another one's there.
+            // Its index is used by another interface there.
             (
                 tap,
                 &[(1, "t0", 7, "02:07", "tun"), (1, "x", 5, "02:08", "veth")],
@@ -123,7 +121,7 @@ mod tests {
             (tap, &[(1, "t0", 7, "02:07", "tun")], None),
             (tap, &[(1, "t0", 5, "02:07", "veth")], None),
             (tap, &[(1, "t0", 5, "02:08", "tun")], None),
-            // Of two networks the one in which its number was free.
+            // Of two namespaces, the one in which its index was free.
             (
                 tap,
                 &[
@@ -133,7 +131,7 @@ mod tests {
                 ],
                 Some((2, "t0")),
             ),
-            // Hardware has an address that no other has.
+            // A hardware address is unique.
             (nic, &[(1, "lan", 9, "00:1b", "")], Some((1, "lan"))),
             (nic, &[(0, "eth1", 2, "00:1c", "")], Some((0, "eth1"))),
             (
@@ -157,7 +155,7 @@ mod tests {
         let tap = seen((0, "t0", 5, "02:07", "tun"));
         let twice = [1, 2].map(|network| seen((network, "t0", 5, "02:07", "tun")));
         assert_eq!(tap.device.find(None, &twice).unwrap_err().len(), 2);
-        // Its own network is gone, and what has its number is nothing of it.
+        // Its own namespace is gone, and the interface with its index is unrelated.
         let other = [seen((1, "x", 5, "02:08", "veth"))];
         assert_eq!(tap.device.find(None, &other), Ok(None));
     }

@@ -1,60 +1,60 @@
-//! Which setting of which host.
+//! Keys of host settings.
 
 use serde::{Deserialize, Serialize};
 
-/// What kind of setting it is.
+/// Kind of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// A file under `/proc/sys`, by its name with dots.
+    /// A sysctl by its dotted name.
     Sysctl,
-    /// The largest segments that GSO builds and GRO merges at an interface, by its name: four numbers.
+    /// GSO and GRO maximum sizes of an interface: four numbers (GSO, GRO, GSO IPv4, GRO IPv4),
+    /// bytes.
     SegmentSizes,
-    /// The largest packet of an interface, by its name.
+    /// MTU of an interface.
     Mtu,
-    /// Whether an interface is `up` or `down`.
+    /// Administrative state of an interface: `up` or `down`.
     State,
-    /// The addresses that somebody gave an interface: `10.0.0.1/24 fd00::1/64`.
+    /// Configured addresses of an interface: `10.0.0.1/24 fd00::1/64`.
     Addresses,
-    /// Descriptors of an interface: `rx=512 tx=512`.
+    /// Ring sizes of an interface, descriptors: `rx=512 tx=512`.
     Rings,
-    /// Queues of an interface that are in use: `rx=2 tx=2`, `combined=4`.
+    /// Number of queues in use: `rx=2 tx=2`, `combined=4`.
     Channels,
-    /// Queues that it spreads what it receives over: `default`, or their numbers in the order of its table.
+    /// RSS indirection table: `default`, or queue numbers in table order.
     Rss,
-    /// Whether it gives a flow to a queue, by its name and the flow: `on` or `off` for `eth0 udp4:7>0`.
+    /// Rule that steers a flow to a queue: `on` or `off` for the name `eth0 udp4:7>0`.
     Flow,
-    /// When an interface interrupts: `rx-usecs=50 adaptive-rx=off`.
+    /// Interrupt coalescing: `rx-usecs=50 adaptive-rx=off`.
     Coalescing,
-    /// The switches of `ethtool -K`: `tso=on gso=off`.
+    /// Offloads as of `ethtool -K`: `tso=on gso=off`.
     Offloads,
-    /// Processors that take over what arrives at each queue: a mask, or one a queue.
+    /// RPS CPUs of the receive queues: one mask for all, or one per queue.
     Rps,
-    /// Processors whose packets leave by each queue: a mask, or one a queue.
+    /// XPS CPUs of the transmit queues: one mask for all, or one per queue.
     Xps,
-    /// A command of the user's. Its value is the whole shell line that sets it back.
+    /// User command; its value is the complete shell command that restores.
     Command,
 }
 
-/// One setting at one place.
+/// Key of a setting of a host.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Key {
-    /// The host, for people.
+    /// Host name for display.
     pub host: String,
-    /// The network namespace, by its inode number.
+    /// Inode number of the network namespace.
     pub namespace: u64,
-    /// The kernel's number of that namespace, where it has one: another namespace may have the inode number once this
-    /// one is gone.
+    /// Cookie of that namespace, if the kernel has one: inode numbers are reused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cookie: Option<u64>,
-    /// What kind it is.
     pub kind: Kind,
-    /// Which one.
+    /// Sysctl, interface, or interface with its rule.
     pub name: String,
 }
 
 impl Key {
-    /// Whether it is of the network with these numbers; a number that either does not know tells nothing.
+    /// Returns whether the setting belongs to this namespace; a cookie missing on either side is
+    /// ignored.
     #[must_use]
     pub fn is_of(&self, namespace: u64, cookie: Option<u64>) -> bool {
         let other = self
@@ -64,7 +64,7 @@ impl Key {
         self.namespace == namespace && !other
     }
 
-    /// The interface that it is a setting of; none where it is one of a whole network, or a command's.
+    /// Interface of the setting; `None` for sysctls and commands.
     #[must_use]
     pub fn interface(&self) -> Option<&str> {
         match self.kind {
@@ -73,7 +73,7 @@ impl Key {
         }
     }
 
-    /// The same setting of an interface of this name.
+    /// Key of the same setting on the interface `name`.
     #[must_use]
     pub fn of_interface(&self, name: &str) -> Self {
         let name = match self.name.split_once(' ') {
@@ -86,7 +86,7 @@ impl Key {
         }
     }
 
-    /// The key of a knob that a command turns: of no network.
+    /// Key of a knob set by a user command; it belongs to no namespace.
     #[must_use]
     pub fn of_command(knob: &str) -> Self {
         Self {
@@ -98,7 +98,7 @@ impl Key {
         }
     }
 
-    /// The command that sets it, for people.
+    /// Command that sets the value, for display.
     #[must_use]
     pub fn command(&self, value: &str) -> String {
         let name = &self.name;
@@ -123,14 +123,14 @@ impl Key {
             Kind::Sysctl => format!("sysctl -w {name}='{value}'"),
             Kind::SegmentSizes => {
                 let sizes: Vec<&str> = value.split(' ').collect();
-                // One size is that of all four.
+                // A single size applies to all four.
                 let size = |at: usize| sizes.get(at).or(sizes.first()).copied().unwrap_or_default();
                 let common = format!(
                     "ip link set dev {name} gso_max_size {} gro_max_size {}",
                     size(0),
                     size(1)
                 );
-                // Up to 64 KiB those of IPv4 follow; `ip` knows them since 6.3.
+                // Up to 64 KiB the IPv4 sizes follow; `ip` has options for them since 6.3.
                 let follows = |common: usize, own: usize| {
                     let small = size(common).parse().is_ok_and(|bytes: u32| bytes <= 65_536);
                     small && size(common) == size(own)
@@ -163,7 +163,7 @@ impl Key {
     }
 }
 
-/// The command that makes or takes away a rule by which a flow goes to a queue: `eth0 udp4:7>0`.
+/// Command that adds or deletes the flow rule `eth0 udp4:7>0`.
 fn rule(name: &str, value: &str) -> String {
     let mut words = name.split([' ', ':', '>']);
     let mut word = || words.next().unwrap_or_default();
@@ -176,8 +176,8 @@ fn rule(name: &str, value: &str) -> String {
     }
 }
 
-/// The command that gives an interface an address: `ADDRESS[>PEER]/LENGTH[+BROADCAST][@SCOPE]`, and behind that what people
-/// cannot read.
+/// Command that adds an address `ADDRESS[>PEER]/LENGTH[+BROADCAST][@SCOPE]`; what follows `,` or
+/// `~` has no text form.
 fn given(word: &str, interface: &str) -> String {
     let word = word.split([',', '~']).next().unwrap_or_default();
     let word = word.replace('>', " peer ").replace('+', " broadcast ");
@@ -185,7 +185,7 @@ fn given(word: &str, interface: &str) -> String {
     format!("ip address add {word} dev {interface}")
 }
 
-/// An order of queues as `ethtool -X` takes it: from one on, or how much each of them gets.
+/// Arguments of `ethtool -X` for an indirection table: `equal` from a start, or weights.
 fn spread(value: &str) -> String {
     let queues: Vec<u32> = value
         .split_whitespace()
@@ -316,7 +316,7 @@ mod tests {
             (Some(3), 7, Some(3), true),
             (Some(3), 7, Some(4), false),
             (Some(3), 8, Some(3), false),
-            // A journal of an older version, and a kernel without them.
+            // A journal of an older version, and a kernel without cookies.
             (None, 7, Some(4), true),
             (Some(3), 7, None, true),
         ] {

@@ -1,4 +1,4 @@
-//! Settings that processes left that were killed: their journals are there, and nobody holds them.
+//! Recovery of settings left changed by killed processes: their journals exist but are not locked.
 
 use std::cmp::Reverse;
 use std::fs;
@@ -8,29 +8,30 @@ use super::{Key, Kind, Machine, Old, Owner, Place, put_back};
 use crate::TuneError;
 use crate::journal::{self, Journal};
 
-/// What a restore came to.
+/// Result of a recovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
-    /// Settings that were set back.
+    /// Number of settings restored.
     pub settings: usize,
-    /// Those of them whose interface has another name or is in another network by now: where they were, and where
-    /// they are.
+    /// Restored settings whose interface has another name or namespace now: the saved key and the
+    /// current one.
     pub moved: Vec<(Key, Key)>,
-    /// Those of networks and interfaces that are gone: nothing is there to be set back.
+    /// Number of settings whose interface or namespace no longer exists.
     pub gone: usize,
-    /// Journals of processes that still run: theirs to restore.
+    /// Processes that still run: they restore their own journals.
     pub running: Vec<u32>,
-    /// What could not be set back, and why.
+    /// Errors of settings and journals that could not be restored.
     pub wrong: Vec<String>,
-    /// Where that is written down.
+    /// Journals that remain because of these errors.
     pub journals: Vec<PathBuf>,
 }
 
-/// Sets back what processes left that were killed. A journal that is no use stops nothing: what it is and why is
-/// in the outcome, and the others are gone through all the same.
+/// Restores settings that killed processes left changed.
+///
+/// An invalid journal is reported in the result and does not stop the others.
 ///
 /// # Errors
-/// A journal whose settings are all back cannot be removed.
+/// A fully restored journal cannot be removed.
 pub fn restore_left<M: Machine>(
     folder: &Path,
     machine: &M,
@@ -41,13 +42,13 @@ pub fn restore_left<M: Machine>(
     for path in newest_first(folder) {
         let (owner, mut olds, journal) = match Journal::resume::<Owner, Old>(&path) {
             Ok(left) => left,
-            // Who holds it lives, and sets back what it changed.
+            // The process that holds the lock is alive and restores its changes itself.
             Err(TuneError::InUse { .. }) => {
                 restored.running.extend(pid_of(&path));
                 continue;
             }
             Err(TuneError::Headless { .. }) => {
-                // The first line is on the disk before anything is changed.
+                // The header is synced to disk before anything is changed.
                 journal::remove(&path)?;
                 continue;
             }
@@ -75,8 +76,9 @@ pub fn restore_left<M: Machine>(
     Ok(restored)
 }
 
-/// The journals of a folder, those of processes that began last in front: what a command changed within another one,
-/// which had changed it as well, goes back before.
+/// Journals of a directory, most recently started process first.
+///
+/// A process that ran within another one and changed the same setting is restored before it.
 pub(super) fn newest_first(folder: &Path) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = journals(folder).collect();
     paths.sort_by_cached_key(|path| {
@@ -87,20 +89,22 @@ pub(super) fn newest_first(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Whose journal it is: told by its first line, or else by its name.
+/// Process id of a journal's owner, from its header or else from its file name.
 fn pid_of(path: &Path) -> Option<u32> {
     let read = journal::read::<Owner, Old>(path).ok();
     let named = || path.file_stem()?.to_str()?.split('-').next()?.parse().ok();
     read.map(|(owner, ..)| owner.pid).or_else(named)
 }
 
-/// Which of the journals of its process it is.
+/// Number of a journal among those of its process.
 fn number_of(path: &Path) -> Option<u32> {
     path.file_stem()?.to_str()?.split('-').nth(1)?.parse().ok()
 }
 
-/// Who else holds a journal with this setting in it, but for those `around`: two that change one setting would leave
-/// it at what the first made of it, because the second notes that as what was there before.
+/// Process id of another owner, not in `around`, whose locked journal contains this setting.
+///
+/// Two owners of one setting would end with the first one's value, which the second saves as the
+/// old one.
 pub(super) fn also_changes(
     folder: &Path,
     own: Option<&Path>,
@@ -116,8 +120,9 @@ pub(super) fn also_changes(
     others.filter_map(|path| holds(&path)).next()
 }
 
-/// How many settings processes left that were killed, of places that are there. Changes nothing, and passes over what
-/// it cannot read.
+/// Number of settings that killed processes left changed and whose interface still exists.
+///
+/// Changes nothing and skips what it cannot read.
 #[must_use]
 pub fn count_left<M: Machine>(
     folder: &Path,
@@ -127,7 +132,8 @@ pub fn count_left<M: Machine>(
 ) -> usize {
     let left = |path: PathBuf| {
         let (owner, olds, _) = journal::read::<Owner, Old>(&path).ok()?;
-        // Of a lab its processes have other numbers than here: whoever holds it lives as well.
+        // Process ids inside a lab differ from those here, so a lock also means that the owner is
+        // alive.
         let is_left = (owner.boot != boot || !runs(&owner)) && !journal::is_held(&path);
         let is_there = |old: &Old| machine.find(&old.key, old.device.as_ref()) != Place::Gone;
         let stands = |old: &&Old| outlives(old, &owner, boot) && is_there(old);
@@ -136,14 +142,15 @@ pub fn count_left<M: Machine>(
     journals(folder).filter_map(left).sum()
 }
 
-/// The journals of a folder; none where nothing was ever changed.
+/// Journals of a directory; none if it does not exist.
 pub(super) fn journals(folder: &Path) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path());
     paths.filter(|path| path.extension().is_some_and(|end| end == "jsonl"))
 }
 
-/// After another boot the kernel forgot its settings; what a command wrote elsewhere is there still.
+/// Returns whether a setting still needs a restore: a reboot resets kernel settings, but not what a
+/// command wrote.
 fn outlives(old: &Old, owner: &Owner, boot: &str) -> bool {
     owner.boot == boot || old.key.kind == Kind::Command
 }

@@ -86,7 +86,7 @@ fn all_goes_back_when_it_drops() {
     fs::remove_dir(&folder).unwrap();
 }
 
-/// A machine whose settings cannot be written any more.
+/// Settings that can no longer be written.
 struct Stuck<'a>(&'a Table, RefCell<bool>);
 
 impl Machine for Stuck<'_> {
@@ -126,7 +126,7 @@ fn what_cannot_go_back_stays_in_the_journal() {
     fs::remove_dir(&folder).unwrap();
 }
 
-/// A machine without the interface that `a` is a setting of.
+/// Settings of a machine without the interface that `a` belongs to.
 struct Without<'a>(&'a Table);
 
 impl Machine for Without<'_> {
@@ -165,7 +165,7 @@ fn what_is_gone_need_not_go_back() {
 #[test]
 fn one_journal_that_is_no_use_keeps_no_other_from_its_settings() {
     let (table, folder) = (table(), folder("mixed"));
-    // The first by name: held by one that lives.
+    // The first journal by name is locked by a living guard.
     let mut living = Guard::new(&table, Some(folder.clone()), owner("x"));
     living.set(&key("b"), "20").unwrap();
     fs::write(folder.join("1-0.jsonl"), "").unwrap();
@@ -211,7 +211,8 @@ fn what_one_changes_no_other_changes_at_the_same_time() {
     assert!(told.contains("process 4711"), "{told}");
     second.set(&key("b"), "20").unwrap();
     assert_eq!(table.0.borrow()["a"], "10");
-    // Nor does another port of the same command: what went back first would be what the other one set.
+    // Another port of the same command is rejected too: the first restore would leave the other
+    // one's value.
     let mut own = Guard::new(&table, Some(folder.clone()), owner("x"));
     let told = own.set(&key("a"), "20").unwrap_err();
     assert!(told.contains("another port of this command"), "{told}");
@@ -228,7 +229,8 @@ fn what_one_changes_no_other_changes_at_the_same_time() {
     fs::remove_dir(&folder).unwrap();
 }
 
-/// A run within a search, which has turned the same thing: whichever of the two dies, all is as it was before both.
+/// A run within a search that set the same knob: whichever process dies, the original value is
+/// restored.
 #[test]
 fn what_a_command_within_another_one_changes_goes_back_before() {
     let (table, folder) = (table(), folder("within"));
@@ -265,7 +267,7 @@ fn what_a_command_within_another_one_changes_goes_back_before() {
 #[test]
 fn what_cannot_be_written_down_goes_back_while_its_process_lives() {
     let table = table();
-    // A file is no folder, for root neither.
+    // A file is not a directory, even for root.
     for nowhere in [None, Some(PathBuf::from("/dev/null/journals"))] {
         let mut guard = Guard::new(&table, nowhere.clone(), owner("x"));
         assert!(guard.begin().is_err(), "{nowhere:?}");
@@ -280,7 +282,7 @@ fn what_cannot_be_written_down_goes_back_while_its_process_lives() {
     }
 }
 
-/// A machine on which the interface that `a` is a setting of was given the name `b`.
+/// Settings of a machine on which the interface of `a` was renamed to `b`.
 struct Renamed<'a>(&'a Table);
 
 impl Machine for Renamed<'_> {
@@ -324,7 +326,7 @@ fn what_is_elsewhere_by_now_goes_back_there() {
     assert_eq!((restored.settings, restored.gone), (1, 0));
     assert_eq!(restored.moved, [(key("a"), key("b"))]);
     assert_eq!(table.0.borrow()["b"], "30");
-    // Of an older version, which noted no interface: nobody guesses, and it is not forgotten.
+    // An older version saved no interface: the setting is not guessed, and its journal is kept.
     let old = r#"{"key":{"host":"client","namespace":7,"kind":"sysctl","name":"a"},"value":"40"}"#;
     let head = serde_json::to_string(&owner("x")).unwrap();
     fs::write(folder.join("9-0.jsonl"), format!("{head}\n{old}\n")).unwrap();
@@ -334,7 +336,7 @@ fn what_is_elsewhere_by_now_goes_back_there() {
     fs::remove_dir_all(&folder).unwrap();
 }
 
-/// A machine that notes how long it was given.
+/// Settings that log the timeout of each write.
 struct Patient<'a>(&'a Table, RefCell<Vec<Option<u64>>>);
 
 impl Machine for Patient<'_> {
@@ -348,7 +350,7 @@ impl Machine for Patient<'_> {
     }
 }
 
-/// It had ten minutes, however long its command took.
+/// The timeout of a command also applies to its restore; it was always ten minutes before.
 #[test]
 fn what_takes_its_time_has_it_on_the_way_back_as_well() {
     let (table, folder) = (table(), folder("time"));
@@ -367,7 +369,7 @@ fn what_takes_its_time_has_it_on_the_way_back_as_well() {
     fs::remove_dir(&folder).unwrap();
 }
 
-/// What a kill leaves of a guard: its journal, which nobody holds any more.
+/// Simulates a kill: the journal stays on disk, unlocked.
 fn killed<M: Machine>(mut guard: Guard<M>) {
     drop(guard.journal.take());
     std::mem::forget(guard);
@@ -380,7 +382,7 @@ fn what_a_killed_process_left_goes_back() {
     let mut guard = Guard::new(&table, Some(folder.clone()), owner("x"));
     guard.set(&key("a"), "10").unwrap();
     guard.set(&key("b"), "12").unwrap();
-    // Killed: nothing drops.
+    // A killed process drops nothing.
     killed(guard);
     let running = restore_left(&folder, &table, "x", |_| true).unwrap();
     assert_eq!((running.running, running.settings), (vec![4711], 0));
@@ -398,7 +400,8 @@ fn what_a_killed_process_left_goes_back() {
     fs::remove_dir(&folder).unwrap();
 }
 
-/// In a lab process numbers begin anew, and so did those of journals: the second search found the name taken.
+/// In a lab process ids start again, and so did journal numbers: a second search found its file
+/// name taken.
 #[test]
 fn a_journal_that_a_process_of_this_number_left_is_in_nobodys_way() {
     let (table, folder) = (table(), folder("number"));
@@ -417,7 +420,7 @@ fn a_journal_that_a_process_of_this_number_left_is_in_nobodys_way() {
     fs::remove_dir_all(&folder).unwrap();
 }
 
-/// From outside of a lab nobody finds a process by the number that it has inside.
+/// A process in a lab has another id outside of it, so only the lock shows that it is alive.
 #[test]
 fn what_somebody_holds_is_not_left() {
     let (table, folder) = (table(), folder("held"));
@@ -501,7 +504,7 @@ fn what_is_kept_stays_and_all_else_goes_back() {
     fs::remove_dir(&folder).unwrap();
 }
 
-/// What is kept is none of the journal's that stays for what could not go back.
+/// The journal that remains for failed settings must not contain the kept ones.
 #[test]
 fn what_is_kept_is_not_restored_with_what_could_not_go_back() {
     let (table, folder) = (table(), folder("kept"));
