@@ -1,4 +1,4 @@
-//! Files that outlive a crash: one line of JSON for each step, on the disk before the next one begins.
+//! Journal files that survive a crash: JSON lines, each synced to disk before the next step begins.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -10,15 +10,16 @@ use serde::de::DeserializeOwned;
 
 use crate::TuneError;
 
-/// A journal that is being written.
+/// Journal file opened for writing and locked.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
     file: File,
 }
 
-/// `$XDG_STATE_HOME/linerate/NAME`, or `~/.local/state/linerate/NAME`; `None` when neither variable holds an
-/// absolute path.
+/// Directory `$XDG_STATE_HOME/linerate/NAME`, or `~/.local/state/linerate/NAME`.
+///
+/// Returns `None` if neither variable holds an absolute path.
 #[must_use]
 pub fn folder(name: &str) -> Option<PathBuf> {
     let absolute = |variable: &str| {
@@ -31,7 +32,7 @@ pub fn folder(name: &str) -> Option<PathBuf> {
 }
 
 impl Journal {
-    /// Starts a journal with its first line; there must be no such file yet.
+    /// Creates a journal with `head` as its first line; the file must not exist yet.
     ///
     /// # Errors
     /// [`TuneError::Journal`].
@@ -59,14 +60,16 @@ impl Journal {
             file,
         };
         journal.append(head)?;
-        // A new name outlives a power loss once its folder is on the disk as well; not every file system lets us ask.
+        // A new file name survives a power loss only once its directory is synced too; some file
+        // systems reject that.
         let folder = path.parent().map(File::open);
         let _ = folder.map(|folder| folder.and_then(|folder| folder.sync_all()));
         Ok(journal)
     }
 
-    /// Goes on with a journal: its first line, the lines after it, and the journal to append to. A last
-    /// line that was cut off by a crash is taken away.
+    /// Opens an existing journal for appending; returns its header, its lines and the journal.
+    ///
+    /// A last line that a crash cut off is removed.
     ///
     /// # Errors
     /// [`TuneError::Journal`], [`TuneError::InUse`], [`TuneError::Headless`], [`TuneError::Shape`].
@@ -88,7 +91,7 @@ impl Journal {
         Ok((head, lines, journal))
     }
 
-    /// Adds a line; it is on the disk when this returns.
+    /// Appends a line and syncs it to disk.
     ///
     /// # Errors
     /// [`TuneError::Journal`].
@@ -99,7 +102,7 @@ impl Journal {
         let written = self.file.write_all(text.as_bytes());
         let written = written.and_then(|()| self.file.sync_data());
         if let (Err(_), Ok(end)) = (&written, end) {
-            // A part of a line would spoil the next one, and with it all of the journal.
+            // A partial line would corrupt the next one and with it the journal.
             let _ = self.file.set_len(end);
         }
         written.map_err(|source| TuneError::Journal {
@@ -108,13 +111,12 @@ impl Journal {
         })
     }
 
-    /// Where it is.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Takes the file away: what it was for is done.
+    /// Deletes the file once its purpose is fulfilled.
     ///
     /// # Errors
     /// [`TuneError::Journal`].
@@ -123,7 +125,7 @@ impl Journal {
     }
 }
 
-/// Takes a journal away that nobody holds.
+/// Deletes a journal that no process has locked.
 ///
 /// # Errors
 /// [`TuneError::Journal`].
@@ -134,10 +136,11 @@ pub fn remove(path: &Path) -> Result<(), TuneError> {
     })
 }
 
-/// Whether a process holds it; false where files cannot be locked.
+/// Returns whether a process has the journal locked; false if the file system has no locks.
 #[must_use]
 pub fn is_held(path: &Path) -> bool {
-    // Two that look at the same time do not take each other for its holder.
+    // A shared lock: two processes that check at the same time do not mistake each other for the
+    // owner.
     let lock = OpenOptions::new()
         .append(true)
         .open(path)
@@ -145,18 +148,20 @@ pub fn is_held(path: &Path) -> bool {
     matches!(lock, Ok(Err(TryLockError::WouldBlock)))
 }
 
-/// Holds a journal until it is closed: two processes that went on with one would both measure what is missing.
+/// Locks a journal until it is closed; otherwise two processes could resume it and measure the same
+/// points.
 fn hold(file: &File, path: &Path) -> Result<(), TuneError> {
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => Err(TuneError::InUse {
             path: path.to_owned(),
         }),
-        // A file system without locks is no reason not to measure.
+        // A file system without locks must not prevent the measurement.
         Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
     }
 }
 
-/// The first line of a journal, the lines after it, and the bytes that they take; what a crash cut off is left out.
+/// Returns the header of a journal, its lines, and their length in bytes, without a last line that
+/// a crash cut off.
 ///
 /// # Errors
 /// [`TuneError::Journal`], [`TuneError::Headless`], [`TuneError::Shape`].

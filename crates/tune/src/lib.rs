@@ -1,7 +1,9 @@
-//! Trying remedies: which half of a pair comes first and when there are enough pairs, which point of a
-//! matrix is next, which setting of a knob to try, and what became of it.
+//! Decisions of A/B comparisons, sweeps and knob searches, and guarded changes of host settings.
 //!
-//! What is tried next is decided from figures that are handed in; nothing here measures anything.
+//! `interleave` orders the runs of a comparison and decides when there are enough. `matrix` walks
+//! the
+//! points of a sweep, `search` proposes knob values. All three decide from figures passed in; this
+//! crate measures nothing. `guard` and `journal` change host settings and restore them.
 #![forbid(unsafe_code)]
 
 mod error;

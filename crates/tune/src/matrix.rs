@@ -1,14 +1,15 @@
-//! All points of a matrix, the order in which they are measured, and which of them are worth having.
+//! Points of a sweep matrix, the order of their runs, and the Pareto front.
 
 use linerate_metric::comparison::Better;
 use linerate_metric::experiment::Setting;
 
 use crate::over::Over;
 
-/// Points of a matrix at most: at a second each that is a day.
+/// Maximum number of points: at one second each they take about a day.
 pub const MOST_POINTS: usize = 100_000;
 
-/// Every combination of values, the last axis the fastest; `None` beyond [`MOST_POINTS`].
+/// Returns every combination of values, the last axis varying fastest; `None` beyond
+/// [`MOST_POINTS`].
 #[must_use]
 pub fn points(axes: &[Over]) -> Option<Vec<Setting>> {
     let count = axes
@@ -33,13 +34,14 @@ pub fn points(axes: &[Over]) -> Option<Vec<Setting>> {
     Some(all)
 }
 
-/// Runs of a matrix at most: ten of every point that there can be.
+/// Maximum number of runs: ten per point of the largest matrix.
 pub const MOST_RUNS: usize = 10 * MOST_POINTS;
 
-/// The order of all runs: as many rounds as repeats, each with every point once, in an order of its own; `None` beyond
-/// [`MOST_RUNS`].
+/// Returns the order of all runs: one round per repeat, each round a permutation of all points.
 ///
-/// So a drift of the machine meets all points alike, and every point has one run before any has two.
+/// A drift of the machine affects every point equally, and no point has two runs before each has
+/// one.
+/// Returns `None` beyond [`MOST_RUNS`].
 #[must_use]
 pub fn order(points: usize, repeats: u32, seed: u64) -> Option<Vec<usize>> {
     let runs = points.checked_mul(repeats as usize);
@@ -54,9 +56,11 @@ pub fn order(points: usize, repeats: u32, seed: u64) -> Option<Vec<usize>> {
     Some(all)
 }
 
-/// Which points no other one beats: none is at least as good at no more cost, and better in one of both.
+/// Returns for each point whether it is on the Pareto front.
 ///
-/// Points without a value or a cost are never among them.
+/// A point is on the front if no other point is at least as good in value and cost and better in
+/// one
+/// of them. Points without a value or a cost are never on it.
 #[must_use]
 pub fn pareto(better: Better, points: &[(Option<f64>, Option<f64>)]) -> Vec<bool> {
     let good = |value: f64| match better {
@@ -99,7 +103,7 @@ mod tests {
         assert!(points(&axes(&["a=1..1000:+1", "b=1..1000:+1"])).is_none());
     }
 
-    /// Room for four thousand million runs is not asked for.
+    /// The order is rejected before memory for four billion runs is allocated.
     #[test]
     fn more_runs_than_there_can_be_have_no_order() {
         assert_eq!(order(10, 2, 1).map(|order| order.len()), Some(20));
