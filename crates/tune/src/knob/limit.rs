@@ -1,4 +1,4 @@
-//! How far a knob may be turned.
+//! User limits on the values of a knob.
 
 use std::str::FromStr;
 
@@ -7,10 +7,9 @@ use linerate_metric::units::ByteSize;
 use super::{DEFAULT, Knob};
 use crate::TuneError;
 
-/// The least and the most that a knob may be turned to.
+/// Minimum and maximum value that a search may set a knob to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// The knob.
     pub name: String,
     least: Option<u64>,
     most: Option<u64>,
@@ -19,7 +18,7 @@ pub struct Limit {
 impl FromStr for Limit {
     type Err = TuneError;
 
-    /// `rcvbuf=16K..1M`, `mtu=..9000`, `streams=2..`.
+    /// Parses `rcvbuf=16K..1M`, `mtu=..9000` or `streams=2..`.
     fn from_str(text: &str) -> Result<Self, TuneError> {
         let refuse = |why: &str| TuneError::Limit {
             text: text.to_owned(),
@@ -35,7 +34,7 @@ impl FromStr for Limit {
             "" => Ok(None),
             text => number(text)
                 .map(Some)
-                .ok_or_else(|| refuse("its ends are numbers or sizes")),
+                .ok_or_else(|| refuse("each limit must be a number or a size")),
         };
         let limit = Self {
             name: name.trim().to_owned(),
@@ -43,21 +42,21 @@ impl FromStr for Limit {
             most: end(most)?,
         };
         if limit.least.is_none() && limit.most.is_none() {
-            return Err(refuse("it limits nothing"));
+            return Err(refuse("the minimum or the maximum must be given"));
         }
         if limit
             .least
             .zip(limit.most)
             .is_some_and(|(least, most)| least > most)
         {
-            return Err(refuse("it ends before it begins"));
+            return Err(refuse("the minimum is above the maximum"));
         }
         Ok(limit)
     }
 }
 
 impl Limit {
-    /// A limit that a file gives.
+    /// Limit read from a file.
     #[must_use]
     pub fn new(name: &str, least: Option<u64>, most: Option<u64>) -> Self {
         Self {
@@ -67,15 +66,16 @@ impl Limit {
         }
     }
 
-    /// Takes the values of a knob away that are beyond it; the start stays. Values that hold no number
-    /// cannot be held against it, and are taken away as well.
+    /// Removes the values of `knob` outside the limit; the start value stays.
+    ///
+    /// Values without a number cannot be compared with the limit and are removed too.
     pub fn apply(&self, knob: &mut Knob) {
         let start = knob.values.first().cloned();
         knob.values
             .retain(|value| Some(value) == start.as_ref() || self.holds(value));
     }
 
-    /// Whether a value is within it: each of its numbers.
+    /// Returns whether every number in `value` is within the limit.
     #[must_use]
     pub fn holds(&self, value: &str) -> bool {
         if value == DEFAULT {

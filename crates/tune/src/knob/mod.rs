@@ -1,5 +1,4 @@
-//! What can be turned: options of a measurement, keys of our stack, settings of hosts, and commands of
-//! the user's.
+//! Knobs: options of a measurement, keys of the user-space stack, host settings, and user commands.
 
 mod limit;
 mod own;
@@ -13,62 +12,61 @@ use serde::{Deserialize, Serialize};
 
 use crate::guard::Kind;
 
-/// The value that leaves an option out and a setting as it is.
+/// Value that omits an option and leaves a setting unchanged.
 pub const DEFAULT: &str = "default";
 
-/// How long a command that turns a knob may take, and the one that sets it back, unless its file says otherwise, s: to
-/// load a driver takes seconds, another kernel minutes.
+/// Default timeout of a command that sets or restores a knob, s.
+///
+/// Loading a driver takes seconds, booting another kernel minutes.
 pub const TURNING_S: u64 = 600;
 
-/// How a knob is turned.
+/// Target of a knob: where its value is applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Set {
     /// An option of the measuring command, by its long name.
     Option(String),
-    /// A key of our own stack's configuration: `--set KEY=VALUE` of the measuring command.
+    /// A key of the user-space stack's configuration: `--set KEY=VALUE` of the measuring command.
     StackKey(String),
     /// A knob of an experiment: `--point NAME=VALUE` of `linerate run`.
     Point,
-    /// A setting of all hosts that may be changed.
+    /// A setting of all hosts whose settings may be changed.
     Host {
-        /// What kind of setting.
         kind: Kind,
-        /// Which one; for interfaces empty: all that may be changed.
+        /// Name of the sysctl; empty for interface settings, which apply to all interfaces that may
+        /// be changed.
         name: String,
     },
-    /// A sysctl of the far host, which its server sets.
+    /// A sysctl of the remote host, set by its server.
     Far(String),
-    /// A shell command in which `{}` stands for the value; it runs when the value changes.
+    /// A shell command in which `{}` is replaced by the value; it runs when the value changes.
     Command {
-        /// The command.
         line: String,
-        /// What sets it back; absent: the command with the first value.
+        /// Command that restores the original state; absent: `line` with the first value.
         restore: Option<String>,
-        /// How long it may take, and what sets it back, s; absent: [`TURNING_S`].
+        /// Timeout of either command, s; absent: [`TURNING_S`].
         #[serde(default, skip_serializing_if = "Option::is_none")]
         within_s: Option<u64>,
     },
 }
 
-/// Something that can be turned. Its first value is the start.
+/// A setting that a search can vary. The first value is the start.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Knob {
-    /// Its name.
     pub name: String,
-    /// Its values.
     pub values: Vec<String>,
-    /// How it is turned.
     pub set: Set,
-    /// Whether its values are in an order.
+    /// True if the values are in ascending order, so that neighbors are meaningful.
     pub ordered: bool,
-    /// Whether a value may be refused here: by a privilege, a grant, or the kernel.
+    /// True if a value may be rejected on this host: missing privilege, missing grant, or the
+    /// kernel.
     pub uncertain: bool,
-    /// Bytes that a unit of its value takes, for knobs of the user's that say so.
+    /// Memory per unit of the value, bytes; only for user-defined knobs that declare it.
     pub memory: Option<f64>,
 }
 
-/// Sysctls that a server sets for a far client, and the largest number that it takes for each.
+/// Sysctls that a server sets for a remote client, with the largest number that it accepts for
+/// each.
 pub const FAR: &[(&str, u64)] = &[
     ("net.ipv4.tcp_rmem", FAR_MOST),
     ("net.ipv4.tcp_wmem", FAR_MOST),
@@ -76,11 +74,11 @@ pub const FAR: &[(&str, u64)] = &[
     ("net.core.wmem_max", FAR_MOST),
 ];
 
-/// 64 MiB for a socket: what 50 Gb/s over 10 ms take, and nobody's memory.
+/// 64 MiB for one socket: the bandwidth-delay product of 50 Gb/s over 10 ms.
 const FAR_MOST: u64 = 64 << 20;
 
 impl Knob {
-    /// A knob that is an option of the measuring command.
+    /// Knob that sets an option of the measuring command.
     #[must_use]
     pub fn option(name: &str, values: Vec<String>) -> Self {
         Self {
@@ -93,7 +91,8 @@ impl Knob {
         }
     }
 
-    /// The command that sets a value, and what sets it back, where this is a command of the user's.
+    /// Returns the command that sets `value` and the command that restores, for knobs with a user
+    /// command.
     #[must_use]
     pub fn lines(&self, value: &str) -> Option<(String, String)> {
         let Set::Command { line, restore, .. } = &self.set else {
@@ -107,23 +106,23 @@ impl Knob {
     }
 }
 
-/// What is known before a search: which knobs make sense.
+/// Facts about the run and the hosts that decide which knobs apply.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ground {
-    /// Round trips rather than throughput.
+    /// True for a latency run, false for throughput.
     pub latency: bool,
-    /// UDP rather than TCP.
+    /// True for UDP, false for TCP.
     pub udp: bool,
-    /// Our own stack stands in place of the kernel's at this end.
+    /// True if the client uses the user-space stack instead of the kernel's.
     pub own_stack: bool,
-    /// Processors that may be used.
+    /// CPUs that may be used.
     pub processors: Vec<u32>,
-    /// Congestion controls that sockets may ask for.
+    /// Congestion control algorithms that sockets may select.
     pub congestion: Vec<String>,
-    /// Whether settings of hosts may be changed.
+    /// True if host settings may be changed.
     pub hosts: bool,
-    /// Whether there are interfaces whose settings may be changed.
+    /// True if there are interfaces whose settings may be changed.
     pub links: bool,
-    /// Whether the far end's server sets what it is asked to.
+    /// True if the remote server applies requested settings.
     pub far: bool,
 }

@@ -1,4 +1,4 @@
-//! Knobs of the user's own, from a file.
+//! User-defined knobs, read from a TOML file.
 
 use std::path::Path;
 
@@ -33,13 +33,16 @@ struct Own {
     most: Option<u64>,
 }
 
-/// Reads knobs of the user's: `[[knob]]` with `name`, `values` (the first is the start), and one of `set`
-/// (a command with `{}`, with `restore` where the first value is not what was there before, and `within` where it may
-/// take longer than ten minutes, or not so long), `option`, `stack`
-/// and `sysctl`. `memory`: bytes that a unit of the value takes; `least`, `most`: values beyond are left out.
+/// Parses user-defined knobs: `[[knob]]` tables with `name`, `values` (the first is the start) and
+/// one target.
+///
+/// The target is one of `set` (a command with `{}`), `option`, `stack` and `sysctl`. With `set`,
+/// `restore` is the command that restores the original state if the first value does not, and
+/// `within` replaces the timeout of ten minutes. `memory` is the number of bytes per unit of the
+/// value. Values outside `least` and `most` are removed.
 ///
 /// # Errors
-/// [`TuneError::Knobs`], with what is wrong.
+/// [`TuneError::Knobs`] with the reason.
 pub fn from_toml(path: &Path, text: &str) -> Result<Vec<Knob>, TuneError> {
     let shape = |why: String| TuneError::Knobs {
         path: path.to_owned(),
@@ -58,7 +61,7 @@ pub fn from_toml(path: &Path, text: &str) -> Result<Vec<Knob>, TuneError> {
         .into_iter()
         .map(|own| {
             if !seen.insert(own.name.clone()) {
-                return Err(shape(format!("`{}` is there twice", own.name)));
+                return Err(shape(format!("knob `{}` is defined twice", own.name)));
             }
             own.knob().map_err(shape)
         })
@@ -71,19 +74,19 @@ impl Own {
         let within_s = self.within.as_deref().map(parse_seconds);
         if within_s == Some(None) {
             return Err(format!(
-                "`{name}` has a within that is no time of a second or more: write \"30m\""
+                "`{name}` has an invalid within (a time of at least a second): write \"30m\""
             ));
         }
         let within_s = within_s.flatten();
         let wrong = |why: &str| Err(format!("`{name}` {why}"));
         let parts = |c: char| c.is_whitespace() || "=,;".contains(c);
         if name.is_empty() || name.contains(parts) {
-            return wrong("is no name that a command line can say: leave out blanks and = , ;");
+            return wrong("is not a valid name on the command line: use no blanks and no = , ;");
         }
         let set = match (self.set, self.option, self.stack, self.sysctl) {
             (Some(line), None, None, None) => {
                 if !line.contains("{}") {
-                    return wrong("has no {} in its command for the value");
+                    return wrong("has no {} for the value in its command");
                 }
                 Set::Command {
                     line,
@@ -100,10 +103,10 @@ impl Own {
             _ => return wrong("needs one of set, option, stack and sysctl"),
         };
         if restore.is_some() && !matches!(set, Set::Command { .. }) {
-            return wrong("has restore, which belongs to set: all else goes back by itself");
+            return wrong("has restore, which only set may have: other targets restore themselves");
         }
         if within_s.is_some() && !matches!(set, Set::Command { .. }) {
-            return wrong("has within, which belongs to set: nothing else takes time");
+            return wrong("has within, which only set may have: other targets need no timeout");
         }
         let memory = match self.memory {
             None => None,
@@ -111,7 +114,7 @@ impl Own {
             Some(toml::Value::Integer(bytes @ 0..)) => Some(bytes as f64),
             Some(_) => {
                 return wrong(
-                    "has a memory that is no number from 0 on: say how many bytes each unit of its value takes, memory = 1 \
+                    "has a memory that is not a number from 0 up: give the bytes per unit of the value, memory = 1 \
                      where the value is a size",
                 );
             }
@@ -122,7 +125,7 @@ impl Own {
                 toml::Value::String(text) => text,
                 toml::Value::Array(_) | toml::Value::Table(_) => {
                     return wrong(&format!(
-                        "has {value} among its values, which are words or numbers"
+                        "has {value} among its values: write strings or numbers"
                     ));
                 }
                 other => other.to_string(),
@@ -133,7 +136,7 @@ impl Own {
             let is_size = value == DEFAULT || value.parse::<ByteSize>().is_ok();
             if memory.is_some() && !is_size {
                 return wrong(&format!(
-                    "has memory for each unit of its value, and {value} is no number of units"
+                    "has memory (bytes per unit of the value), but its value {value} is not a number"
                 ));
             }
             values.push(value);
@@ -152,13 +155,13 @@ impl Own {
             .zip(self.most)
             .is_some_and(|(least, most)| least > most)
         {
-            return wrong("has its least above its most");
+            return wrong("has a least above its most");
         }
         if self.least.is_some() || self.most.is_some() {
             Limit::new(&name, self.least, self.most).apply(&mut knob);
         }
         if knob.values.len() < 2 {
-            return wrong("has nothing to choose from");
+            return wrong("needs at least two values");
         }
         Ok(knob)
     }
@@ -222,7 +225,7 @@ mod tests {
             ("[[knob]]\nname = \"x\"\nvalues = [1, 2]\n", "one of set"),
             (
                 "[[knob]]\nname = \"x\"\nvalues = [1]\nset = \"y {}\"\n",
-                "nothing to choose",
+                "at least two values",
             ),
             (
                 "[[knob]]\nname = \"x\"\nvalues = [1, 2]\nset = \"y\"\n",
@@ -235,19 +238,19 @@ mod tests {
             ("[[knob]]\nname = \"x\"\nvalue = 1\n", "value"),
             (
                 "[[knob]]\nname = \"x\"\nvalues = [1, 2]\nset = \"y {}\"\nmemory = \"8K\"\n",
-                "how many bytes each unit",
+                "bytes per unit",
             ),
             (
                 "[[knob]]\nname = \"x\"\nvalues = [1, 2]\nset = \"y {}\"\nmemory = -1\n",
-                "no number from 0 on",
+                "not a number from 0 up",
             ),
             (
                 "[[knob]]\nname = \"x\"\nvalues = [1, 2]\nset = \"y {}\"\nmemory = nan\n",
-                "no number from 0 on",
+                "not a number from 0 up",
             ),
             (
                 "[[knob]]\nname = \"x\"\nvalues = [1024, \"many\"]\nset = \"y {}\"\nmemory = 1\n",
-                "many is no number of units",
+                "many is not a number",
             ),
             (
                 "[[knob]]\nname = \"x\"\nvalues = [1, 2, 1]\nset = \"y {}\"\n",
@@ -263,7 +266,7 @@ mod tests {
             ),
             (
                 "[[knob]]\nname = \"a window\"\nvalues = [1, 2]\nset = \"y {}\"\n",
-                "no name that a command line can say",
+                "not a valid name on the command line",
             ),
             (
                 "[[knob]]\nname = \"x\"\nvalues = [1, 2]\nset = \"y {}\"\n\n[[knob]]\nname = \"z\"\nset = \"y {}\"\n",
@@ -271,7 +274,7 @@ mod tests {
             ),
             (
                 "[[knob]]\nname = \"x\"\nvalues = []\nset = \"y {}\"\n",
-                "nothing to choose",
+                "at least two values",
             ),
             (
                 "[[knob]]\nname = \"x\"\nvalues = [1, 2]\noption = \"a\"\n[[knob]]\nname = \"x\"\nvalues = [1, 2]\noption = \"b\"\n",

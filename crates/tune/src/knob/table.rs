@@ -1,19 +1,20 @@
-//! Every knob that comes along.
+//! Table of the built-in knobs.
 
 use super::{DEFAULT, Ground, Knob, Set};
 use crate::guard::Kind;
 
-/// A knob of the table: how it is turned, and its values on this ground; none where it makes no sense.
+/// Entry of the table: target of the knob and its values in a given context; no values if it does
+/// not apply.
 struct Line {
     name: &'static str,
     ordered: bool,
-    /// Whether somebody may refuse a value.
+    /// True if a value may be rejected.
     uncertain: bool,
     set: Turned,
     values: fn(&Ground) -> Vec<String>,
 }
 
-/// [`Set`] as a constant can hold it.
+/// [`Set`] in a form that a constant can hold.
 enum Turned {
     Option(&'static str),
     StackKey(&'static str),
@@ -56,7 +57,7 @@ fn bulk_tcp(ground: &Ground) -> bool {
     bulk(ground) && !ground.udp
 }
 
-/// Processors as a mask, as the kernel takes it for queues.
+/// CPU mask in hexadecimal, as `rps_cpus` and `xps_cpus` take it.
 fn masks(ground: &Ground) -> Vec<String> {
     let all = ground.processors.iter().filter(|&&cpu| cpu < 32);
     let mask = all.fold(0_u32, |mask, cpu| mask | 1 << cpu);
@@ -112,8 +113,8 @@ const fn host(name: &'static str, set: Turned, values: fn(&Ground) -> Vec<String
     }
 }
 
-/// Every knob that comes along, in the order in which `--knobs` lists them: what a process decides for
-/// itself first, then our own stack, what changes a host, and the far host last.
+/// Built-in knobs in the order of `--knobs`: process options, the user-space stack, host settings,
+/// the remote host.
 const KNOBS: &[Line] = &[
     uncertain(option("congestion", false, |ground| {
         match ground.udp || ground.own_stack {
@@ -154,7 +155,8 @@ const KNOBS: &[Line] = &[
         "streams",
         option("parallel", true, |ground| when(bulk(ground), &["2", "4"])),
     ),
-    // For TCP what sends without a copy; what arrives is wanted, so `trunc` is none of them.
+    // For TCP only the modes that send without a copy: received data must be read, so `trunc` is
+    // left out.
     uncertain(option("offload", false, |ground| {
         match (bulk(ground), ground.udp) {
             (true, true) => list(&["gso,gro", "gso", "none"]),
@@ -200,7 +202,7 @@ const KNOBS: &[Line] = &[
     stack("stack-delayed-ack", "tcp.delayed_ack", false, |ground| {
         when(ground.own_stack && !ground.udp, &["off", "10ms"])
     }),
-    // The kernel's largest is 524280.
+    // 524280 is the kernel's maximum.
     host(
         "gso-size",
         Turned::Interfaces(Kind::SegmentSizes),
@@ -279,26 +281,27 @@ const KNOBS: &[Line] = &[
     }),
 ];
 
-/// `net.ipv4.tcp_rmem` and `tcp_wmem`: least, default, most. The middle one holds 10 Gb/s over 0.1 and 1 ms.
+/// Values for `net.ipv4.tcp_rmem` and `tcp_wmem`: minimum, default, maximum. The second numbers
+/// hold 10 Gb/s over 0.1 and 1 ms.
 const TCP_MEMORY: &[&str] = &["4096 131072 16777216", "4096 1048576 33554432"];
 
-/// `net.core.rmem_max` and `wmem_max`.
+/// Values for `net.core.rmem_max` and `wmem_max`, bytes.
 const LARGEST_BUFFERS: &[&str] = &["4194304", "33554432"];
 
-/// Names of all knobs that come along.
+/// Names of all built-in knobs.
 #[must_use]
 pub fn names() -> Vec<&'static str> {
     KNOBS.iter().map(|line| line.name).collect()
 }
 
-/// How a knob that comes along is turned, on whatever ground.
+/// Target of the built-in knob `name`, in any context.
 #[must_use]
 pub fn set_of(name: &str) -> Option<Set> {
     let line = KNOBS.iter().find(|line| line.name == name)?;
     Some(line.set.set())
 }
 
-/// The knobs that make sense on this ground, each with the start as its first value.
+/// Built-in knobs that apply in `ground`, each with the start as its first value.
 #[must_use]
 pub fn knobs(ground: &Ground) -> Vec<Knob> {
     KNOBS
