@@ -1,21 +1,22 @@
-//! What is varied and over which values: `rcvbuf=1k..64k:x2`, `congestion=bbr,cubic`.
+//! Parser for one axis of a sweep: a name with its values, `rcvbuf=1k..64k:x2`,
+//! `congestion=bbr,cubic`.
 
 use std::str::FromStr;
 
 use crate::TuneError;
 
-/// Values of one axis at most: a range with a small step is a mistake sooner than a wish.
+/// Maximum number of values of one axis: a range with a small step is more likely a mistake.
 const MOST_VALUES: usize = 1_000;
 
-/// Options whose amounts are powers of 1000.
+/// Options whose unit letters are powers of 1000 instead of 1024.
 const DECIMAL: [&str; 5] = ["bitrate", "pps", "rate", "count", "parallel"];
 
-/// Something that is varied, with its values.
+/// A knob or option to vary, with its values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Over {
-    /// The option's long name, or the name of a knob.
+    /// Long name of the option, or name of a knob.
     pub name: String,
-    /// In the order in which they are shown; empty where none is written: those that a knob has.
+    /// Values in display order; empty if none was written, which selects the knob's own values.
     pub values: Vec<String>,
 }
 
@@ -33,7 +34,7 @@ impl FromStr for Over {
         };
         let name = name.trim().trim_start_matches("--");
         if name.is_empty() {
-            return Err(refuse("it names nothing".to_owned()));
+            return Err(refuse("the name is missing".to_owned()));
         }
         let mut all: Vec<String> = Vec::new();
         for part in values.into_iter().flat_map(|values| values.split(',')) {
@@ -56,7 +57,7 @@ impl FromStr for Over {
     }
 }
 
-/// A number and the letters behind it.
+/// Splits `text` into a number and its unit letters.
 fn amount(text: &str) -> Result<(f64, &str), String> {
     let text = text.trim();
     let end = text
@@ -68,7 +69,7 @@ fn amount(text: &str) -> Result<(f64, &str), String> {
     Ok((number, &text[end..]))
 }
 
-/// `FROM..TO` with `:x2` or `:+8K`; both ends are in.
+/// Expands `FROM..TO` with an optional step `:x2` or `:+8K`; both limits are included.
 fn range(name: &str, from: &str, rest: &str) -> Result<Vec<String>, String> {
     let (to, step) = rest.split_once(':').unwrap_or((rest, "x2"));
     let (first, first_unit) = amount(from)?;
@@ -87,45 +88,45 @@ fn range(name: &str, from: &str, rest: &str) -> Result<Vec<String>, String> {
             _ if first_unit == last_unit => 0,
             _ => {
                 return Err(format!(
-                    "`{unit}` cannot be counted: give both ends the same unit"
+                    "unit `{unit}` has no known size: give both limits the same unit"
                 ));
             }
         };
         Ok(factor.powi(power))
     };
-    // With one unit for both ends there is nothing to convert.
+    // With one unit for both limits there is nothing to convert.
     let (first, last, unit) = match first_unit == last_unit {
         true => (first, last, Some(first_unit)),
         false => (first * size(first_unit)?, last * size(last_unit)?, None),
     };
     if !(first <= last && first >= 0.0) {
-        return Err("it ends before it begins".to_owned());
+        return Err("the range ends before it begins".to_owned());
     }
     let next: Box<dyn Fn(f64) -> f64> = if let Some(times) = step.strip_prefix('x') {
         let times: f64 = times
             .parse()
-            .map_err(|_| format!("`{step}` is no step: write x2 or +8K"))?;
+            .map_err(|_| format!("`{step}` is not a step: write x2 or +8K"))?;
         if times <= 1.0 || first == 0.0 {
-            return Err("such a step leads nowhere".to_owned());
+            return Err("the step does not advance".to_owned());
         }
         Box::new(move |value| value * times)
     } else if let Some(add) = step.strip_prefix('+') {
         let (add, add_unit) = amount(add)?;
         let add = match unit {
             Some(unit) if add_unit == unit || add_unit.is_empty() => add,
-            Some(_) => return Err("the step has another unit".to_owned()),
+            Some(_) => return Err("the step has a different unit".to_owned()),
             None => add * size(add_unit)?,
         };
         if add <= 0.0 {
-            return Err("such a step leads nowhere".to_owned());
+            return Err("the step does not advance".to_owned());
         }
         Box::new(move |value| value + add)
     } else {
-        return Err(format!("`{step}` is no step: write x2 or +8K"));
+        return Err(format!("`{step}` is not a step: write x2 or +8K"));
     };
     let mut values = Vec::new();
     let mut value = first;
-    // A last step that misses its end by rounding alone has reached it.
+    // A last value that exceeds the limit by rounding alone still counts.
     while value <= last * (1.0 + 1e-9) {
         values.push(match unit {
             Some(unit) => format!("{}{unit}", plain(value)),
@@ -144,7 +145,7 @@ fn plain(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// `64K`, or the number itself where no letter fits.
+/// Formats a value with a unit letter (`64K`), or as a plain number if no unit divides it.
 fn with_letter(value: f64, factor: f64) -> String {
     for (power, letter) in [(3, "G"), (2, "M"), (1, "K")] {
         let size = factor.powi(power);
@@ -187,13 +188,13 @@ mod tests {
     #[test]
     fn nonsense_is_told() {
         for (text, said) in [
-            ("", "names nothing"),
-            ("=1,2", "names nothing"),
+            ("", "name is missing"),
+            ("=1,2", "name is missing"),
             ("rcvbuf=1,,2", "empty"),
             ("rcvbuf=8k..1k:x2", "ends before"),
-            ("rcvbuf=1k..8k:x1", "leads nowhere"),
-            ("rcvbuf=0..8k:x2", "leads nowhere"),
-            ("rcvbuf=1k..8k:2", "no step"),
+            ("rcvbuf=1k..8k:x1", "does not advance"),
+            ("rcvbuf=0..8k:x2", "does not advance"),
+            ("rcvbuf=1k..8k:2", "not a step"),
             ("length=1..1000000:+1", "1000 values"),
             ("interval=1ms..1s:x10", "same unit"),
         ] {

@@ -1,9 +1,10 @@
-//! Which finding points at which knob: what a search tries first.
+//! Knobs that may remedy a finding: a search tries them first.
 
 use linerate_metric::finding::{Finding, FindingKind};
 
-/// Causes, and the knobs whose turning may be their remedy, the likeliest first. A cause that no knob can
-/// help (a long path, another virtual machine) is not here.
+/// Causes with the knobs that may remedy them, the most likely first.
+///
+/// A cause that no knob can remedy (a long path, another virtual machine) is not listed.
 const POINTS: &[(&str, &[&str])] = &[
     (
         "receive-window",
@@ -128,28 +129,29 @@ const POINTS: &[(&str, &[&str])] = &[
     ("tool-limit", &["cpu", "sched", "wait"]),
 ];
 
-/// A finding, and the knobs that it points at.
+/// Finding with the knobs that may remedy it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pointer {
-    /// Id of the finding.
     pub cause: String,
-    /// What it costs, 0 to 1.
+    /// Cost of the finding, 0 to 1.
     pub cost: f64,
-    /// The finding, as a sentence.
+    /// Finding as one sentence.
     pub what: String,
-    /// The knobs, the likeliest first; empty: none can help.
+    /// Knobs, the most likely first; empty if none can help.
     pub knobs: Vec<String>,
 }
 
-/// The knobs that a cause points at, whether they can be turned here or not.
+/// Knobs that may remedy `cause`, whether or not they apply here.
 #[must_use]
 pub fn of_cause(cause: &str) -> &'static [&'static str] {
     let line = POINTS.iter().find(|(name, _)| *name == cause);
     line.map_or(&[], |(_, knobs)| knobs)
 }
 
-/// What the findings of a run point at among these knobs, in the order of the findings. A cause at both ends
-/// is one; what is not known points nowhere.
+/// Returns the findings of a run with those of `knobs` that may remedy them, in the order of the
+/// findings.
+///
+/// A cause found at both ends counts once; findings of kind `unknown` are skipped.
 #[must_use]
 pub fn pointers(findings: &[Finding], knobs: &[&str]) -> Vec<Pointer> {
     let mut seen = std::collections::BTreeSet::new();
@@ -169,8 +171,10 @@ pub fn pointers(findings: &[Finding], knobs: &[&str]) -> Vec<Pointer> {
         .collect()
 }
 
-/// The order in which knobs are tried first: the likeliest of each finding, then the second ones, and so
-/// on; each once. Knobs that no finding points at are not among them.
+/// Order in which knobs are tried: the most likely one of each finding, then the second ones, and
+/// so on.
+///
+/// Each knob occurs once; knobs without a finding do not occur.
 #[must_use]
 pub fn first(pointers: &[Pointer]) -> Vec<String> {
     let deepest = pointers.iter().map(|pointer| pointer.knobs.len()).max();
@@ -221,7 +225,7 @@ mod tests {
         }
     }
 
-    /// Ids that docs/CAUSES.md has sections for.
+    /// Ids that have sections in docs/CAUSES.md.
     #[test]
     fn every_cause_is_one() {
         let causes = include_str!("../../../docs/CAUSES.md");

@@ -1,25 +1,24 @@
-//! Changes as files and scripts of the tools that people keep them in.
+//! Changes as configuration files and scripts of the usual tools.
 
 use linerate_metric::tuning::Snippet;
 
 use crate::guard::{Key, Kind};
 use crate::knob::Set;
 
-/// A change, as a snippet has it: what is turned, to which value, and where.
+/// Change of a knob: target, value, and the settings of hosts that it affects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turned {
-    /// Name of the knob.
     pub knob: String,
-    /// How it is turned.
     pub set: Set,
-    /// Its value.
     pub value: String,
-    /// The places of a setting of hosts.
+    /// Settings of hosts affected; empty for other targets.
     pub keys: Vec<Key>,
 }
 
-/// The changes in the formats that can hold them: a file for `sysctl --load`, a script of `ethtool` and `ip`, and
-/// TOML for our own stack and for options of the measuring command.
+/// Writes changes in every format that can hold them.
+///
+/// Formats: a file for `sysctl --load`, a script of `ethtool` and `ip` commands, TOML for the
+/// user-space stack, and TOML for options of the measuring command.
 #[must_use]
 pub fn snippets(changes: &[Turned]) -> Vec<Snippet> {
     let lines = |of: &dyn Fn(&Turned) -> Vec<String>| -> Vec<String> {
@@ -36,7 +35,7 @@ pub fn snippets(changes: &[Turned]) -> Vec<Snippet> {
             kind: Kind::Sysctl,
             name,
         } => vec![format!("{name} = {}", change.value)],
-        Set::Far(name) => vec![format!("# at the far host:\n{name} = {}", change.value)],
+        Set::Far(name) => vec![format!("# at the remote host:\n{name} = {}", change.value)],
         _ => Vec::new(),
     });
     let interfaces = lines(&|change| match &change.set {
@@ -76,7 +75,8 @@ pub fn snippets(changes: &[Turned]) -> Vec<Snippet> {
     .collect()
 }
 
-/// A key of one table with its value: with a dot in it, or a colon, a name of the user's would be something else.
+/// Key and value of one TOML table; a name with a dot or a colon is quoted, otherwise it would
+/// become another key.
 fn pair(name: &str, value: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
     let value = toml_value(value);
