@@ -1,54 +1,64 @@
-//! What the machine did while the search ran, and scores without it.
+//! Estimate of the machine's drift during a search, and scores with the drift removed.
 //!
-//! A shared machine is slower for some dozens of runs and then fast again, by more than the next knob brings. Runs of one
-//! setting at different times tell what it did in between: a score is taken for the level of its setting, the state of
-//! the machine, which wanders from run to run, and noise:
+//! A shared machine may be slower for some dozens of runs and then fast again, by more than the
+//! next
+//! knob gains. Repeated runs of one setting reveal the drift in between. The model of a score is
+//! the
+//! level of its setting, a machine state that follows a random walk over the runs, and noise:
 //!
 //! ```text
-//! y_i = level(setting of i) + state_i + noise_i,   state_(i+1) = state_i + step_i,   Var(step) = ratio · Var(noise)
+//! y_i = level(setting of i) + state_i + noise_i, state_(i+1) = state_i + step_i, Var(step) = ratio
+//! · Var(noise)
 //! ```
 //!
-//! Levels and states are those with the least sum of squares (best linear unbiased prediction: Robinson 1991). The ratio
-//! is the likeliest one (restricted maximum likelihood: Patterson and Thompson 1971), or 0, no drift, while that is not
-//! much less likely. What was measured once says nothing of the state: its level is what its run leaves.
+//! Levels and states minimize the sum of squares (best linear unbiased prediction: Robinson 1991).
+//! The ratio is the most likely one (restricted maximum likelihood: Patterson and Thompson 1971),
+//! or
+//! 0, no drift, unless that is much less likely. A setting measured once carries no information
+//! about
+//! the state: its level is its score minus the state.
 //!
-//! Two simpler ways were simulated. With running medians of how far runs are from their setting's median a search of ways of
-//! waiting misses 20 of 200 beside states of 12 %, and 4 with this. Where a run is compared with that of the best so far
-//! beside it alone, one of settings of hosts misses 27 of 200 beside states of 10 %, and 17 where there are none: 2 and 0
-//! with this.
+//! Two simpler methods were simulated on 200 searches. Running medians of the runs' deviations from
+//! their setting's median: with states of 12 % a search over wait modes misses 20, and 4 with this
+//! model. Comparing a run only with the adjacent run of the best so far: a search over host
+//! settings
+//! misses 27 with states of 10 % and 17 without drift; 2 and 0 with this model.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
 use super::Point;
 
-/// How far the state of a machine that drifts wanders in a run, as shares of the variance of noise: from a quarter of
-/// its standard deviation to a step of 10 % every dozen runs beside noise of 2 %.
+/// Candidate ratios of the variance of a step to the variance of noise, for a machine that drifts.
+///
+/// They range from a step of a quarter of the noise's standard deviation to a step of 10 % every
+/// dozen runs with noise of 2 %.
 const RATIOS: [f64; 3] = [0.05, 0.3, 2.0];
 
-/// Twice the logarithm of how much likelier drift has to be than none: 20 times. Searches of 800 seeds with noise of 4 %,
-/// or with one run of twenty 30 % low, miss 5 and 8 times where 0 is asked for, 3 and 0 times with 6, and those on a
-/// drifting machine as often with either.
+/// Twice the log-likelihood ratio that drift needs over no drift: drift must be 20 times as likely.
+///
+/// Searches of 800 seeds with noise of 4 %, or with one run in twenty 30 % low, miss 5 and 8 with a
+/// threshold of 0, and 3 and 0 with 6. On a drifting machine both thresholds miss equally often.
 const EVIDENCE: f64 = 6.0;
 
-/// Repeats that are needed before they say anything of the machine.
+/// Minimum number of repeats for an estimate of the machine's state.
 const LEAST_REPEATS: usize = 3;
 
-/// Variance of what does not differ at all, whose logarithm is asked for all the same.
+/// Lower bound of a variance before its logarithm is taken.
 const NOTHING: f64 = 1e-18;
 
-/// Runs in their order, and their scores without the drift of the machine.
+/// Scores of all runs in order, raw and with the drift of the machine removed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Runs {
     scores: Vec<f64>,
-    /// Which of them a setting has.
+    /// Run numbers of each setting.
     of: BTreeMap<Point, Vec<usize>>,
-    /// How far the machine was off at each. Made when somebody asks: not for each run of a group.
+    /// Estimated state of the machine at each run; computed on first use, not per recorded run.
     states: OnceCell<Vec<f64>>,
 }
 
 impl Runs {
-    /// One more run.
+    /// Records a run.
     pub(super) fn tell(&mut self, point: &Point, score: f64) {
         let run = self.scores.len();
         self.of.entry(point.clone()).or_default().push(run);
@@ -56,30 +66,30 @@ impl Runs {
         self.states.take();
     }
 
-    /// Settings that were measured, and how often.
+    /// Measured settings with their number of runs.
     pub(super) fn settings(&self) -> impl Iterator<Item = (&Point, usize)> {
         self.of.iter().map(|(point, runs)| (point, runs.len()))
     }
 
-    /// Whether a setting was measured.
+    /// Returns whether a setting was measured.
     pub(super) fn has(&self, point: &Point) -> bool {
         self.of.contains_key(point)
     }
 
-    /// Scores of a setting as they were measured.
+    /// Raw scores of a setting.
     pub(super) fn measured(&self, point: &Point) -> Vec<f64> {
         let runs = self.runs(point).iter();
         runs.map(|&run| self.scores[run]).collect()
     }
 
-    /// The same as if the machine had been in one state all the time.
+    /// Scores of a setting with the machine's state subtracted.
     pub(super) fn corrected(&self, point: &Point) -> Vec<f64> {
         let states = (self.states).get_or_init(|| Repeats::of(self).states(self.scores.len()));
         let runs = self.runs(point).iter();
         runs.map(|&run| self.scores[run] - states[run]).collect()
     }
 
-    /// Runs since this setting was measured.
+    /// Number of runs since this setting was last measured.
     pub(super) fn since(&self, point: &Point) -> usize {
         let last = self.runs(point).last();
         last.map_or(self.scores.len(), |run| self.scores.len() - 1 - run)
@@ -90,17 +100,18 @@ impl Runs {
     }
 }
 
-/// Runs of what was measured more than once, in their order.
+/// Runs of the settings that were measured more than once, in order.
 struct Repeats {
-    /// When they were: numbers among all runs.
+    /// Their numbers among all runs.
     at: Vec<usize>,
     scores: Vec<f64>,
-    /// For each setting which of these are its own.
+    /// For each setting, indices of its runs into `at`.
     settings: Vec<Vec<usize>>,
 }
 
-/// States with one ratio, and how unlikely the scores are with it: twice the negative logarithm, but for what is the
-/// same with all ratios.
+/// States estimated with one ratio, and their deviance: minus twice the log-likelihood, up to a
+/// constant
+/// that does not depend on the ratio.
 struct Fit {
     states: Vec<f64>,
     unlikely: f64,
@@ -120,7 +131,7 @@ impl Repeats {
         }
     }
 
-    /// The state of the machine at each of so many runs, in scores.
+    /// State of the machine at each of `runs` runs, in units of the score.
     fn states(&self, runs: usize) -> Vec<f64> {
         match self.likeliest() {
             Some(fit) => between(&self.at, &fit.states, runs),
@@ -128,7 +139,7 @@ impl Repeats {
         }
     }
 
-    /// `None` where too little was repeated.
+    /// Fit with the most likely ratio; `None` if too few runs were repeated.
     fn likeliest(&self) -> Option<Fit> {
         if self.freedom() < LEAST_REPEATS {
             return None;
@@ -146,12 +157,12 @@ impl Repeats {
         Some(if drifts { likeliest } else { steady })
     }
 
-    /// Runs beyond the first one of each setting.
+    /// Degrees of freedom: runs beyond the first of each setting.
     fn freedom(&self) -> usize {
         self.at.len() - self.settings.len()
     }
 
-    /// Generalised least squares for the levels, and the likeliest states beside them.
+    /// Fits levels by generalized least squares, with the most likely states given these levels.
     fn fit(&self, ratio: f64) -> Option<Fit> {
         let walk = Walk::new(&self.at, ratio);
         let (normal, right) = self.normal(&walk);
@@ -172,8 +183,8 @@ impl Repeats {
         })
     }
 
-    /// The normal equations of the levels, by what states cannot explain of each setting's runs; of the matrix, which is
-    /// symmetric, the lower half.
+    /// Normal equations of the levels after the states are eliminated: lower half of the symmetric
+    /// matrix, and right side.
     fn normal(&self, walk: &Walk) -> (Vec<Vec<f64>>, Vec<f64>) {
         let (mut normal, mut right) = (Vec::new(), Vec::new());
         let mut own = vec![0.0; self.at.len()];
@@ -194,7 +205,8 @@ impl Repeats {
     }
 }
 
-/// States at all runs from those at some: a walk is expected on the straight line between two known places.
+/// Interpolates states at all runs from those at `at`: the expectation of a random walk between two
+/// known states.
 fn between(at: &[usize], states: &[f64], runs: usize) -> Vec<f64> {
     let mut all = Vec::with_capacity(runs);
     let mut next = 0;
@@ -216,11 +228,14 @@ fn between(at: &[usize], states: &[f64], runs: usize) -> Vec<f64> {
     all
 }
 
-/// A state that wanders: the matrix ratio + DᵀD, with the steps D from one run to the next, shorter the further they are
-/// apart, divided into L·diag(pivots)·Lᵀ. The state of the first run is 0: levels have its part.
+/// Random walk: the matrix ratio·I + DᵀD of the steps D between runs, factored as
+/// L·diag(pivots)·Lᵀ.
+///
+/// Steps are weighted by one over the gap between runs. The state of the first run is 0: it is part
+/// of the levels.
 struct Walk {
     ratio: f64,
-    /// One over the runs from one to the next.
+    /// Reciprocal of the number of runs between consecutive entries.
     links: Vec<f64>,
     pivots: Vec<f64>,
 }
@@ -234,7 +249,7 @@ impl Walk {
         for (run, pivot) in pivots.iter_mut().enumerate().skip(1) {
             let after = links.get(run).copied().unwrap_or(0.0);
             *pivot = ratio + before + after;
-            // What is left of the link once this run is eliminated.
+            // Weight of the link that remains after this run is eliminated.
             before = after - after * after / *pivot;
         }
         Self {
@@ -244,7 +259,7 @@ impl Walk {
         }
     }
 
-    /// The likeliest states where runs are so far from their levels.
+    /// Most likely states for these residuals of the runs from their levels.
     fn states(&self, rest: &[f64]) -> Vec<f64> {
         let count = rest.len();
         let mut states = vec![0.0; count];
@@ -264,11 +279,11 @@ impl Walk {
     }
 }
 
-/// Cholesky's factor of a matrix.
+/// Cholesky factor of a symmetric positive definite matrix.
 struct Factor(Vec<Vec<f64>>);
 
 impl Factor {
-    /// `None` where the matrix is not positive definite.
+    /// Factors `matrix`; `None` if it is not positive definite.
     fn of(mut matrix: Vec<Vec<f64>>) -> Option<Self> {
         for row in 0..matrix.len() {
             let (done, rest) = matrix.split_at_mut(row);
@@ -311,7 +326,8 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 mod tests {
     use super::*;
 
-    /// Two settings in turn and, every third run, one that is measured once; `score` gives that of a run and its setting.
+    /// Alternates two settings and, every third run, one that is measured once; `score` takes run
+    /// and setting.
     fn told(runs: usize, score: impl Fn(usize, usize) -> f64) -> (Runs, Vec<Point>) {
         let mut all = Runs::default();
         let points: Vec<Point> = (0..runs)
@@ -323,7 +339,7 @@ mod tests {
         (all, points)
     }
 
-    /// Noise with a deviation of 1 that is the same every time.
+    /// Reproducible noise with a standard deviation of 1.
     fn noise(run: usize) -> f64 {
         let mut random = fastrand::Rng::with_seed(run as u64);
         (0..12).map(|_| random.f64()).sum::<f64>() - 6.0
@@ -337,7 +353,8 @@ mod tests {
         let known = |point: &Point| super::super::middle(&all.corrected(point));
         let ahead = known(&vec![1]) - known(&vec![0]);
         assert!((ahead - 3.0).abs() < 0.8, "{ahead}");
-        // Those of one run as well, but for the runs beside a change, where nobody knows when it was.
+        // Settings with a single run are corrected too, except near a change, whose exact run is
+        // not identifiable.
         for (run, point) in points.iter().enumerate().filter(|(_, point)| point[0] > 1) {
             let wrong = known(point) - known(&vec![0]);
             let beside = run.abs_diff(20).min(run.abs_diff(45)) < 4;
@@ -379,7 +396,7 @@ mod tests {
         assert_eq!(since, [1, 2, 3, 6]);
     }
 
-    /// Against the definition: levels and states for which no small change lowers the sum of squares.
+    /// Checks the definition: no small change of the states lowers the sum of squares.
     #[test]
     fn levels_and_states_are_those_of_the_least_squares() {
         let ratio = 0.3;

@@ -1,44 +1,51 @@
-//! Leaders that lie close: which of them is worth another run.
+//! Choice of the next run among leaders with nearly equal scores.
 //!
-//! One run of a setting may be as far below as the next knob brings, and what lost by such a run is looked at by
-//! nobody again. So when nothing leads further, what may still be better than the best is measured once more.
+//! One bad run of a setting can cost more than the next knob gains, and a setting that lost by such
+//! a
+//! run would not be tried again. So when no move improves the best any more, the settings that may
+//! still be better are measured again.
 
 use super::{Doing, Point, Search, middle};
 
-/// Part of all runs that leaders which lie close get, with what is tried from a new one: 1 of so many.
+/// Divisor of the run budget: this phase, with the moves it triggers, gets one in so many runs.
 const SHARE: usize = 6;
 
-/// Runs of a setting at most: one more would move its middle by less than a tenth of a run's noise.
+/// Maximum number of runs of one setting: another one would move its median by less than a tenth of
+/// the noise.
 const MOST_RUNS: usize = 8;
 
-/// Standard errors by which a setting may be better than it looked: one of fifteen is by more.
+/// Standard errors by which a setting may be better than its score: one in fifteen exceeds it
+/// (one-sided normal).
 const REACH: f64 = 1.5;
 
-/// The middle of the differences between two runs, for noise with a standard deviation of 1: 0.6745 of √2.
+/// Median absolute difference of two runs for noise with a standard deviation of 1: 0.6745 · √2.
 const MIDDLE_DIFFERENCE: f64 = 0.954;
 
 impl Search {
-    /// The same, for who wants to know of differences of this size in the score.
+    /// Sets the smallest difference of scores that matters.
     ///
-    /// Without it every difference counts, and leaders are told apart as far as runs go.
+    /// Without it every difference matters, and leaders are compared until the runs are used up.
     #[must_use]
     pub fn worth(mut self, difference: f64) -> Self {
         self.worth = difference;
         self
     }
 
-    /// With nothing left that leads further: measures once more what may be better than the best, and moves knobs from
-    /// a new best once it is settled. Ends the search when there is nothing of that.
+    /// Queues another run of the strongest rival once no move improves the best.
+    ///
+    /// If the best has changed since its knobs were last moved, starts a new round of moves;
+    /// otherwise
+    /// ends the search.
     pub(super) fn close(&mut self) {
         if !self.closing {
             self.closing = true;
             self.settled.clone_from(&self.from);
-            // What it did not take to find them stays unspent for the most part.
+            // Most of the runs that the search did not need stay unspent.
             self.left = self.left.min(self.all / SHARE);
         }
         if let Some(rival) = self.rival() {
             let count = |point| self.seen(point).map_or(0, |(_, runs)| runs);
-            // What is not known of the best is the same for all of them, and costs its runs once.
+            // Uncertainty of the best affects every comparison, so its own runs come first.
             let again = count(&self.from) < 2 * (count(&rival) + 1);
             self.queue.push_back(rival);
             self.queue.extend(again.then(|| self.from.clone()));
@@ -53,7 +60,7 @@ impl Search {
         self.improved = true;
     }
 
-    /// Starts from what leads by now.
+    /// Makes the setting with the highest score the new best to start from.
     pub(super) fn lead(&mut self) {
         let leads = |best: &Point| self.score(best) > self.score(&self.from);
         if let Some(best) = self.best().filter(leads) {
@@ -61,8 +68,8 @@ impl Search {
         }
     }
 
-    /// What may be better than the best by more than is worth knowing, as far as its runs tell: the one that may be
-    /// so by most.
+    /// Setting that may exceed the best by more than `worth`, given the noise; the one with the
+    /// largest possible lead.
     fn rival(&self) -> Option<Point> {
         let noise = self.noise()?;
         let (best, runs) = self.known(&self.from)?;
@@ -80,15 +87,16 @@ impl Search {
             .map(|(point, _)| point.clone())
     }
 
-    /// The score of a setting without drift, and its runs.
+    /// Median score without drift, and number of runs of a setting.
     fn known(&self, point: &Point) -> Option<(f64, usize)> {
         let runs = self.runs.corrected(point);
         (!runs.is_empty()).then(|| (middle(&runs), runs.len()))
     }
 
-    /// Standard deviation of a run, from how runs of one setting differ; `None` while each was measured once.
+    /// Standard deviation of a run, from the differences between runs of the same setting.
     ///
-    /// By the middle of all these differences: a wild run now and then does not move it.
+    /// Uses the median of the differences, so that single outliers do not matter. `None` while no
+    /// setting was measured twice.
     fn noise(&self) -> Option<f64> {
         let mut steps = Vec::new();
         for (point, _) in self.runs.settings() {

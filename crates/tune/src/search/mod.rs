@@ -1,8 +1,11 @@
-//! Which setting to try next: first what findings point at, then a start spread over all values, then one
-//! knob at a time from the best, then two at a time; what seems better has to win a race. At the end leaders that lie
-//! close are told apart. All scores are compared without the drift of the machine.
+//! Search over knobs: decides which setting to measure next.
 //!
-//! Takes scores, higher is better, and gives settings; it measures nothing and reads no clock.
+//! The order of phases: knobs that findings point at, a spread over all values, one knob at a time
+//! from the best, then two knobs at a time. A candidate replaces the best only if it wins a race
+//! against it. At the end leaders with nearly equal scores are compared again. Scores are compared
+//! with the drift of the machine removed.
+//!
+//! Takes scores (higher is better) and returns settings; measures nothing and reads no clock.
 
 mod drift;
 mod leaders;
@@ -14,101 +17,99 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use drift::Runs;
 
-/// A setting: for each knob the number of its value, 0 is the start.
+/// Setting of all knobs: the index of each knob's value; 0 is the start.
 pub type Point = Vec<usize>;
 
-/// Runs of the start before anything else: what changes have to beat must not be one lucky run.
+/// Number of runs of the start before any other: one lucky run must not be the reference.
 const START_RUNS: usize = 2;
 
-/// Spread settings that are measured again: the better ones, so that none leads by one lucky run.
+/// Number of spread settings measured again, the best ones, so that none leads by one lucky run.
 const HALF: usize = 2;
 
-/// Rounds of a race at most; each is one more run of either side.
+/// Maximum number of rounds of a race; each round is one more run of both sides.
 const MOST_ROUNDS: u32 = 3;
 
-/// Runs without one of the best so far at most: only runs of the same setting tell what the machine did. With 14, 15 of
-/// 200 searches of ways of waiting miss on a machine that changes in a wave, 4 with 8; with 6 a search takes 5 % more runs
-/// and misses no less.
+/// Maximum number of runs between two of the best setting, whose repeats reveal the machine's
+/// drift.
+///
+/// Simulated on 200 searches over wait modes with wave-shaped drift: 14 misses 15, 8 misses 4; 6
+/// takes 5 % more runs and misses as many as 8.
 const LOOK_BACK: usize = 8;
 
-/// Failures of a value that never came to a score, after which it is given up.
+/// Number of failures after which a value that never had a score is given up.
 pub const FAILURES: usize = 3;
 
-/// A knob as the search sees it.
+/// Values of one knob as the search sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dial {
-    /// How many values it has.
     pub values: usize,
-    /// Whether its values are in an order along which the score is expected to rise and fall.
+    /// True if the values are in an order along which the score rises and falls smoothly.
     pub ordered: bool,
 }
 
-/// What the settings in the queue are for.
+/// Purpose of the queued settings.
 #[derive(Clone, Debug, PartialEq)]
 enum Doing {
     Nothing,
-    /// Values of one knob.
     Moving(usize),
-    /// Settings spread over all values.
     Spreading(Vec<Point>),
-    /// The better ones of those, again.
+    /// The best settings of the spread, measured again.
     Halving(Vec<Point>),
-    /// Two knobs at a time.
+    /// Settings that differ from the best in two knobs.
     Diagonals(Vec<Point>),
-    /// What may be better than the best, once more.
+    /// A rival that may be better than the best, measured again.
     Closing,
-    /// A setting that seems better, against the best so far.
+    /// A candidate that seems better, against the best so far.
     Racing {
         candidate: Point,
         rounds: u32,
     },
 }
 
-/// How a race stands.
+/// State of a race.
 enum Race {
     Won,
     Lost,
     Open,
 }
 
-/// A search over knobs.
+/// Search for the best setting of several knobs.
 #[derive(Clone, Debug)]
 pub struct Search {
     dials: Vec<Dial>,
-    /// Runs at most, and those that are left of them.
+    /// Maximum number of runs, and the number that remains.
     all: usize,
     left: usize,
-    /// Difference of scores that is worth knowing.
+    /// Smallest difference of scores that matters.
     worth: f64,
     random: fastrand::Rng,
     runs: Runs,
-    /// How often a setting failed, or might not be chosen.
+    /// Number of failed or rejected runs of each setting.
     failures: BTreeMap<Point, u32>,
-    /// The failed settings of which a value, by its knob, was the only one that nobody knew whether it can be had at
-    /// all.
+    /// Failed settings in which this value (knob, value) was the only one not yet proven to work.
     blamed: BTreeMap<(usize, usize), Vec<Point>>,
-    /// Values that are not tried any more.
+    /// Values (knob, value) that are not tried any more.
     given_up: BTreeSet<(usize, usize)>,
     queue: VecDeque<Point>,
     doing: Doing,
-    /// Knobs that are moved before anything else.
+    /// Knobs that are moved before any other.
     first: VecDeque<usize>,
-    /// The knobs still to be moved in this round.
+    /// Knobs still to be moved in this round.
     round: Vec<usize>,
-    /// The best so far, which moves start from and races are run against.
+    /// The best so far: moves start from it and races run against it.
     from: Point,
     improved: bool,
     spread: bool,
     diagonals: bool,
-    /// Whether leaders that lie close are told apart by now.
+    /// True once the comparison of close leaders has begun.
     closing: bool,
-    /// The best whose knobs were moved last before that.
+    /// The best setting whose knobs were last moved.
     settled: Point,
     over: bool,
 }
 
 impl Search {
-    /// Searches these knobs with so many runs at most.
+    /// Search over these knobs with at most `runs` runs.
     #[must_use]
     pub fn new(dials: Vec<Dial>, runs: usize, seed: u64) -> Self {
         let start = vec![0; dials.len()];
@@ -136,7 +137,7 @@ impl Search {
         }
     }
 
-    /// The same, with knobs that are moved before anything else, in this order.
+    /// Sets the knobs to move before any other, in this order.
     #[must_use]
     pub fn beginning_with(mut self, knobs: &[usize]) -> Self {
         let known = knobs
@@ -147,7 +148,7 @@ impl Search {
         self
     }
 
-    /// The next setting to measure; `None` when it has come to its end.
+    /// Returns the next setting to measure; `None` when the search has ended.
     pub fn propose(&mut self) -> Option<Point> {
         while self.left > 0 && self.queue.is_empty() && !self.over {
             self.plan();
@@ -156,12 +157,13 @@ impl Search {
         if self.left == 1 {
             self.settle_last();
         }
-        // The plan may have given up what was left.
+        // `plan` may have reduced the budget to zero.
         self.left = self.left.checked_sub(1)?;
         self.queue.pop_front()
     }
 
-    /// Measures the best so far again where that was long ago: nothing else tells what the machine did since.
+    /// Queues the best so far again if its last run is long ago; its repeats reveal the machine's
+    /// drift.
     fn look_back(&mut self) {
         let Some(next) = self.queue.front() else {
             return;
@@ -172,8 +174,9 @@ impl Search {
         }
     }
 
-    /// The last run goes to what looks best and was measured once: nobody would choose it otherwise, however much better
-    /// it is.
+    /// Spends the last run on the most promising setting with a single run.
+    ///
+    /// A setting measured once is not chosen by `best`, however much better its score is.
     fn settle_last(&mut self) {
         let Some(best) = self.best() else {
             return;
@@ -189,9 +192,12 @@ impl Search {
         }
     }
 
-    /// That the last setting came to nothing: it could not be set, or its run failed. What cost no run is no run.
+    /// Records that a setting could not be applied or that its run failed; `ran` is false if no run
+    /// was spent.
     ///
-    /// Gives the knob and the value that are given up with it: one that failed often enough beside values that work.
+    /// Returns the knob and value given up because of it: one that failed often enough in
+    /// combination
+    /// with values that work.
     pub fn fail(&mut self, point: &Point, ran: bool) -> Option<(usize, usize)> {
         *self.failures.entry(point.clone()).or_default() += 1;
         self.left += usize::from(!ran);
@@ -199,7 +205,7 @@ impl Search {
             |knob: usize, value: usize| self.runs.settings().any(|(seen, _)| seen[knob] == value);
         let mut unknown =
             (point.iter().copied().enumerate()).filter(|&(knob, value)| !works(knob, value));
-        // With two of them nobody knows which one it was.
+        // With two unproven values the failure cannot be attributed to one of them.
         let (Some(blamed), None) = (unknown.next(), unknown.next()) else {
             return None;
         };
@@ -208,7 +214,8 @@ impl Search {
         if failed.len() < FAILURES {
             return None;
         }
-        // It may be that the two cannot be had together: alone tells.
+        // The failures may come from a combination with one other value: a run of the value alone
+        // decides.
         let beside_one = (0..point.len()).any(|knob| {
             let same = |other: &Point| other[knob] == point[knob];
             knob != blamed.0 && point[knob] != 0 && failed.iter().all(same)
@@ -228,7 +235,7 @@ impl Search {
         Some(blamed)
     }
 
-    /// What the last setting came to; `None`: it may not be chosen.
+    /// Records the score of a setting; `None`: it may not be chosen.
     pub fn tell(&mut self, point: &Point, score: Option<f64>) {
         match score.filter(|score| score.is_finite()) {
             Some(score) => self.runs.tell(point, score),
@@ -236,10 +243,10 @@ impl Search {
         }
     }
 
-    /// The best setting so far; absent when none has a score.
+    /// Returns the best setting so far; `None` if no setting has a score.
     ///
-    /// What was measured once is not chosen while anything was measured twice: of many settings the luckiest
-    /// single run looks best.
+    /// A setting measured once is not chosen while any was measured twice: of many settings the
+    /// luckiest single run looks best.
     #[must_use]
     pub fn best(&self) -> Option<Point> {
         let best = |least: usize| {
@@ -252,20 +259,20 @@ impl Search {
         best(START_RUNS).or_else(|| best(1))
     }
 
-    /// Median score of a setting as it was measured, and how often that was.
+    /// Returns the median raw score of a setting and its number of runs.
     #[must_use]
     pub fn seen(&self, point: &Point) -> Option<(f64, usize)> {
         let runs = self.runs.measured(point);
         (!runs.is_empty()).then(|| (middle(&runs), runs.len()))
     }
 
-    /// Median score of a setting that may be chosen, without what the machine did meanwhile.
+    /// Median score of a setting that may be chosen, with the machine's drift removed.
     fn score(&self, point: &Point) -> Option<f64> {
         let may_be = self.runs.has(point) && !self.is_refused(point);
         may_be.then(|| middle(&self.runs.corrected(point)))
     }
 
-    /// Fills the queue, or ends it.
+    /// Fills the queue, or ends the search.
     fn plan(&mut self) {
         match std::mem::replace(&mut self.doing, Doing::Nothing) {
             Doing::Nothing => self.go_on(),
@@ -294,7 +301,7 @@ impl Search {
         }
     }
 
-    /// The next step, with nothing under way.
+    /// Starts the next phase.
     fn go_on(&mut self) {
         if let Some(knob) = self.first.pop_front() {
             return self.move_knob(knob);
@@ -308,7 +315,7 @@ impl Search {
         }
         if self.improved {
             self.improved = false;
-            // Two at a time were tried around a best that this one is close to.
+            // Pairs of knobs were already tried around a setting close to this one.
             self.diagonals = self.closing;
             self.round = (0..self.dials.len()).collect();
             self.random.shuffle(&mut self.round);
@@ -330,8 +337,9 @@ impl Search {
         self.doing = Doing::Moving(knob);
     }
 
-    /// A setting that never came to a score, or failed more than once: one run that failed beside others that
-    /// did not says nothing of a setting.
+    /// Returns whether a setting never had a score or failed more than once.
+    ///
+    /// One failed run among successful ones does not disqualify a setting.
     fn is_refused(&self, point: &Point) -> bool {
         (self.failures.get(point)).is_some_and(|&failures| failures > 1 || !self.runs.has(point))
     }
@@ -347,7 +355,7 @@ impl Search {
         score(a).total_cmp(&score(b))
     }
 
-    /// The best of these against the best so far, if it seems better.
+    /// Starts a race of the best of `points` against the best so far, if its score is higher.
     fn challenge(&mut self, points: &[Point]) {
         let better = points
             .iter()
@@ -356,7 +364,7 @@ impl Search {
             return;
         };
         if self.score(&self.from).is_none() {
-            // There is nothing to race against.
+            // The current best has no score, so there is no race.
             self.from = candidate;
             self.improved = true;
             return;
@@ -369,7 +377,8 @@ impl Search {
         self.doing = Doing::Racing { candidate, rounds };
     }
 
-    /// All runs of one side above all of the other decide at once; else the medians, when there was time.
+    /// State of a race: won at once if each run of the candidate is above each run of the best; by
+    /// medians after the last round.
     fn race(&self, candidate: &Point, rounds: u32) -> Race {
         let ahead = self.score(candidate) > self.score(&self.from);
         let runs = |point: &Point| self.runs.corrected(point).into_iter();

@@ -1,21 +1,22 @@
-//! Settings to try: spread over all values, or one or two knobs away from the best so far.
+//! Points to try: spread over all values, or one or two knobs away from the best so far.
 
 use std::collections::BTreeSet;
 
 use super::{Doing, Point, Search};
 
-/// Spread settings at most, before knobs are moved one by one.
+/// Maximum number of spread points, before knobs are moved one by one.
 const MOST_STRATA: usize = 8;
 
-/// Settings at most in which two knobs in an order make a step at a time.
+/// Maximum number of points in which two ordered knobs move a step together.
 const MOST_STEPS: usize = 16;
 
-/// Settings at most in which two other knobs have another value at a time.
+/// Maximum number of points in which two knobs, at least one unordered, change together.
 const MOST_CHOICES: usize = 8;
 
 impl Search {
-    /// Settings in which each value of each knob stands about as often as any other. Knobs that were moved
-    /// already stay where they are best.
+    /// Queues points in which each value of each knob occurs about equally often.
+    ///
+    /// Knobs that were moved already keep their best value.
     pub(super) fn spread(&mut self) {
         let free: Vec<bool> = self.from.iter().map(|&value| value == 0).collect();
         let counts = self.dials.iter().zip(&free).filter(|(_, free)| **free);
@@ -42,7 +43,8 @@ impl Search {
         self.doing = Doing::Spreading(points);
     }
 
-    /// Settings that differ in one knob: all of its values, or of many in an order some near and some far.
+    /// Points that differ in one knob: every value, or for a long ordered knob neighbors and
+    /// distant values.
     pub(super) fn moves(&self, knob: usize) -> Vec<Point> {
         let dial = self.dials[knob];
         let at = self.from[knob];
@@ -60,8 +62,11 @@ impl Search {
             .collect()
     }
 
-    /// Settings that differ in two knobs: where the smaller of two decides, what one takes the other has to
-    /// give, or one pays only beside the other, no knob alone leads further.
+    /// Points that differ from the best in two knobs.
+    ///
+    /// Needed where no single knob helps: the smaller of two buffers limits, two knobs share one
+    /// memory
+    /// budget, or one knob pays only in combination with the other.
     pub(super) fn diagonals(&mut self) -> Vec<Point> {
         let (mut steps, mut choices) = (Vec::new(), Vec::new());
         for one in 0..self.dials.len() {
@@ -81,7 +86,7 @@ impl Search {
         steps
     }
 
-    /// Steps of two knobs in an order.
+    /// Steps of two ordered knobs.
     fn steps(&self, one: usize, other: usize) -> Vec<Point> {
         let moved = |knob: usize, step: isize| {
             let value = self.from[knob].checked_add_signed(step)?;
@@ -93,7 +98,7 @@ impl Search {
             .collect()
     }
 
-    /// Other values of two knobs, one of them in no order.
+    /// Other values of two knobs, at least one of them unordered.
     fn choices(&self, one: usize, other: usize) -> Vec<Point> {
         let others = |knob: usize| {
             let at = self.from[knob];

@@ -2,21 +2,22 @@ mod drifting;
 
 use super::*;
 
-/// Half of the 5 % that `tune` is asked for, as a difference of logarithms.
+/// Half of the default goal of 5 % of `tune`, as a difference of logarithms.
 const WORTH: f64 = 0.0247;
 
-/// A surface to search: its knobs, what a setting comes to, and whether it may be chosen.
+/// Response surface to search: knobs, score of a setting, and whether the setting may be chosen.
 struct Surface {
     name: &'static str,
-    /// Values of each knob, and whether they are in an order.
+    /// Number of values of each knob, and whether they are ordered.
     dials: &'static [(usize, bool)],
-    /// Higher is better.
+    /// Score; higher is better.
     of: fn(&Point) -> f64,
     allowed: fn(&Point) -> bool,
 }
 
-/// A window that saturates, writes whose size pays until they leave a cache, a congestion control that caps
-/// all else, and threads that get in each other's way: a spinning receiver and the wrong congestion control.
+/// A window that saturates, write sizes that help until they exceed a cache, a congestion control
+/// that
+/// limits all else, and an interaction: a spinning receiver with the wrong congestion control.
 fn stream(point: &Point) -> f64 {
     let window = 2f64.powi(point[0] as i32);
     let write = [0.3, 0.6, 0.9, 1.0, 0.8][point[1]];
@@ -30,7 +31,8 @@ fn stream(point: &Point) -> f64 {
     100.0 * window / (window + 6.0) * write * congestion * waiting * clash
 }
 
-/// Send buffer, window, descriptors and queue of a small stack: the smaller of the first two decides.
+/// Send buffer, window, descriptors and queue of a small stack: the smaller of the first two
+/// limits.
 fn embedded(point: &Point) -> f64 {
     let size = |at: usize| 2f64.powi(point[at] as i32);
     let window = size(0).min(size(1));
@@ -39,14 +41,15 @@ fn embedded(point: &Point) -> f64 {
     100.0 * window / (window + 4.0) * descriptors * queue
 }
 
-/// 36 KiB for what it takes.
+/// Memory budget of 36 KiB.
 fn embedded_allowed(point: &Point) -> bool {
     let size = |at: usize| 1usize << point[at];
     size(0) + size(1) + [4, 8, 16, 32, 64][point[2]] / 2 + point[3] <= 36
 }
 
-/// Ways of waiting, idle states, scheduling, processors, and a busy-poll time: rates of round trips, whose
-/// sizes are those measured on a virtual machine (docs/METHOD.md: blocking 48 us, held 11, spinning 5.6).
+/// Wait modes, idle states, scheduling class, CPUs and a busy-poll time: round-trip rates as
+/// measured on a
+/// virtual machine (docs/method/defaults.md: blocking 48 us, without idle states 11, spinning 5.6).
 fn trips(point: &Point) -> f64 {
     let wait = [1.0, 8.0, 1.5, 0.95, 0.9][point[0]];
     let idle = if point[0] == 1 {
@@ -64,7 +67,8 @@ fn trips(point: &Point) -> f64 {
     20_000.0 * wait * idle * sched * cpu * busy
 }
 
-/// Datagrams: segmentation that multiplies, a queue that loses what does not fit, ways of waiting.
+/// Datagrams: segmentation offload that multiplies, a queue that drops what does not fit, wait
+/// modes.
 fn datagrams(point: &Point) -> f64 {
     let offload = [1.0, 1.6, 6.0, 0.9][point[0]];
     let length = [0.2, 0.4, 0.7, 0.9, 1.0, 0.98][point[1]];
@@ -74,7 +78,7 @@ fn datagrams(point: &Point) -> f64 {
     1e6 * offload * length * waiting * (queue / need).min(1.0)
 }
 
-/// Buffers of both ends of a long path, where nothing but both together helps, and knobs that do nothing.
+/// Buffers of both ends of a long path, which help only together, and knobs without effect.
 fn long_path(point: &Point) -> f64 {
     let size = |at: usize| 2f64.powi(point[at] as i32);
     let window = size(0).min(size(1)).min(24.0);
@@ -82,8 +86,9 @@ fn long_path(point: &Point) -> f64 {
     window * nothing
 }
 
-/// Segment sizes whose last step brings 6 % and all of whose gain needs large writes and offloads, an MTU that brings
-/// next to nothing, and two knobs that bring nothing: the lab `hosts` of `make bench-tune`, with more sizes.
+/// Segment sizes whose last step gains 6 % and whose whole gain needs large writes and offloads, an
+/// MTU with almost
+/// no gain, and two knobs without any: the lab `hosts` of `make bench-tune`, with more sizes.
 fn hosts(point: &Point) -> f64 {
     let pays = point[1] != 2 && point[3] >= 2;
     let segments = match pays {
@@ -152,7 +157,7 @@ impl Surface {
             .collect()
     }
 
-    /// The best that may be chosen, and how many settings there are.
+    /// Score of the best setting that may be chosen, and the number of settings.
     fn exhaustive(&self) -> (f64, usize) {
         let mut all: Vec<Point> = vec![Vec::new()];
         for &(count, _) in self.dials {
@@ -164,7 +169,8 @@ impl Surface {
         (allowed.map(self.of).fold(0.0, f64::max), all.len())
     }
 
-    /// What a search finds, without noise, and the runs that it took; `noise` gives that of a run, as a share.
+    /// Noise-free score of the setting that a search chose, and its number of runs; `noise` is a
+    /// share per run.
     fn search(
         &self,
         mut search: Search,
@@ -183,7 +189,7 @@ impl Surface {
                     .all(|(value, count)| *value < count)
             );
             let noisy = (self.of)(&point) * (1.0 + noise(&mut random));
-            // The logarithm, as `tune` hands it in.
+            // The logarithm, as `tune` passes it.
             search.tell(&point, (self.allowed)(&point).then(|| noisy.ln()));
         }
         let best = search.best().unwrap();
@@ -192,7 +198,7 @@ impl Surface {
     }
 }
 
-/// The mark of issue and bench: within 5 % of the best with a fifth of the runs, whatever the seed.
+/// The goal of the bench: within 5 % of the best with a fifth of all runs.
 #[test]
 fn near_the_best_of_five_surfaces_with_a_fifth_of_all_runs() {
     for surface in SURFACES {
@@ -216,7 +222,7 @@ fn near_the_best_of_five_surfaces_with_a_fifth_of_all_runs() {
     }
 }
 
-/// How many of 200 seeds miss the mark with noise of this standard deviation, and the runs that they took on average.
+/// Number of 200 seeds that miss the mark with Gaussian noise, and the average number of runs.
 fn missed(surface: &Surface, deviation: f64) -> (usize, f64) {
     const SEEDS: usize = 200;
     let (best, all) = surface.exhaustive();
@@ -252,7 +258,7 @@ fn knobs_that_findings_point_at_are_turned_first() {
         proposed.push(point);
     }
     assert_eq!(proposed[..2], [vec![0; 4], vec![0; 4]]);
-    // Both values of the knob that is pointed at, and nothing else.
+    // Both values of the first knob, and no other knob.
     assert!(
         proposed[2..4]
             .iter()
@@ -294,7 +300,7 @@ fn what_is_refused_is_never_the_best() {
     let dials = [(4, true), (3, false)].map(|(values, ordered)| Dial { values, ordered });
     let mut search = Search::new(dials.to_vec(), 60, 1);
     while let Some(point) = search.propose() {
-        // The fastest values cannot be had.
+        // The fastest values are rejected.
         let allowed = point[0] < 3 && point[1] < 2;
         search.tell(&point, allowed.then_some((point[0] * 10 + point[1]) as f64));
     }
@@ -347,7 +353,8 @@ fn one_failed_run_bars_no_setting_that_has_scores() {
     assert_eq!(search.best(), Some(vec![0]), "it failed twice");
 }
 
-/// A board that does not take two of its windows costs no runs, and is not asked for them again and again.
+/// A device that rejects two of its windows costs no runs, and the values are not requested over
+/// and over.
 #[test]
 fn what_always_fails_is_given_up_and_costs_no_runs() {
     let dials =
@@ -378,7 +385,7 @@ fn what_always_fails_is_given_up_and_costs_no_runs() {
                 "{seed}: {asked:?}"
             );
             assert_eq!(search.best(), Some(vec![0, 2, 4]), "{seed}");
-            // A value may be asked for less often than it takes.
+            // A value may be requested less often than it takes to give it up.
             assert!(
                 given_up
                     .iter()
@@ -405,12 +412,12 @@ fn one_that_fails_beside_another_unknown_value_is_not_blamed() {
     assert_eq!(search.fail(&vec![1, 0], true), None);
     assert_eq!(search.fail(&vec![1, 0], true), Some((0, 1)));
     assert_eq!(search.fail(&vec![1, 0], true), None, "it is told once");
-    // What worked once is not given up for runs that fail.
+    // A value that worked once is not given up because of failed runs.
     search.tell(&vec![2, 0], Some(1.0));
     assert!((0..5).all(|_| search.fail(&vec![2, 0], true).is_none()));
 }
 
-/// Eight runs end before twice the rate of the start was measured twice.
+/// Eight runs end before the setting with twice the start's score was measured twice.
 #[test]
 fn the_last_run_settles_what_looks_best() {
     for seed in 0..20 {
@@ -431,7 +438,8 @@ fn the_last_run_settles_what_looks_best() {
     }
 }
 
-/// Memory for one of two: what fails beside the best so far is not given up, and is found beside something else.
+/// Two knobs share one memory budget: a value that fails only in combination is not given up, and
+/// is found in another.
 #[test]
 fn a_value_that_fails_beside_one_other_is_not_given_up() {
     let dials = [(3, true), (2, false), (3, true), (3, true)]
