@@ -1,22 +1,22 @@
-//! A machine that is slower at times: what a search finds there.
+//! Results of a search on a machine whose speed drifts.
 
 use super::*;
 
-/// How the machine changes while a search runs, and by which share it is slower at most.
+/// Slowdown of the machine during a search; the number is its maximum share.
 #[derive(Clone, Copy, Debug)]
 enum Weather {
     Steady,
     /// One run in twenty is 30 % slower.
     Wild,
-    /// Two states, each for 15 to 40 runs.
+    /// Two alternating states, each for 15 to 40 runs.
     States(f64),
-    /// To and fro in 60 runs.
+    /// A cosine with a period of 60 runs.
     Wave(f64),
-    /// Slower and slower for 80 runs.
+    /// A linear slowdown over 80 runs.
     Ramp(f64),
 }
 
-/// A machine in this weather, run by run.
+/// Simulated machine, run by run.
 struct Machine {
     weather: Weather,
     random: fastrand::Rng,
@@ -37,7 +37,7 @@ impl Machine {
         }
     }
 
-    /// The share by which the next run is slower.
+    /// Share by which the next run is slower.
     fn slower(&mut self) -> f64 {
         if self.run == self.changes_at {
             self.slow = !self.slow;
@@ -55,8 +55,8 @@ impl Machine {
     }
 }
 
-/// How many of 200 seeds miss the mark in this weather with noise of this standard deviation beside it, and the runs
-/// that they took on average.
+/// Number of 200 seeds that miss the mark in this scenario with Gaussian noise, and the average
+/// number of runs.
 fn missed(surface: &Surface, deviation: f64, weather: Weather) -> (usize, f64) {
     const SEEDS: usize = 200;
     let (best, all) = surface.exhaustive();
@@ -76,8 +76,9 @@ fn missed(surface: &Surface, deviation: f64, weather: Weather) -> (usize, f64) {
     (missed, runs as f64 / SEEDS as f64)
 }
 
-/// A single state of 10 % hides the last step of a knob, which brings 6 %, for some dozens of runs: scores compared as they
-/// were measured miss 7 to 25 of 200 here.
+/// A single state of 10 % hides the last step of a knob, which gains 6 %, for some dozens of runs.
+///
+/// With raw scores 7 to 25 of 200 searches miss here.
 #[test]
 fn a_last_step_of_six_percent_is_found_on_a_machine_that_drifts() {
     use Weather::{Ramp, States, Wave};
@@ -95,7 +96,8 @@ fn a_last_step_of_six_percent_is_found_on_a_machine_that_drifts() {
     }
 }
 
-/// A slow state is no reason to leave a knob that pays: of ways of waiting 23 and 36 of 200 were missed so.
+/// A slow state must not discard a knob that helps: with raw scores 23 and 36 of 200 searches over
+/// wait modes missed.
 #[test]
 fn near_the_best_of_five_surfaces_on_a_machine_that_drifts() {
     use Weather::{States, Wave};
@@ -115,7 +117,7 @@ fn near_the_best_of_five_surfaces_on_a_machine_that_drifts() {
     }
 }
 
-/// A run that went wrong is not taken for drift, nor is noise.
+/// Neither an outlier nor noise is treated as drift.
 #[test]
 fn a_machine_that_does_not_drift_loses_nothing() {
     for (deviation, weather) in [(0.025, Weather::Wild), (0.03, Weather::Steady)] {
