@@ -1,4 +1,4 @@
-//! One direction of the path is slower than the other.
+//! Directions of the path have different capacities.
 
 use linerate_metric::finding::{End, Finding};
 use linerate_metric::plan::{Direction, Kind, Protocol};
@@ -10,16 +10,17 @@ use crate::Rule;
 use crate::case::{Case, FULL, STANDING_NS, Way, name};
 use crate::draft::Draft;
 
-/// Ratio of the directions from which the path is no longer the same both ways.
+/// Smallest ratio of both directions that counts as asymmetric.
 const RATIO: f64 = 1.5;
 
-/// Most of a rate that packets can have taken that passed it: what is counted is estimated, and of the whole run.
+/// Largest share of a rate limit that passing packets can have used: the count is an estimate, and
+/// covers the full run.
 const USED_UP: f64 = 1.1;
 
-/// Difference of the ways of a round trip from which it matters, ns.
+/// Smallest difference between the two directions of a round trip that matters, ns.
 const APART_NS: u64 = 20_000;
 
-/// Share of a round trip from which the difference of its ways matters.
+/// Smallest share of a round trip at which this difference matters.
 const MATTERS: f64 = 0.05;
 
 /// See docs/CAUSES.md#asymmetric-path.
@@ -33,7 +34,9 @@ impl Rule for AsymmetricPath {
     fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
         match case.plan.kind {
             Kind::Throughput => {
-                let answers = case.throughput(Protocol::Tcp).filter_map(|way| self.of_answers(case, way));
+                let answers = case
+                    .throughput(Protocol::Tcp)
+                    .filter_map(|way| self.of_answers(case, way));
                 self.of_streams(case).into_iter().chain(answers).collect()
             }
             Kind::Latency => self.of_stages(case).into_iter().collect(),
@@ -50,7 +53,8 @@ impl AsymmetricPath {
             false => (b, a),
         };
         let ratio = fast.goodput()? / slow.goodput()?.max(1.0);
-        // Two directions that share processors divide them as it comes; a path that is full does not.
+        // Two directions on shared processors divide their time arbitrarily; a saturated path does
+        // not.
         if ratio < RATIO || !slow.fills_path() {
             return None;
         }
@@ -58,16 +62,39 @@ impl AsymmetricPath {
         Draft::limit(self.id(), End::Path)
             .cost(1.0 - 1.0 / ratio)
             .says(format!(
-                "the path carries {} one way ({}) and {} the other",
+                "the path carries {} in one direction ({}) and {} in the other",
                 format_bit_rate(slow.goodput()?),
                 slow.direction,
                 format_bit_rate(fast.goodput()?)
             ))
-            .seen("goodput_bps, slower", slow.goodput()?, "bit/s", format!("{} direction", slow.direction))
-            .seen("goodput_bps, faster", fast.goodput()?, "bit/s", format!("{} direction", fast.direction))
-            .seen_if("rate of the discipline, slower", shape(slow), "bit/s", "rtnetlink TCA_OPTIONS")
-            .seen_if("rate of the discipline, faster", shape(fast), "bit/s", "rtnetlink TCA_OPTIONS")
-            .remedy("compare what shapes, queues and carries either direction: access lines are often slower one way")
+            .seen(
+                "goodput_bps, slower",
+                slow.goodput()?,
+                "bit/s",
+                format!("{} direction", slow.direction),
+            )
+            .seen(
+                "goodput_bps, faster",
+                fast.goodput()?,
+                "bit/s",
+                format!("{} direction", fast.direction),
+            )
+            .seen_if(
+                "qdisc rate, slower",
+                shape(slow),
+                "bit/s",
+                "rtnetlink TCA_OPTIONS",
+            )
+            .seen_if(
+                "qdisc rate, faster",
+                shape(fast),
+                "bit/s",
+                "rtnetlink TCA_OPTIONS",
+            )
+            .remedy(
+                "compare rate limits, queues and links of both directions: access lines are often \
+                 slower in one direction",
+            )
             .command(case.again_without(
                 &["bidir"],
                 match slow.direction {
@@ -78,20 +105,24 @@ impl AsymmetricPath {
             .found()
     }
 
-    /// Acknowledgements use up the way back, and let no more payload go.
+    /// Acknowledgements use up the reverse path and limit the payload.
     fn of_answers(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
-        // With payload both ways no frame is empty.
+        // With payload in both directions no frame is empty.
         let [_] = &case.ways[..] else { return None };
         let (rate, used) = way.answers()?;
         let goodput = way.goodput()?;
-        // A rate that is used up on the way there is the nearer limit.
+        // A forward rate limit that is used up is the direct limit.
         let there = [way.share_of_shape(), way.share_of_line()];
         let there = there.into_iter().flatten().any(|share| share >= FULL);
-        // What is far above the rate did not pass it.
-        if !(FULL..=USED_UP).contains(&used) || there || goodput < RATIO * rate as f64 || super::is_paced(case) {
+        // Traffic far above the rate did not pass this limit.
+        if !(FULL..=USED_UP).contains(&used)
+            || there
+            || goodput < RATIO * rate as f64
+            || super::is_paced(case)
+        {
             return None;
         }
-        // They let no more go where they stand in a queue and both ends have time for more.
+        // Acknowledgements limit the payload if they queue while both ends have idle time.
         let tcp = way.tcp()?;
         let stand = tcp.rtt_ns - tcp.min_rtt_ns > STANDING_NS && tcp.queueing() >= QUEUED;
         if !stand || super::is_saturated(way) {
@@ -103,17 +134,35 @@ impl AsymmetricPath {
             .way(way.direction)
             .cost(held_by_congestion(&tcp))
             .says(format!(
-                "acknowledgements use up the way back: {interface} of the {} is held to {}, and they take {} of it",
+                "acknowledgements use up the reverse path: {interface} of the {} is limited to \
+                 {}, and they use {} of it",
                 name(role),
                 format_bit_rate(rate as f64),
                 format_share(used.min(1.0))
             ))
-            .seen("rate of the discipline, back", rate, "bit/s", format!("{} {interface} rtnetlink TCA_OPTIONS", name(role)))
-            .seen("taken by acknowledgements", used, "share", format!("{} {interface} tx_packets, as empty frames", name(role)))
+            .seen(
+                "qdisc rate, reverse path",
+                rate,
+                "bit/s",
+                format!("{} {interface} rtnetlink TCA_OPTIONS", name(role)),
+            )
+            .seen(
+                "used by acknowledgements",
+                used,
+                "share",
+                format!("{} {interface} tx_packets, as empty frames", name(role)),
+            )
             .seen("goodput_bps", goodput, "bit/s", "receiver")
             .seen("tcpi_rtt", tcp.rtt_ns.round(), "ns", tcp_info(way.sender))
-            .seen("tcpi_min_rtt", tcp.min_rtt_ns.round(), "ns", tcp_info(way.sender))
-            .remedy("ask for a higher rate of the way back where it is set; datagrams one way need none")
+            .seen(
+                "tcpi_min_rtt",
+                tcp.min_rtt_ns.round(),
+                "ns",
+                tcp_info(way.sender),
+            )
+            .remedy(
+                "raise the rate limit of the reverse path; UDP in one direction does not use it",
+            )
             .command(case.at(role, &format!("tc -s qdisc show dev {interface}")))
             .found()
     }
@@ -121,27 +170,30 @@ impl AsymmetricPath {
     fn of_stages(&self, case: &Case<'_>) -> Option<Finding> {
         let of = |name: &str| case.record.stages.iter().find(|stage| stage.stage == name);
         let (there, back) = (of("path-there")?, of("path-back")?);
-        let error = there.clock_error_ns.unwrap_or(0).max(back.clock_error_ns.unwrap_or(0));
+        let error = there
+            .clock_error_ns
+            .unwrap_or(0)
+            .max(back.clock_error_ns.unwrap_or(0));
         let (less, more) = (there.p50_ns.min(back.p50_ns), there.p50_ns.max(back.p50_ns));
         if more - less < APART_NS.max(2 * error) || (more as f64) < RATIO * less as f64 {
             return None;
         }
         let rtt = case.record.summary.rtt_ns?;
-        // Beside a round trip that goes somewhere else it is nothing to look for.
+        // The difference does not matter if most of the round trip has another cause.
         if ((more - less) as f64) < MATTERS * rtt.p50 as f64 {
             return None;
         }
         Draft::limit(self.id(), End::Path)
             .cost((more - less) as f64 / rtt.p50.max(1) as f64)
             .says(format!(
-                "the way there takes {} and the way back {}",
+                "the forward path takes {} and the reverse path {}",
                 format_nanos(there.p50_ns as f64),
                 format_nanos(back.p50_ns as f64)
             ))
             .seen("path-there", there.p50_ns, "ns", "stages")
             .seen("path-back", back.p50_ns, "ns", "stages")
             .seen("clock error", error, "ns", "stages")
-            .remedy("look at routes and queues of the slower way")
+            .remedy("check routes and queues of the slower direction")
             .command(case.one_way("--bidir"))
             .found()
     }

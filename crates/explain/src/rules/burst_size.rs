@@ -1,4 +1,4 @@
-//! Too much leaves at once, or too little is moved by one poll.
+//! Bursts are too large for a queue, or too small for efficient polling.
 
 use linerate_metric::finding::{End, Finding};
 use linerate_metric::plan::{Kind, Protocol};
@@ -8,13 +8,15 @@ use crate::Rule;
 use crate::case::{Case, Way, name, rate_word};
 use crate::draft::Draft;
 
-/// Frames of a poll from which its own cost is small (docs/METHOD.md, forwarding).
+/// Frames per poll from which the cost of the poll is small
+/// (docs/method/defaults.md#constants-of-estimates).
 pub(super) const ENOUGH: u32 = 8;
 
-/// What a poll costs in frames: with bursts of 1 a ring forwards about a third of what it does with 32.
+/// Cost of a poll in frames: with bursts of 1 a ring forwards about a third of what it forwards
+/// with 32.
 pub(super) const POLL: f64 = 2.0;
 
-/// Share of the datagrams from which loss matters.
+/// Smallest loss share that matters.
 const MATTERS: f64 = 0.001;
 
 /// See docs/CAUSES.md#burst-size.
@@ -30,7 +32,8 @@ impl Rule for BurstSize {
             Kind::Forward => self.of_polls(case).into_iter().collect(),
             Kind::Throughput => {
                 let ways = case.throughput(Protocol::Udp);
-                ways.filter_map(|way| self.of_datagrams(case, way)).collect()
+                ways.filter_map(|way| self.of_datagrams(case, way))
+                    .collect()
             }
             _ => Vec::new(),
         }
@@ -51,21 +54,25 @@ impl BurstSize {
         Draft::cause(self.id(), End::Both)
             .cost(share)
             .says(format!(
-                "each poll moves {} frames at most, and nearly every one found some: polling is {} of the work",
+                "each poll moves at most {} frames, and nearly every poll found some: polling is \
+                 {} of the work",
                 plan.burst,
                 format_share(share)
             ))
             .seen("burst", plan.burst, "frames", "plan")
             .seen("rounds", rounds, "rounds", "forwarding threads")
             .seen("idle_rounds", idle, "rounds", "forwarding threads")
-            .remedy("move more frames by one poll")
+            .remedy("move more frames per poll")
             .command(case.again("--burst 32"))
             .tried(Some(format!("--burst {}", plan.burst)))
-            .gain(Some((1.0 + POLL / burst) / (1.0 + POLL / 32.0)), "a frame costs 1 + 2 / burst (docs/METHOD.md)")
+            .gain(
+                Some((1.0 + POLL / burst) / (1.0 + POLL / 32.0)),
+                "a frame costs 1 + 2 / burst (docs/method/defaults.md)",
+            )
             .found()
     }
 
-    /// A paced flow that leaves in bursts which the next queue has no room for.
+    /// A paced flow sends bursts that the next queue cannot hold.
     fn of_datagrams(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
         let plan = case.plan;
         let rate = plan.rate_bps?;
@@ -77,33 +84,53 @@ impl BurstSize {
             .iter()
             .map(|place| way.lost_share(place))
             .fold(way.lost_for_room() as f64 / way.packets_sent(), f64::max);
-        // What no queue in view lost may have been lost at random: that it goes missing at all comes first.
+        // Loss that no visible queue counted may be random: then the loss itself is the first
+        // cause.
         let on_the_way = way.lost_share("path");
         let in_view = in_queues >= on_the_way;
         let lost = in_queues.max(on_the_way);
-        // On average there would be room: less than it arrives is asked for.
+        // The average rate is below the limits.
         let average = way.share_of_shape().is_none_or(|share| share < 0.9)
             && way.share_of_line().is_none_or(|share| share < 0.9);
         let held = way.receive_buffer().is_some_and(|room| burst * 2 > room);
-        if lost < MATTERS || !average || !(held || way.lost_share("udp-receive-queue") < lost / 2.0) {
+        if lost < MATTERS || !average || !(held || way.lost_share("udp-receive-queue") < lost / 2.0)
+        {
             return None;
         }
-        // A burst that the buffer holds was lost for another reason.
+        // If the buffer holds the burst, the loss has another cause.
         let role = way.sender;
         Draft::cause(self.id(), role)
             .way(way.direction)
             .cost(if in_view { lost + 1e-4 } else { lost / 2.0 })
             .says(format!(
-                "datagrams leave in bursts of {}, and {} of them are lost although the rate fits on average{}",
+                "datagrams are sent in bursts of {}, and {} of them are lost although the average \
+                 rate fits{}",
                 format_bytes(burst),
                 format_share(lost),
-                if in_view { "" } else { "; where, no counter tells: it may be the bursts" }
+                if in_view {
+                    ""
+                } else {
+                    "; no counter shows where: the bursts may be the cause"
+                }
             ))
             .seen("burst", burst, "B", "plan")
             .seen("rate_bps", rate, "bit/s", "plan")
-            .seen_if("loss_fraction", way.summary().loss_fraction, "share", "receiver")
-            .seen_if("SO_RCVBUF", way.receive_buffer(), "B", format!("{} socket", name(way.receiver)))
-            .remedy("send datagram by datagram at that rate, or give the queue that loses them room for a burst")
+            .seen_if(
+                "loss_fraction",
+                way.summary().loss_fraction,
+                "share",
+                "receiver",
+            )
+            .seen_if(
+                "SO_RCVBUF",
+                way.receive_buffer(),
+                "B",
+                format!("{} socket", name(way.receiver)),
+            )
+            .remedy(
+                "send single datagrams at that rate, or enlarge the queue that drops them to hold \
+                 a burst",
+            )
             .command(case.again(&format!("-b {}", rate_word(rate as f64))))
             .gain(Some(1.0 / (1.0 - lost).max(0.01)), "1 / (1 - share lost)")
             .found()

@@ -1,4 +1,4 @@
-//! Segments are lost because a queue on the way is full.
+//! Segments are lost in a full queue on the path.
 
 use linerate_metric::finding::{End, Finding};
 use linerate_metric::plan::Protocol;
@@ -6,34 +6,38 @@ use linerate_metric::units::format_share;
 
 use super::{is_paced, sent_again, tcp_info};
 use crate::Rule;
-use crate::case::{DROPS, Case, MATHIS, Tcp, Way, name, rate_word};
+use crate::case::{Case, DROPS, MATHIS, Tcp, Way, name, rate_word};
 use crate::draft::Draft;
 
-/// Share of the segments from which loss matters: with Mathis' formula it holds a stream of 1448 B segments on
-/// a path of 1 ms to 450 Mb/s.
+/// Smallest loss share that matters: by Mathis' formula it limits a stream of 1448 B segments on a
+/// path of 1 ms to 450 Mb/s.
 pub(super) const MATTERS: f64 = 0.001;
 
-/// Segments that must be lost: fewer are an accident.
+/// Fewest lost segments; fewer are noise.
 pub(super) const FEW: u64 = 10;
 
-/// Share of the round-trip time that is queues from which loss comes of them.
+/// Share of queueing in the round-trip time from which queues cause the loss.
 pub(super) const QUEUED: f64 = 0.5;
 
-/// Whether more than the first lost segment of a window is told to the sender (RFC 2018). Without it one is made good
-/// each round trip, and what is lost at the end of a window waits for a time-out; nor is told what came twice.
+/// Sysctl of selective acknowledgements (RFC 2018). Without them one lost segment is repaired per
+/// round trip, a loss at the end of a window needs a timeout, and duplicates are not reported.
 pub(super) const SELECTIVE: &str = "net.ipv4.tcp_sack";
 
-/// A finding about loss with what to do first where an end does not acknowledge selectively.
+/// Adds the remedy of enabling selective acknowledgements, which comes before any other.
 pub(super) fn selective(draft: Draft, case: &Case<'_>, way: &Way<'_>, tcp: &Tcp) -> Draft {
     let ends = case.off_at(SELECTIVE);
     if ends.is_empty() {
         return draft;
     }
-    let draft = ends.iter().fold(draft, |draft, &role| draft.seen(SELECTIVE, 0_u64, "", format!("{} sysctl", name(role))));
+    let draft = ends.iter().fold(draft, |draft, &role| {
+        draft.seen(SELECTIVE, 0_u64, "", format!("{} sysctl", name(role)))
+    });
     draft
         .seen("timeouts", tcp.timeouts, "", tcp_info(way.sender))
         .remedy(
-            "let both ends acknowledge selectively before anything else: without it one lost segment is made good each round trip, others wait for time-outs of 200 ms and more, and nobody tells what was sent again in vain",
+            "first enable selective acknowledgements (SACK) at both ends: without them only one \
+             lost segment is repaired per round trip, others wait for timeouts of 200 ms or more, \
+             and unnecessary retransmits are not reported",
         )
         .command(case.switched_on(&ends, SELECTIVE))
 }
@@ -52,7 +56,7 @@ impl Rule for CongestionLoss {
     }
 }
 
-/// Packets that counters on the way of a direction saw dropped.
+/// Returns the packets that counters on the path report as dropped.
 pub(super) fn dropped_in_view(case: &Case<'_>) -> u64 {
     DROPS
         .iter()
@@ -60,12 +64,13 @@ pub(super) fn dropped_in_view(case: &Case<'_>) -> u64 {
         .sum()
 }
 
-/// Share of the time in which nothing but the congestion window held the sender.
+/// Returns the share of the time in which only the congestion window limited the sender.
 pub(super) fn held_by_congestion(tcp: &Tcp) -> f64 {
     (tcp.busy.unwrap_or(1.0) - tcp.receive_window - tcp.send_buffer).clamp(0.0, 1.0)
 }
 
-/// Mathis, Semke, Mahdavi, Ott (CCR 1997): bit/s of a stream that loses this share.
+/// Returns the rate of a stream with this loss share in bit/s (Mathis, Semke, Mahdavi, Ott, CCR
+/// 1997).
 pub(super) fn mathis(tcp: &Tcp, loss: f64, flows: usize) -> f64 {
     let segment_rate = MATHIS / loss.max(1e-9).sqrt() / (tcp.rtt_ns / 1e9).max(1e-9);
     segment_rate * tcp.mss * 8.0 * flows.max(1) as f64
@@ -76,7 +81,7 @@ impl CongestionLoss {
         let tcp = way.tcp()?;
         let (loss, lost) = (tcp.loss(), tcp.retransmits.saturating_sub(tcp.spurious));
         let dropped = dropped_in_view(case);
-        // Where every queue on the way is in view, one of them must have dropped.
+        // If every queue is visible, one of them must have counted drops.
         let out_of_view = !case.one_machine();
         let queued = dropped >= lost / 2 || dropped > 0 && tcp.queueing() >= QUEUED;
         let queued = queued || out_of_view && tcp.queueing() >= QUEUED;
@@ -88,19 +93,29 @@ impl CongestionLoss {
         let full = way.fills_path() || is_paced(case);
         let draft = Draft::limit_if(full, self.id(), End::Path)
             .way(way.direction)
-            .cost(if full { loss } else { held_by_congestion(&tcp).min(0.9) })
+            .cost(if full {
+                loss
+            } else {
+                held_by_congestion(&tcp).min(0.9)
+            })
             .says(format!(
-                "{} of the segments were lost in a queue that is full: {}",
+                "{} of the segments were lost in a full queue: {}",
                 format_share(loss),
                 match full {
-                    true => "the path carries no more",
-                    false => "its room is less than what a window sends at once",
+                    true => "the path is saturated",
+                    false => "it is shorter than the burst of one window",
                 }
             ));
         let draft = sent_again(draft, way.sender, &tcp)
-            .seen("drops on the way", dropped, "packets", "counters of both ends")
+            .seen(
+                "drops on the path",
+                dropped,
+                "packets",
+                "counters of both ends",
+            )
             .remedy(
-                "give the queue before the slowest link more room, or send in smaller bursts (a lower window, or pacing by the kernel)",
+                "enlarge the queue before the slowest link, or send smaller bursts (a smaller \
+                 window, or pacing by the kernel)",
             )
             .command(match (case.is_own_stack(way.sender), is_paced(case)) {
                 (false, false) => case.again(&format!("-b {} --pacing socket", rate_word(each))),

@@ -1,4 +1,4 @@
-//! Processors run below the frequency that they could have.
+//! Processors run below their maximum frequency.
 
 use linerate_metric::facts::Role;
 use linerate_metric::finding::Finding;
@@ -9,7 +9,7 @@ use crate::Rule;
 use crate::case::{Case, name};
 use crate::draft::Draft;
 
-/// Share of the frequency that may be missing.
+/// Largest share of the frequency that may be missing.
 const MATTERS: f64 = 0.15;
 
 /// See docs/CAUSES.md#cpu-frequency.
@@ -37,14 +37,19 @@ impl CpuFrequency {
         if missing < MATTERS || governor == "performance" && missing < 2.0 * MATTERS {
             return None;
         }
-        // It matters where the processor does: a thread that has no time, or round trips.
+        // Frequency matters if the processor does: for threads without idle time, and for round
+        // trips.
         let time = case.time(role)?;
         let matters = match case.plan.kind {
             Kind::Latency => true,
             Kind::Forward | Kind::Generate => true,
-            // Nothing is asked of a host that answers as fast as it is asked.
+            // A host with services has no requested load.
             Kind::Stack => false,
-            Kind::Throughput => time.is_saturated() && !super::kept_its_rate(case) && !case.ways.iter().all(|way| way.fills_path()),
+            Kind::Throughput => {
+                time.is_saturated()
+                    && !super::kept_its_rate(case)
+                    && !case.ways.iter().all(|way| way.fills_path())
+            }
         };
         if !matters {
             return None;
@@ -61,17 +66,46 @@ impl CpuFrequency {
                 now / 1e9,
                 most / 1e9
             ))
-            .seen("scaling_governor", governor, "", format!("{} /sys/devices/system/cpu/cpu0/cpufreq", name(role)))
-            .seen("scaling_cur_freq", now, "Hz", format!("{} /sys/devices/system/cpu/cpu*/cpufreq", name(role)))
-            .seen("cpuinfo_max_freq", most, "Hz", format!("{} /sys/devices/system/cpu/cpu*/cpufreq", name(role)))
-            .seen("working time", time.working, "share", super::schedstat(role))
+            .seen(
+                "scaling_governor",
+                governor,
+                "",
+                format!("{} /sys/devices/system/cpu/cpu0/cpufreq", name(role)),
+            )
+            .seen(
+                "scaling_cur_freq",
+                now,
+                "Hz",
+                format!("{} /sys/devices/system/cpu/cpu*/cpufreq", name(role)),
+            )
+            .seen(
+                "cpuinfo_max_freq",
+                most,
+                "Hz",
+                format!("{} /sys/devices/system/cpu/cpu*/cpufreq", name(role)),
+            )
+            .seen(
+                "working time",
+                time.working,
+                "share",
+                super::schedstat(role),
+            )
             .remedy(match governor {
-                "performance" => "the governor asks for all of it: look for heat, a power limit, or a battery",
-                _ => "keep the frequency up while it matters",
+                "performance" => {
+                    "the governor requests the maximum: check for heat, a power limit, or battery \
+                     operation"
+                }
+                _ => "keep the frequency high during the run",
             })
             .command("cpupower frequency-set -g performance")
             .tried((governor == "performance").then(|| "governor performance".to_owned()))
-            .gain(Some(1.0 / (1.0 - share).max(0.1)), format!("highest over present frequency, for the processor's share ({})", format_share(share)))
+            .gain(
+                Some(1.0 / (1.0 - share).max(0.1)),
+                format!(
+                    "maximum over current frequency, for the processor's share ({})",
+                    format_share(share)
+                ),
+            )
             .found()
     }
 }

@@ -8,14 +8,14 @@ use crate::Rule;
 use crate::case::{Case, name};
 use crate::draft::Draft;
 
-/// Time to wake a link by its speed in bit/s, ns (IEEE 802.3az, table 78-4, minimum `T_w_sys_tx`).
+/// Wake time of a link by its speed in bit/s, ns (IEEE 802.3az, table 78-4, minimum `T_w_sys_tx`).
 const WAKE_NS: &[(u64, f64)] = &[
     (100_000_000, 30_000.0),
     (1_000_000_000, 16_500.0),
     (10_000_000_000, 7_360.0),
 ];
 
-/// Share of a median round trip from which it matters.
+/// Smallest share of a median round trip that matters.
 const MATTERS: f64 = 0.05;
 
 /// See docs/CAUSES.md#energy-efficient-ethernet.
@@ -42,8 +42,14 @@ impl EnergyEfficientEthernet {
         let interface = case.interface(role)?;
         let eee = interface.energy_efficient.filter(|eee| eee.active)?;
         let rtt = case.record.summary.rtt_ns?;
-        // A link that never rests so long does not fall asleep.
-        let gap = 1e9 / case.record.summary.round_trips_per_second.unwrap_or(1.0).max(1.0);
+        // A link with shorter idle times does not sleep.
+        let gap = 1e9
+            / case
+                .record
+                .summary
+                .round_trips_per_second
+                .unwrap_or(1.0)
+                .max(1.0);
         if gap < f64::from(eee.tx_timer_us) * 1e3 {
             return None;
         }
@@ -52,7 +58,7 @@ impl EnergyEfficientEthernet {
             .iter()
             .find(|(of, _)| speed <= *of)
             .map_or(5_000.0, |&(_, wake)| wake);
-        // Each direction of this end's link wakes once a round trip.
+        // Each direction of this link wakes up once per round trip.
         let added = 2.0 * wake;
         let share = (added / rtt.p50.max(1) as f64).min(0.8);
         if share < MATTERS {
@@ -63,17 +69,24 @@ impl EnergyEfficientEthernet {
         Draft::cause(self.id(), role)
             .cost(share)
             .says(format!(
-                "the link of {} of the {end} sleeps between frames: waking up takes about {} of each round trip",
+                "the link of {} of the {end} sleeps between frames: waking up adds about {} to \
+                 each round trip",
                 interface.name,
                 format_nanos(added)
             ))
             .seen("eee active", "yes", "", at.clone())
             .seen("tx-timer", eee.tx_timer_us, "us", at)
-            .seen("time between questions", gap.round(), "ns", "client")
+            .seen("time between requests", gap.round(), "ns", "client")
             .seen("rtt_ns.p50", rtt.p50, "ns", "client")
-            .remedy("switch it off at either end where round trips matter")
-            .command(case.at(role, &format!("ethtool --set-eee {} eee off", interface.name)))
-            .gain(Some(1.0 / (1.0 - share)), "p50 / (p50 - two wake times of IEEE 802.3az)")
+            .remedy("disable Energy-Efficient Ethernet at either end if round trips matter")
+            .command(case.at(
+                role,
+                &format!("ethtool --set-eee {} eee off", interface.name),
+            ))
+            .gain(
+                Some(1.0 / (1.0 - share)),
+                "p50 / (p50 - two wake times of IEEE 802.3az)",
+            )
             .found()
     }
 }

@@ -1,4 +1,4 @@
-//! A datagram of many fragments is lost with any of them.
+//! A fragmented datagram is lost with any of its fragments.
 
 use linerate_metric::finding::{End, Finding};
 use linerate_metric::plan::Protocol;
@@ -9,7 +9,7 @@ use crate::Rule;
 use crate::case::{Case, Way, name};
 use crate::draft::Draft;
 
-/// Share of the datagrams from which it matters.
+/// Smallest loss share that matters.
 const MATTERS: f64 = 0.001;
 
 /// See docs/CAUSES.md#fragment-loss.
@@ -35,7 +35,7 @@ impl FragmentLoss {
             return None;
         }
         let whole = way.summary().loss_fraction.unwrap_or(share).min(1.0);
-        // Each fragment lost on its own: 1 - (1 - p)^k of the datagrams are.
+        // With independent fragment losses p, 1 - (1 - p)^k of the datagrams are lost.
         let each = 1.0 - (1.0 - whole).powf(1.0 / pieces);
         let host = name(way.receiver);
         let of = |counter| case.added(counter, |at, _| at == host);
@@ -43,19 +43,42 @@ impl FragmentLoss {
             .way(way.direction)
             .cost(share)
             .says(format!(
-                "{} datagrams ({}) came in part: each is {pieces:.0} fragments, and lost with any of them; about {} of the fragments are",
+                "{} datagrams ({}) arrived incomplete: each has {pieces:.0} fragments and is lost \
+                 with any of them; about {} of the fragments were lost",
                 format_count(lost),
                 format_share(share),
                 format_share(each)
             ))
             .seen("losses[reassembly]", lost, "datagrams", "losses")
-            .seen_if("fragments_received", of("fragments_received"), "fragments", format!("{host} /proc/net/snmp ReasmReqds"))
-            .seen_if("reassembled", of("reassembled"), "datagrams", format!("{host} /proc/net/snmp ReasmOKs"))
+            .seen_if(
+                "fragments_received",
+                of("fragments_received"),
+                "fragments",
+                format!("{host} /proc/net/snmp ReasmReqds"),
+            )
+            .seen_if(
+                "reassembled",
+                of("reassembled"),
+                "datagrams",
+                format!("{host} /proc/net/snmp ReasmOKs"),
+            )
             .seen("payload_bytes", case.plan.payload_bytes, "B", "plan")
-            .seen("mtu", way.mtu(), "B", format!("{} interface", name(way.sender)))
-            .remedy("send datagrams that fit a packet, or make the MTU of the path larger")
-            .command(case.again(&format!("-l {:.0}", way.mtu() - f64::from(case.datagram_headers()))))
-            .gain(Some((1.0 - each) / (1.0 - whole).max(0.01)), "(1 - loss of one fragment) / (1 - loss of a datagram), loss = 1 - (1 - p)^fragments")
+            .seen(
+                "mtu",
+                way.mtu(),
+                "B",
+                format!("{} interface", name(way.sender)),
+            )
+            .remedy("send datagrams that fit into one packet, or raise the MTU of the path")
+            .command(case.again(&format!(
+                "-l {:.0}",
+                way.mtu() - f64::from(case.datagram_headers())
+            )))
+            .gain(
+                Some((1.0 - each) / (1.0 - whole).max(0.01)),
+                "(1 - loss of one fragment) / (1 - loss of a datagram), loss = 1 - (1 - \
+                 p)^fragments",
+            )
             .found()
     }
 }

@@ -1,4 +1,4 @@
-//! The kernel's packets are smaller than they could be.
+//! The kernel's GSO packets are smaller than possible.
 
 use linerate_metric::facts::Role;
 use linerate_metric::finding::Finding;
@@ -9,36 +9,56 @@ use crate::Rule;
 use crate::case::{Case, Way, name};
 use crate::draft::Draft;
 
-/// What the kernel makes of an interface that nobody touched.
+/// Default maximum of an interface.
 const DEFAULT: u32 = 65_536;
 
-/// The largest that it takes (GSO_MAX_SIZE of linux/netdevice.h, eight times 65535).
+/// Largest maximum that the kernel permits (GSO_MAX_SIZE of linux/netdevice.h, eight times 65535).
 const LARGEST: u32 = 524_280;
 
-/// The most segments that a packet may have (GSO_MAX_SEGS of linux/netdevice.h).
+/// Most segments of a packet (GSO_MAX_SEGS of linux/netdevice.h).
 const MOST_SEGMENTS: u32 = 65_535;
 
-/// Time of a byte by size of the packets that hold it: `a + b / size`. From 94.6 Gb/s with 64 KiB and 180.5 with
-/// 512 KiB on veth (docs/METHOD.md); the unit cancels.
+/// Relative time per byte as a function of the packet size: `a + b / size`. Fitted to 94.6 Gb/s
+/// with 64 KiB and 180.5 with 512 KiB on veth (docs/method/defaults.md#constants-of-estimates); the
+/// unit cancels.
 const PER_BYTE: f64 = 0.00485;
 const PER_PACKET: f64 = 0.3635;
 
-/// The largest packets that an interface can be set to: what its driver says, of a device no more than the kernel's own
-/// limit.
+/// Returns the largest packet size that an interface can be set to: its driver's limit; for
+/// hardware at most the default.
 fn most_bytes(case: &Case<'_>, role: Role) -> u32 {
-    let known = case.interface(role).and_then(|interface| interface.tso_max_bytes).unwrap_or(LARGEST);
-    known.min(if case.device(role).is_some() { DEFAULT } else { LARGEST })
+    let known = case
+        .interface(role)
+        .and_then(|interface| interface.tso_max_bytes)
+        .unwrap_or(LARGEST);
+    known.min(if case.device(role).is_some() {
+        DEFAULT
+    } else {
+        LARGEST
+    })
 }
 
-/// What an end's interface is to be set to, and how; none where it takes as much already. Up to the kernel's own limit
-/// the size of IPv4's packets follows the common one; above it has an attribute of its own, which `ip` knows since 6.3.
+/// Returns the new size and the command that sets it; `None` if the interface already permits it.
+/// Up to the default the IPv4 limit follows the common one; above it has a separate attribute,
+/// which `ip` supports since 6.3.
 pub(super) fn larger(case: &Case<'_>, role: Role, link: &str, now: u32) -> Option<(u32, String)> {
     let most = most_bytes(case, role);
     let (aim, words) = match now < DEFAULT - 1024 {
-        true => (DEFAULT.min(most), format!("gso_max_size {}", DEFAULT.min(most))),
-        false => (most, format!("gso_max_size {most} gso_ipv4_max_size {most} gro_ipv4_max_size {most}")),
+        true => (
+            DEFAULT.min(most),
+            format!("gso_max_size {}", DEFAULT.min(most)),
+        ),
+        false => (
+            most,
+            format!("gso_max_size {most} gso_ipv4_max_size {most} gro_ipv4_max_size {most}"),
+        ),
     };
-    (now < aim).then(|| (aim, case.at(role, &format!("ip link set dev {link} {words}"))))
+    (now < aim).then(|| {
+        (
+            aim,
+            case.at(role, &format!("ip link set dev {link} {words}")),
+        )
+    })
 }
 
 /// See docs/CAUSES.md#gso-size.
@@ -61,16 +81,25 @@ fn time(bytes: u32) -> f64 {
 
 impl GsoSize {
     fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
-        if way.fills_path() || way.is_own_stack(way.receiver) || !super::is_saturated(way) || super::is_paced(case) {
+        if way.fills_path()
+            || way.is_own_stack(way.receiver)
+            || !super::is_saturated(way)
+            || super::is_paced(case)
+        {
             return None;
         }
         let interface = way.sends_by()?;
         let bytes = interface.gso_ipv4_max_bytes?;
-        // A packet of few segments is as small; how many a driver takes is its own, and nobody's to raise. Of a device
-        // that does not tell it may be that.
-        let most_segments = interface.tso_max_segments.or(case.device(way.sender).is_none().then_some(MOST_SEGMENTS));
-        let segments = interface.gso_max_segments.filter(|&now| most_segments.is_some_and(|most| now < most));
-        let of_segments = |segments: u32| f64::from(segments) * way.tcp().map_or(1448.0, |tcp| tcp.mss);
+        // A limit on the segments makes packets small as well. The driver's own segment limit
+        // cannot be raised; for hardware that does not report it, the current one may be it.
+        let most_segments = interface
+            .tso_max_segments
+            .or(case.device(way.sender).is_none().then_some(MOST_SEGMENTS));
+        let segments = interface
+            .gso_max_segments
+            .filter(|&now| most_segments.is_some_and(|most| now < most));
+        let of_segments =
+            |segments: u32| f64::from(segments) * way.tcp().map_or(1448.0, |tcp| tcp.mss);
         let held = segments.map(of_segments);
         let largest = held.map_or(bytes, |held| bytes.min(held as u32));
         let by_segments = largest < bytes;
@@ -80,21 +109,32 @@ impl GsoSize {
         }
         let share = 1.0 - time(LARGEST) / time(largest);
         let small = largest < DEFAULT - 1024;
-        // A device cuts 64 KiB by itself as it is; larger packets are for links without one.
+        // Hardware segments packets of 64 KiB by itself; larger ones are for links without
+        // hardware.
         if !small && case.device(way.sender).is_some() {
             return None;
         }
-        // What larger packets give was measured with a processor for each end.
+        // The gain of larger packets was measured with one processor per end.
         if !small && super::shared_core::is_one(case) {
             return None;
         }
         let (role, link) = (way.sender, &interface.name);
         let (aim, command) = match by_segments && small {
             true => {
-                let (most, size) = (most_segments.unwrap_or(MOST_SEGMENTS), DEFAULT.min(most_bytes(case, role)));
-                let more = if bytes < size.saturating_sub(1024) { format!(" gso_max_size {size}") } else { String::new() };
+                let (most, size) = (
+                    most_segments.unwrap_or(MOST_SEGMENTS),
+                    DEFAULT.min(most_bytes(case, role)),
+                );
+                let more = if bytes < size.saturating_sub(1024) {
+                    format!(" gso_max_size {size}")
+                } else {
+                    String::new()
+                };
                 let command = format!("ip link set dev {link} gso_max_segs {most}{more}");
-                (bytes.max(size).min(DEFAULT).min(of_segments(most) as u32), case.at(role, &command))
+                (
+                    bytes.max(size).min(DEFAULT).min(of_segments(most) as u32),
+                    case.at(role, &command),
+                )
             }
             false => larger(case, role, link, largest)?,
         };
@@ -102,24 +142,46 @@ impl GsoSize {
             .way(way.direction)
             .cost(share)
             .says(format!(
-                "{link} of the {} takes packets of {} at most from the protocols{}",
+                "{link} of the {} accepts GSO packets of at most {}{}",
                 name(role),
                 format_bytes(largest.into()),
                 match small {
-                    true => ", less than the kernel's own limit",
-                    false => ": the kernel's own limit, and it can be raised",
+                    true => ", less than the kernel's default",
+                    false => ": the kernel's default, which can be raised",
                 }
             ))
-            .seen("gso_ipv4_max_size", bytes, "B", format!("{} {link} IFLA_GSO_IPV4_MAX_SIZE", name(role)))
-            .seen_if("gso_max_segs", segments.filter(|_| by_segments), "segments", format!("{} {link} IFLA_GSO_MAX_SEGS", name(role)))
-            .seen_if("tso_max_size", interface.tso_max_bytes, "B", format!("{} {link} IFLA_TSO_MAX_SIZE", name(role)))
+            .seen(
+                "gso_ipv4_max_size",
+                bytes,
+                "B",
+                format!("{} {link} IFLA_GSO_IPV4_MAX_SIZE", name(role)),
+            )
+            .seen_if(
+                "gso_max_segs",
+                segments.filter(|_| by_segments),
+                "segments",
+                format!("{} {link} IFLA_GSO_MAX_SEGS", name(role)),
+            )
+            .seen_if(
+                "tso_max_size",
+                interface.tso_max_bytes,
+                "B",
+                format!("{} {link} IFLA_TSO_MAX_SIZE", name(role)),
+            )
             .seen("goodput_bps", way.goodput()?, "bit/s", "receiver")
             .remedy(match small {
-                true => "let both ends of the link take packets as large as the kernel's own limit",
-                false => "let both ends of the link take larger packets; an `ip` before 6.3 cannot set that of IPv4, `linerate tune --try-host --knobs gso-size` can",
+                true => "raise the GSO size at both ends of the link to the kernel's default",
+                false => {
+                    "raise the GSO size at both ends of the link; `ip` before 6.3 cannot set that \
+                     of IPv4, `linerate tune --try-host --knobs gso-size` can"
+                }
             })
             .command(command)
-            .gain(Some(time(largest) / time(aim)), "time of a byte = a + b / packet size, with a and b from runs of 64 KiB and 512 KiB on veth")
+            .gain(
+                Some(time(largest) / time(aim)),
+                "time per byte = a + b / packet size, with a and b from runs of 64 KiB and 512 \
+                 KiB on veth",
+            )
             .found()
     }
 }

@@ -1,4 +1,4 @@
-//! A device holds its interrupts back.
+//! A device delays its interrupts.
 
 use linerate_metric::facts::{Coalescing, Role};
 use linerate_metric::finding::Finding;
@@ -8,7 +8,7 @@ use crate::Rule;
 use crate::case::{Case, name};
 use crate::draft::Draft;
 
-/// Share of a median round trip from which it matters.
+/// Smallest share of a median round trip that matters.
 const MATTERS: f64 = 0.1;
 
 /// See docs/CAUSES.md#interrupt-coalescing.
@@ -34,7 +34,7 @@ impl InterruptCoalescing {
         }
         let interface = case.device(role)?;
         let coalescing = interface.coalescing?;
-        // One frame is enough for an interrupt: then nothing is held back.
+        // An interrupt for every frame: nothing is delayed.
         if coalescing.rx_us == 0 || coalescing.rx_frames == 1 {
             return None;
         }
@@ -51,41 +51,64 @@ impl InterruptCoalescing {
         let draft = Draft::limit_if(command.is_none(), self.id(), role)
             .cost(share)
             .says(format!(
-                "{} of the {end} holds the interrupt of a received frame back for up to {}: that is part of each round trip",
+                "{} of the {end} delays the interrupt of a received frame by up to {}, in each \
+                 round trip",
                 interface.name,
                 format_nanos(held)
             ))
             .seen("rx-usecs", coalescing.rx_us, "us", at.clone())
             .seen("rx-frames", coalescing.rx_frames, "frames", at.clone())
-            .seen("adaptive-rx", if coalescing.adaptive_rx { "on" } else { "off" }, "", at)
+            .seen(
+                "adaptive-rx",
+                if coalescing.adaptive_rx { "on" } else { "off" },
+                "",
+                at,
+            )
             .seen("rtt_ns.p50", rtt.p50, "ns", "client")
-            .seen_if("settings that the driver knows", known, "", format!("{end} {} ethtool -c", interface.name));
+            .seen_if(
+                "supported settings",
+                known,
+                "",
+                format!("{end} {} ethtool -c", interface.name),
+            );
         let Some(words) = command else {
-            return draft.remedy("its driver lets nobody change that: another adapter, or another driver of it").found();
+            return draft
+                .remedy("the driver does not support changing it: use another adapter or driver")
+                .found();
         };
         draft
-            .remedy("let it interrupt at once where round trips matter; throughput costs more interrupts then")
+            .remedy(
+                "disable the delay if round trips matter; throughput then costs more interrupts",
+            )
             .command(case.at(role, &format!("ethtool -C {}{words}", interface.name)))
             .gain(Some(1.0 / (1.0 - share)), "p50 / (p50 - rx-usecs)")
             .found()
     }
 }
 
-/// What `ethtool -C` is to be told, as far as the driver knows it: the kernel refuses all of it for one word too many.
-/// Where nobody told what it knows, what it has a value of.
+/// Returns the arguments of `ethtool -C` that disable the delay. Only settings that the driver
+/// supports are included, because the kernel rejects the command for one unsupported setting. If
+/// the supported settings are unknown, those with a value are included.
 fn at_once(now: Coalescing, settings: &[String]) -> Option<String> {
     let knows = |name: &str, has: bool| match settings.is_empty() {
         true => has,
         false => settings.iter().any(|known| known == name),
     };
-    // A driver that changes the time by itself has to be stopped first, and one that knows no number of frames counts
-    // by time alone.
+    // Adaptive coalescing must be disabled first. A driver without a frame count delays by time
+    // only.
     let words = [
-        (now.adaptive_rx && knows("adaptive-rx", true), " adaptive-rx off"),
+        (
+            now.adaptive_rx && knows("adaptive-rx", true),
+            " adaptive-rx off",
+        ),
         (knows("rx-usecs", true), " rx-usecs 0"),
         (knows("rx-frames", now.rx_frames > 0), " rx-frames 1"),
     ];
-    let words: String = words.into_iter().filter(|(asked, _)| *asked).map(|(_, words)| words).collect();
+    let words: String = words
+        .into_iter()
+        .filter(|(asked, _)| *asked)
+        .map(|(_, words)| words)
+        .collect();
     (!words.is_empty()).then_some(words)
 }
 
@@ -99,8 +122,18 @@ mod tests {
             (false, 0, &[][..], Some(" rx-usecs 0")),
             (true, 0, &[], Some(" adaptive-rx off rx-usecs 0")),
             (false, 25, &[], Some(" rx-usecs 0 rx-frames 1")),
-            (false, 0, &["rx-usecs", "rx-frames"], Some(" rx-usecs 0 rx-frames 1")),
-            (true, 0, &["rx-usecs", "tx-usecs", "adaptive-rx"], Some(" adaptive-rx off rx-usecs 0")),
+            (
+                false,
+                0,
+                &["rx-usecs", "rx-frames"],
+                Some(" rx-usecs 0 rx-frames 1"),
+            ),
+            (
+                true,
+                0,
+                &["rx-usecs", "tx-usecs", "adaptive-rx"],
+                Some(" adaptive-rx off rx-usecs 0"),
+            ),
             (false, 8, &["rx-frames", "tx-frames"], Some(" rx-frames 1")),
             (true, 0, &["adaptive-rx"], Some(" adaptive-rx off")),
             (false, 0, &["adaptive-rx"], None),
@@ -113,7 +146,11 @@ mod tests {
                 ..Coalescing::default()
             };
             let settings: Vec<String> = settings.iter().map(|&name| name.to_owned()).collect();
-            assert_eq!(at_once(now, &settings).as_deref(), want, "{adaptive_rx} {rx_frames} {settings:?}");
+            assert_eq!(
+                at_once(now, &settings).as_deref(),
+                want,
+                "{adaptive_rx} {rx_frames} {settings:?}"
+            );
         }
     }
 }

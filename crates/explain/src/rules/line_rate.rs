@@ -1,4 +1,4 @@
-//! The line carries no more.
+//! The link is saturated.
 
 use linerate_metric::finding::{End, Finding};
 use linerate_metric::plan::Kind;
@@ -8,7 +8,7 @@ use crate::Rule;
 use crate::case::{Case, Way, name};
 use crate::draft::Draft;
 
-/// Share of the line's rate from which it is full.
+/// Share of the link speed from which it is saturated.
 const FULL: f64 = 0.9;
 
 /// See docs/CAUSES.md#line-rate.
@@ -21,7 +21,11 @@ impl Rule for LineRate {
 
     fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
         match case.plan.kind {
-            Kind::Throughput => case.ways.iter().filter_map(|way| self.of(case, way)).collect(),
+            Kind::Throughput => case
+                .ways
+                .iter()
+                .filter_map(|way| self.of(case, way))
+                .collect(),
             Kind::Generate => self.of_frames(case).into_iter().collect(),
             _ => Vec::new(),
         }
@@ -44,14 +48,19 @@ impl LineRate {
             .way(way.direction)
             .cost(share)
             .says(format!(
-                "the link of {} is full: {} of it with headers, preambles and gaps",
+                "the link of {} is saturated: {} in use, with headers, preambles and gaps",
                 format_bit_rate(line as f64),
                 format_share(share.min(1.0))
             ))
             .seen("speed", line, "bit/s", format!("{} ethtool", name(slower)))
-            .seen("on the line", way.l1_bps()?, "bit/s", "goodput with headers, preambles and gaps")
+            .seen(
+                "on the wire",
+                way.l1_bps()?,
+                "bit/s",
+                "goodput with headers, preambles and gaps",
+            )
             .seen_if("goodput_bps", way.goodput(), "bit/s", "receiver")
-            .remedy("a faster link, or larger packets: less of it goes to headers")
+            .remedy("use a faster link, or larger packets, which have less header overhead")
             .command(case.at(slower, &format!("ethtool {}", interface?.name)))
             .found()
     }
@@ -65,10 +74,18 @@ impl LineRate {
         }
         Draft::limit(self.id(), End::Path)
             .cost(share)
-            .says(format!("frames left at {} of the line's rate", format_share(share.min(1.0))))
+            .says(format!(
+                "frames were sent at {} of the line rate",
+                format_share(share.min(1.0))
+            ))
             .seen("line_bps", line, "bit/s", "plan")
-            .seen("offered_l1_bps", figures.offered_l1_bps, "bit/s", "generator")
-            .remedy("a faster link")
+            .seen(
+                "offered_l1_bps",
+                figures.offered_l1_bps,
+                "bit/s",
+                "generator",
+            )
+            .remedy("use a faster link")
             .command(case.again("--rate 100%"))
             .found()
     }

@@ -1,4 +1,4 @@
-//! A link on the way lost its carrier.
+//! A link on the path lost its carrier.
 
 use linerate_metric::finding::{End, Finding};
 use linerate_metric::plan::Kind;
@@ -21,11 +21,13 @@ impl Rule for LinkDown {
     }
 }
 
-/// Share of the intervals in which nothing came through.
+/// Returns the share of intervals without payload.
 fn stood_still(way: &Way<'_>) -> f64 {
-    let (all, empty) = way.intervals().fold((0_u32, 0_u32), |(all, empty), interval| {
-        (all + 1, empty + u32::from(interval.bytes == 0))
-    });
+    let (all, empty) = way
+        .intervals()
+        .fold((0_u32, 0_u32), |(all, empty), interval| {
+            (all + 1, empty + u32::from(interval.bytes == 0))
+        });
     f64::from(empty) / f64::from(all.max(1))
 }
 
@@ -36,17 +38,21 @@ impl LinkDown {
         let down: Vec<_> = found.collect();
         let first = down.first()?;
         let summary = &case.record.summary;
-        // What no counter has was lost there, or at the interface itself, or its time passed before it could
-        // leave.
+        // Datagrams without a drop counter were lost on the path, at an interface, or expired
+        // before they could be sent.
         let gone = |way: &Way<'_>| {
-            let seen: u64 = ["path", "interface-tx", "interface-rx"].map(|place| way.lost_at(place)).iter().sum();
+            let seen: u64 = ["path", "interface-tx", "interface-rx"]
+                .map(|place| way.lost_at(place))
+                .iter()
+                .sum();
             seen + way.lost_at("sender-socket") - way.lost_for_room()
         };
         let lost: u64 = case.ways.iter().map(gone).sum();
         let unroutable: u64 = case.ways.iter().map(Way::unroutable).sum();
         let cost = match case.plan.kind {
             Kind::Throughput => {
-                let of_way = |way: &Way<'_>| (gone(way) as f64 / way.packets_sent()).max(stood_still(way));
+                let of_way =
+                    |way: &Way<'_>| (gone(way) as f64 / way.packets_sent()).max(stood_still(way));
                 case.ways.iter().map(of_way).fold(0.0, f64::max)
             }
             Kind::Latency => {
@@ -56,33 +62,66 @@ impl LinkDown {
             _ => return None,
         };
         let named: Vec<String> = (down.iter())
-            .map(|found| format!("{} of {}", found.interface.as_deref().unwrap_or("an interface"), found.host))
+            .map(|found| {
+                format!(
+                    "{} of {}",
+                    found.interface.as_deref().unwrap_or("an interface"),
+                    found.host
+                )
+            })
             .collect();
         let times = down.iter().map(|found| found.added()).max().unwrap_or(1);
-        let mut draft = Draft::cause(self.id(), End::Path).cost(cost.max(0.001)).says(format!(
-            "{} lost {} carrier {}{}",
-            named.join(" and "),
-            if named.len() == 1 { "its" } else { "their" },
-            match times {
-                1 => "once in the run".to_owned(),
-                times => format!("up to {times} times in the run"),
-            },
-            match lost {
-                0 => String::new(),
-                lost => format!(": {} datagrams are missing ({})", format_count(lost), format_share(cost)),
-            }
-        ));
+        let mut draft = Draft::cause(self.id(), End::Path)
+            .cost(cost.max(0.001))
+            .says(format!(
+                "{} lost {} carrier {}{}",
+                named.join(" and "),
+                if named.len() == 1 { "its" } else { "their" },
+                match times {
+                    1 => "once during the run".to_owned(),
+                    times => format!("up to {times} times during the run"),
+                },
+                match lost {
+                    0 => String::new(),
+                    lost => format!(
+                        ": {} datagrams were lost ({})",
+                        format_count(lost),
+                        format_share(cost)
+                    ),
+                }
+            ));
         for found in &down {
             let interface = found.interface.as_deref().unwrap_or_default();
-            draft = draft.seen(&found.counter, found.added(), "", format!("{} {interface} IFLA_CARRIER_DOWN_COUNT", found.host));
+            draft = draft.seen(
+                &found.counter,
+                found.added(),
+                "",
+                format!("{} {interface} IFLA_CARRIER_DOWN_COUNT", found.host),
+            );
         }
         let interface = first.interface.as_deref().unwrap_or("eth0");
         draft
-            .seen_if("sends without a way", (unroutable > 0).then_some(unroutable), "sends", "ENETUNREACH, EHOSTUNREACH, ENETDOWN")
-            .seen_if("lost there", (lost > 0).then_some(lost), "datagrams", "losses at path and at interfaces")
-            .remedy("find why the link went down: the cable, the switch's port, the driver, which the kernel's log tells, or somebody who switched an interface off")
+            .seen_if(
+                "sends without a route",
+                (unroutable > 0).then_some(unroutable),
+                "sends",
+                "ENETUNREACH, EHOSTUNREACH, ENETDOWN",
+            )
+            .seen_if(
+                "lost there",
+                (lost > 0).then_some(lost),
+                "datagrams",
+                "losses on the path and at interfaces",
+            )
+            .remedy(
+                "find out why the link went down: check the cable, the switch port, the driver \
+                 (kernel log), or an interface set down by a user",
+            )
             .command(format!("dmesg --ctime | grep {interface}"))
-            .gain((lost > 0).then(|| 1.0 / (1.0 - cost).max(0.01)), "1 / (1 - share lost there)")
+            .gain(
+                (lost > 0).then(|| 1.0 / (1.0 - cost).max(0.01)),
+                "1 / (1 - share lost there)",
+            )
             .found()
     }
 }

@@ -1,4 +1,4 @@
-//! A link negotiated less than it could have.
+//! A link negotiated less than its maximum speed.
 
 use linerate_metric::facts::Role;
 use linerate_metric::finding::Finding;
@@ -9,7 +9,7 @@ use crate::Rule;
 use crate::case::{Case, name};
 use crate::draft::Draft;
 
-/// Share of the slower link from which its speed is what limits.
+/// Share of the slower link in use from which its speed is the limit.
 const USED: f64 = 0.75;
 
 /// See docs/CAUSES.md#link-speed.
@@ -30,10 +30,18 @@ impl Rule for LinkSpeed {
 
 impl LinkSpeed {
     fn of(&self, case: &Case<'_>) -> Option<Finding> {
-        let speed = |role| case.interface(role).and_then(|interface| interface.speed_bps);
-        let fastest = |role| case.interface(role).and_then(|interface| interface.fastest_bps);
+        let speed = |role| {
+            case.interface(role)
+                .and_then(|interface| interface.speed_bps)
+        };
+        let fastest = |role| {
+            case.interface(role)
+                .and_then(|interface| interface.fastest_bps)
+        };
         let half = [Role::Client, Role::Server].into_iter().find(|&role| {
-            case.interface(role).and_then(|interface| interface.duplex.as_deref()) == Some("half")
+            case.interface(role)
+                .and_then(|interface| interface.duplex.as_deref())
+                == Some("half")
         });
         let (near, far) = (speed(Role::Client), speed(Role::Server));
         let slow = match (near, far) {
@@ -48,7 +56,7 @@ impl LinkSpeed {
             Role::Client => far,
             Role::Server => near,
         };
-        // Of one that goes one direction at a time nobody has to tell that it could be faster.
+        // A half-duplex link needs no proof that it could be faster.
         let told = fastest(slow).or(other).or(half.and(Some(own)))?;
         let could = told.max(other.unwrap_or(0).min(fastest(slow).unwrap_or(u64::MAX)));
         let less = could as f64 / own.max(1) as f64;
@@ -63,7 +71,7 @@ impl LinkSpeed {
         if used < USED && half.is_none() {
             return None;
         }
-        // What was asked for was moved all the same.
+        // The requested rate was received.
         if super::kept_its_rate(case) {
             return None;
         }
@@ -72,7 +80,7 @@ impl LinkSpeed {
             Some(_) => (1.0 - used.min(0.5)).max(1.0 - 1.0 / less),
             None => 1.0 - 1.0 / less,
         };
-        // Of a device whose modes nobody told it is not known whether it could be faster.
+        // Without the supported modes it is unknown whether the device could be faster.
         let known = fastest(slow).is_some();
         Draft::limit_if(!known && half.is_none(), self.id(), slow)
             .cost(cost)
@@ -81,22 +89,60 @@ impl LinkSpeed {
                 interface.name,
                 name(slow),
                 format_bit_rate(own as f64),
-                if half.is_some() { ", one direction at a time" } else { "" },
+                if half.is_some() { ", half duplex" } else { "" },
                 match (less >= 1.5, known) {
-                    (true, true) => format!(", and the device supports {}", format_bit_rate(could as f64)),
-                    (true, false) => format!(", and the other end at {}; what the device supports is not known", format_bit_rate(could as f64)),
+                    (true, true) => format!(
+                        ", and the device supports {}",
+                        format_bit_rate(could as f64)
+                    ),
+                    (true, false) => format!(
+                        ", and the other end at {}; the modes that the device supports are unknown",
+                        format_bit_rate(could as f64)
+                    ),
                     (false, _) => String::new(),
                 }
             ))
-            .seen("speed", own, "bit/s", format!("{} {} ethtool", name(slow), interface.name))
-            .seen_if("fastest supported mode", fastest(slow), "bit/s", format!("{} {} ethtool", name(slow), interface.name))
-            .seen_if("duplex", interface.duplex.as_deref(), "", format!("{} {} ethtool", name(slow), interface.name))
+            .seen(
+                "speed",
+                own,
+                "bit/s",
+                format!("{} {} ethtool", name(slow), interface.name),
+            )
+            .seen_if(
+                "fastest supported mode",
+                fastest(slow),
+                "bit/s",
+                format!("{} {} ethtool", name(slow), interface.name),
+            )
+            .seen_if(
+                "duplex",
+                interface.duplex.as_deref(),
+                "",
+                format!("{} {} ethtool", name(slow), interface.name),
+            )
             .seen_if("speed of the other end", other, "bit/s", "ethtool")
-            .seen("share of the link in use", used, "share", "goodput with headers, preambles and gaps")
-            .remedy("look at the cable (two pairs carry 100 Mb/s only), at the switch's port, and at what both ends advertise")
-            .command(case.at(slow, &format!("ethtool -s {} autoneg on; ethtool {}", interface.name, interface.name)))
-            // What collisions take nobody can say.
-            .gain((less >= 1.5 && known).then_some(less), "fastest supported over negotiated speed")
+            .seen(
+                "share of the link in use",
+                used,
+                "share",
+                "goodput with headers, preambles and gaps",
+            )
+            .remedy(
+                "check the cable (two pairs carry only 100 Mb/s), the switch port, and the modes \
+                 that both ends advertise",
+            )
+            .command(case.at(
+                slow,
+                &format!(
+                    "ethtool -s {} autoneg on; ethtool {}",
+                    interface.name, interface.name
+                ),
+            ))
+            // The cost of collisions is unknown.
+            .gain(
+                (less >= 1.5 && known).then_some(less),
+                "fastest supported over negotiated speed",
+            )
             .found()
     }
 }

@@ -1,4 +1,4 @@
-//! A small segment waits until all that was sent before it is acknowledged (RFC 896).
+//! A small segment waits until all earlier data is acknowledged (RFC 896).
 
 use linerate_metric::finding::Finding;
 use linerate_metric::plan::Protocol;
@@ -32,7 +32,7 @@ impl Nagle {
         let payload = case.plan.payload_bytes;
         let (bytes, took, what) = stall(way, payload)?;
         let tcp = way.tcp()?;
-        // One write, or one bufferful, is under way at a time, and it is less than a segment.
+        // One write, or one full buffer, is in flight at a time, and it is smaller than a segment.
         let one_at_a_time = took > 0.7 * tcp.rtt_ns && took > 1e6;
         let by_sender = bytes < tcp.mss && what != "receive window";
         if !one_at_a_time || !by_sender || way.fills_path() {
@@ -43,22 +43,39 @@ impl Nagle {
             .way(way.direction)
             .cost(1.0 - (tcp.min_rtt_ns / took).min(1.0))
             .says(format!(
-                "one {what} of {} is on its way at a time, each for {}: less than a segment waits for the acknowledgement of what was sent before",
+                "one {what} of {} is in flight at a time, each for {}: a small segment waits for \
+                 the acknowledgement of earlier data",
                 format_bytes(bytes as u64),
                 format_nanos(took)
             ))
             .seen("payload_bytes", payload, "B", "plan")
-            .seen_if("SO_SNDBUF", way.send_buffer(), "B", format!("{} socket", name(role)))
+            .seen_if(
+                "SO_SNDBUF",
+                way.send_buffer(),
+                "B",
+                format!("{} socket", name(role)),
+            )
             .seen("tcpi_snd_mss", tcp.mss.round(), "B", tcp_info(role))
-            .seen("time for each", took.round(), "ns", format!("{what} / goodput"))
+            .seen(
+                "time per transfer",
+                took.round(),
+                "ns",
+                format!("{what} / goodput"),
+            )
             .seen("tcpi_rtt", tcp.rtt_ns.round(), "ns", tcp_info(role))
             .seen("TCP_NODELAY", "off", "", "plan")
-            .remedy("send small writes at once (TCP_NODELAY), or write more at a time with a buffer of several segments")
+            .remedy(
+                "send small writes at once (TCP_NODELAY), or write more per call with a buffer of \
+                 several segments",
+            )
             .command(match way.is_own_stack(role) {
                 true => case.again_with_key(role, "tcp.nagle", "off"),
                 false => case.again("-N"),
             })
-            .gain(within_headroom(way, took / tcp.min_rtt_ns.max(1.0)), format!("time for each over the least round-trip time, at most {HEADROOM}"))
+            .gain(
+                within_headroom(way, took / tcp.min_rtt_ns.max(1.0)),
+                format!("time per transfer over the minimum round-trip time, at most {HEADROOM}"),
+            )
             .found()
     }
 }

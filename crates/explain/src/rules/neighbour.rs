@@ -1,4 +1,4 @@
-//! The neighbour's address is not known, or two have the same.
+//! The neighbour's link-layer address is unresolved, or two hosts have the same IP address.
 
 use linerate_metric::facts::Role;
 use linerate_metric::finding::{End, Finding};
@@ -9,7 +9,7 @@ use crate::Rule;
 use crate::case::{Case, name};
 use crate::draft::Draft;
 
-/// Address resolution is asked again after this time (net.ipv4.neigh.*.retrans_time_ms), ns.
+/// Retry time of address resolution (net.ipv4.neigh.*.retrans_time_ms), ns.
 const ASKED_AGAIN_NS: u64 = 900_000_000;
 
 /// See docs/CAUSES.md#neighbour.
@@ -29,17 +29,21 @@ impl Rule for Neighbour {
 }
 
 impl Neighbour {
-    /// The address of the other end moved between two devices.
+    /// The link-layer address of the other end alternated between two devices.
     fn moved(&self, case: &Case<'_>) -> Option<Finding> {
         let counter = case.record.counters.iter().find(|counter| {
             counter.counter == "neighbour_address_changes" && counter.added() > 0
         })?;
-        // Who saw it asks for the address of the other one.
-        let saw = if counter.host == name(Role::Server) { Role::Server } else { Role::Client };
+        // The observer's own entry is for the address of the other end.
+        let saw = if counter.host == name(Role::Server) {
+            Role::Server
+        } else {
+            Role::Client
+        };
         let own = case.interface(saw).map(|own| own.name.as_str());
         let interface = counter.interface.as_deref().or(own).unwrap_or("eth0");
         let address = case.address(super::other_end(saw));
-        // All answers count: two hosts that have it answer with an address each.
+        // Two hosts with the address both reply, each with its own link-layer address.
         let ask = match address.contains(':') {
             true => format!("ndisc6 -m {address} {interface}"),
             false => format!("arping -c 3 -I {interface} {address}"),
@@ -47,22 +51,32 @@ impl Neighbour {
         Draft::cause(self.id(), End::Path)
             .cost(0.5)
             .says(format!(
-                "the link-layer address of the other end changed {} times, as {} saw it: two hosts have the same IP address",
+                "the link-layer address of the other end changed {} times at {}: two hosts have \
+                 the same IP address",
                 counter.added(),
                 counter.host
             ))
-            .seen("neighbour_address_changes", counter.added(), "", format!("{} rtnetlink RTM_NEWNEIGH", counter.host))
+            .seen(
+                "neighbour_address_changes",
+                counter.added(),
+                "",
+                format!("{} rtnetlink RTM_NEWNEIGH", counter.host),
+            )
             .remedy("give one of the two hosts another address")
             .command(case.at_host(&counter.host, &ask))
             .found()
     }
 
-    /// Packets that were to be sent while the address was being asked for.
+    /// Packets were dropped, or waited, while the link-layer address was being resolved.
     fn unresolved(&self, case: &Case<'_>) -> Option<Finding> {
         let of = |name: &str| {
-            let found = case.record.counters.iter().filter(|found| found.counter == name);
+            let found = case
+                .record
+                .counters
+                .iter()
+                .filter(|found| found.counter == name);
             let added = found.map(|found| found.added());
-            // What the kernel counts for the whole machine both ends of one machine have read.
+            // Both ends of one machine read the same machine-wide counter.
             match case.one_machine() {
                 true => added.max(),
                 false => added.reduce(|a, b| a + b),
@@ -71,29 +85,42 @@ impl Neighbour {
         let discards = of("neighbour_discards");
         let unanswered = case.added("neighbour_unanswered", |_, _| true);
         let failures = unanswered.or_else(|| of("neighbour_failures"));
-        let from = case.record.counters.iter().find(|counter| {
-            counter.counter == "neighbour_discards" && counter.added() > 0
-        });
+        let from = case
+            .record
+            .counters
+            .iter()
+            .find(|counter| counter.counter == "neighbour_discards" && counter.added() > 0);
         let lost = discards.unwrap_or(0);
         let summary = &case.record.summary;
-        // The first question, or the first datagrams, waited for it.
-        let first_slow = case.record.slow.first().is_some_and(|slow| {
-            slow.number <= 2 && slow.time_ns >= ASKED_AGAIN_NS
-        });
-        // An address of somebody else may have gone unanswered: the first question has to show it, too.
+        // The first request, or the first datagrams, waited for the resolution.
+        let first_slow = case
+            .record
+            .slow
+            .first()
+            .is_some_and(|slow| slow.number <= 2 && slow.time_ns >= ASKED_AGAIN_NS);
+        // Other neighbours may be unresolved: the first request must show it as well.
         if lost == 0 && (failures.unwrap_or(0) == 0 || !first_slow) {
             return None;
         }
         let (part, whole) = match case.plan.kind {
             Kind::Throughput => {
                 let way = case.ways.first()?;
-                let gone = way.summary().lost.or(way.summary().retransmits).unwrap_or(0);
+                let gone = way
+                    .summary()
+                    .lost
+                    .or(way.summary().retransmits)
+                    .unwrap_or(0);
                 let first = way.intervals().next();
-                let start = first.and_then(|first| first.lost.or_else(|| Some(first.tcp?.retransmits)));
+                let start =
+                    first.and_then(|first| first.lost.or_else(|| Some(first.tcp?.retransmits)));
                 let start = start.unwrap_or(gone);
-                // Others of the machine have neighbours too: what was thrown away has to be as much as is
-                // missing here, or to be missing at the start.
-                let part = if lost * 4 >= gone { lost.min(gone) } else { start };
+                // Other programs have neighbours as well: the drops must match the loss of this
+                // run, or the loss must be at its start.
+                let part = if lost * 4 >= gone {
+                    lost.min(gone)
+                } else {
+                    start
+                };
                 if part == 0 {
                     return None;
                 }
@@ -118,22 +145,46 @@ impl Neighbour {
         Draft::cause(self.id(), End::Path)
             .cost((part / whole.max(1.0)).max(0.001))
             .says(format!(
-                "{} while the link-layer address of the next hop was asked for{}",
+                "{} during address resolution of the next hop{}",
                 match lost {
                     0 => "packets waited".to_owned(),
-                    1 => "1 packet was thrown away".to_owned(),
-                    _ => format!("{} packets were thrown away", format_count(lost)),
+                    1 => "1 packet was dropped".to_owned(),
+                    _ => format!("{} packets were dropped", format_count(lost)),
                 },
                 match slowest.filter(|_| first_slow) {
-                    Some(slowest) => format!("; the first round trip took {}", format_nanos(slowest as f64)),
+                    Some(slowest) => format!(
+                        "; the first round trip took {}",
+                        format_nanos(slowest as f64)
+                    ),
                     None => String::new(),
                 }
             ))
-            .seen("unresolved_discards", lost, "packets", format!("{host} /proc/net/stat/arp_cache, of the whole machine"))
-            .seen_if("neighbour_unanswered", failures, "", format!("{host} rtnetlink RTM_NEWNEIGH"))
-            .seen("lost by it", part, "packets", "what is missing, and was thrown away or was the first")
-            .remedy("ask for the address before the run (ping), keep it (a permanent entry), or let more wait for it")
-            .command(case.at_host(&host, "sysctl -w net.ipv4.neigh.default.unres_qlen_bytes=4194304"))
+            .seen(
+                "unresolved_discards",
+                lost,
+                "packets",
+                format!("{host} /proc/net/stat/arp_cache, machine-wide"),
+            )
+            .seen_if(
+                "neighbour_unanswered",
+                failures,
+                "",
+                format!("{host} rtnetlink RTM_NEWNEIGH"),
+            )
+            .seen(
+                "lost or delayed",
+                part,
+                "packets",
+                "lost packets that were dropped or were the first",
+            )
+            .remedy(
+                "resolve the address before the run (ping), add a permanent entry, or enlarge the \
+                 queue of waiting packets",
+            )
+            .command(case.at_host(
+                &host,
+                "sysctl -w net.ipv4.neigh.default.unres_qlen_bytes=4194304",
+            ))
             .found()
     }
 }

@@ -8,10 +8,10 @@ use crate::Rule;
 use crate::case::{Case, Way, name};
 use crate::draft::Draft;
 
-/// Share of the packets from which it matters.
+/// Smallest share of the packets that matters.
 pub(super) const MATTERS: f64 = 0.0005;
 
-/// Drops that are an accident.
+/// Fewest drops; fewer are noise.
 pub(super) const FEW: u64 = 10;
 
 /// See docs/CAUSES.md#nic-drop.
@@ -31,7 +31,7 @@ impl Rule for NicDrop {
     }
 }
 
-/// Counters of interfaces, and in which direction of payload they count.
+/// Interface counters, with true for those that count received payload.
 const COUNTERS: [(&str, bool); 4] = [
     ("rx_missed", true),
     ("rx_errors", true),
@@ -39,14 +39,15 @@ const COUNTERS: [(&str, bool); 4] = [
     ("tx_dropped", false),
 ];
 
-/// Segments that had to be sent again; without a count, any number.
+/// Returns the segments whose retransmission was necessary; without a counter any number.
 pub(super) fn needed_again(way: &Way<'_>) -> u64 {
-    way.tcp().map_or(u64::MAX, |tcp| tcp.retransmits.saturating_sub(tcp.spurious))
+    way.tcp()
+        .map_or(u64::MAX, |tcp| tcp.retransmits.saturating_sub(tcp.spurious))
 }
 
 impl NicDrop {
     fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
-        // What the port of our own stack had no room for is too-few-descriptors'.
+        // Drops at the port of our stack belong to too-few-descriptors.
         let at_rx = match way.is_own_stack(way.receiver) {
             true => 0,
             false => way.lost_at("interface-rx"),
@@ -56,32 +57,33 @@ impl NicDrop {
         let is_udp = case.plan.protocol == Protocol::Udp;
         let backlog = case.added("backlog_drops", |_, _| true).unwrap_or(0);
         let (sender, receiver) = (name(way.sender), name(way.receiver));
-        // The largest of them. A virtual link counts one packet at both of its ends: it is the receiving
-        // one's, as `losses` has it.
+        // The largest counter. A virtual link counts a packet at both of its ends: it is assigned
+        // to the receiving one, as in `losses`.
         let at = COUNTERS
             .iter()
             .flat_map(|&(counter, receives)| {
                 let found = case.record.counters.iter();
-                found.filter(move |found| {
-                    let here = match receives {
-                        true => found.host != sender,
-                        false => found.host != receiver,
-                    };
-                    let lost_there = !is_udp || if receives { at_rx > 0 } else { at_tx > 0 };
-                    found.counter == counter && here && lost_there
-                })
-                .map(move |found| (found, receives))
+                found
+                    .filter(move |found| {
+                        let here = match receives {
+                            true => found.host != sender,
+                            false => found.host != receiver,
+                        };
+                        let lost_there = !is_udp || if receives { at_rx > 0 } else { at_tx > 0 };
+                        found.counter == counter && here && lost_there
+                    })
+                    .map(move |found| (found, receives))
             })
             .max_by_key(|(found, receives)| (found.added(), *receives))?
             .0;
         let dropped = at.added().saturating_sub(match at.counter == "rx_dropped" {
-            // Those that the processors' queues refused are in it too.
+            // The counter includes packets that the backlog queues dropped.
             true => backlog,
             false => 0,
         });
         let lost = match is_udp {
             true => of_udp,
-            // What nobody had to send again were other people's packets.
+            // Drops without a retransmission belong to other traffic.
             false => dropped.min(needed_again(way)),
         };
         let whole = match is_udp {
@@ -98,7 +100,9 @@ impl NicDrop {
             host if host == sender => End::from(way.sender),
             _ => End::Path,
         };
-        let rings = case.interface(way.receiver).filter(|_| end == End::from(way.receiver));
+        let rings = case
+            .interface(way.receiver)
+            .filter(|_| end == End::from(way.receiver));
         let descriptors = rings.and_then(|found| found.rx_descriptors);
         let longest = rings.and_then(|found| found.rx_descriptors_max);
         let longer = longest.filter(|&most| descriptors.is_none_or(|now| now < most));
@@ -108,27 +112,49 @@ impl NicDrop {
         };
         let receives = way.receives_by().filter(|_| end == End::from(way.receiver));
         let largest = way.packet_bytes().unwrap_or(0.0);
-        let short = receives.and_then(|found| found.mtu).filter(|&mtu| largest > f64::from(mtu));
-        let is_virtual = receives.or(way.sends_by().filter(|_| end == End::from(way.sender)))
+        let short = receives
+            .and_then(|found| found.mtu)
+            .filter(|&mtu| largest > f64::from(mtu));
+        let is_virtual = receives
+            .or(way.sends_by().filter(|_| end == End::from(way.sender)))
             .is_some_and(|found| found.driver.as_deref() == Some("veth"));
         let (remedy, command) = match (short, is_virtual) {
             (Some(mtu), _) => (
-                format!("its MTU of {mtu} is below what arrives: give both ends of the link one MTU, or send packets that fit"),
-                case.again(&format!("-l {}", mtu.saturating_sub(case.datagram_headers()).max(1))),
+                format!(
+                    "its MTU of {mtu} is smaller than the received packets: set the same MTU at \
+                     both ends of the link, or send smaller packets"
+                ),
+                case.again(&format!(
+                    "-l {}",
+                    mtu.saturating_sub(case.datagram_headers()).max(1)
+                )),
             ),
             (None, true) => (
-                "it is a virtual link, which drops what its other end does not take: look at that end's MTU, its state and the filters on it".to_owned(),
+                "it is a virtual link, which drops packets that its other end does not accept: \
+                 check that end's MTU, state and filters"
+                    .to_owned(),
                 case.at_host(&at.host, &format!("ip -s -d link show {interface}")),
             ),
             (None, false) if at.counter == "rx_errors" => (
-                "its frames arrived broken: look at the cable, its plugs, the switch's port, and at what both ends negotiated".to_owned(),
-                case.at_host(&at.host, &format!("ethtool -S {interface} | grep -iE 'crc|align|symbol|err'")),
+                "it received corrupted frames: check the cable, its connectors, the switch port, \
+                 and the negotiated mode"
+                    .to_owned(),
+                case.at_host(
+                    &at.host,
+                    &format!("ethtool -S {interface} | grep -iE 'crc|align|symbol|err'"),
+                ),
             ),
             (None, false) => (
-                "give it more receive descriptors, more queues, or a receiver that polls it sooner".to_owned(),
+                "use more receive descriptors, more queues, or a receiver that polls faster"
+                    .to_owned(),
                 match longer {
-                    Some(most) => case.at_host(&at.host, &format!("ethtool -G {interface} rx {most}")),
-                    None => case.at_host(&at.host, &format!("ethtool -S {interface} | grep -iE 'drop|miss|err'")),
+                    Some(most) => {
+                        case.at_host(&at.host, &format!("ethtool -G {interface} rx {most}"))
+                    }
+                    None => case.at_host(
+                        &at.host,
+                        &format!("ethtool -S {interface} | grep -iE 'drop|miss|err'"),
+                    ),
                 },
             ),
         };
@@ -141,13 +167,21 @@ impl NicDrop {
                 format_count(lost),
                 format_share(share)
             ))
-            .seen(&at.counter, at.added(), "packets", format!("{} {interface} rtnl_link_stats64", at.host))
+            .seen(
+                &at.counter,
+                at.added(),
+                "packets",
+                format!("{} {interface} rtnl_link_stats64", at.host),
+            )
             .seen_if("rx descriptors", descriptors, "", "ethtool -g")
             .seen_if("mtu", short, "B", format!("{} {interface}", at.host))
             .seen_if("largest packet", short.map(|_| largest), "B", "plan")
             .remedy(remedy)
             .command(command)
-            .gain(is_udp.then(|| 1.0 / (1.0 - share).max(0.01)), "1 / (1 - share lost here)")
+            .gain(
+                is_udp.then(|| 1.0 / (1.0 - share).max(0.01)),
+                "1 / (1 - share lost here)",
+            )
             .found()
     }
 }

@@ -1,4 +1,4 @@
-//! The path is long: windows, or questions, wait for it.
+//! The path is long: windows or requests wait for round trips.
 
 use linerate_metric::facts::Role;
 use linerate_metric::finding::{End, Finding};
@@ -11,16 +11,16 @@ use crate::Rule;
 use crate::case::{Case, Way};
 use crate::draft::Draft;
 
-/// Round-trip times of idle hosts beside each other stay below this.
+/// Round-trip time from which a path counts as long: idle neighbouring hosts stay below it.
 const LONG_NS: u64 = 1_000_000;
 
-/// Share of the time limited by a window from which it matters.
+/// Smallest share of the time limited by a window that matters.
 const MATTERS: f64 = 0.2;
 
-/// How much faster than it was a path is taken to be whose rate nobody knows.
+/// Assumed speedup on a path of unknown rate.
 const FURTHER: f64 = 8.0;
 
-/// The largest buffer that is advised: 10 Gb/s over 100 ms, twice.
+/// Largest suggested buffer: twice 10 Gb/s over 100 ms.
 const MOST_BYTES: u64 = 256 << 20;
 
 /// See docs/CAUSES.md#path-delay.
@@ -42,15 +42,20 @@ impl Rule for PathDelay {
 impl PathDelay {
     fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
         let tcp = way.tcp()?;
-        if tcp.min_rtt_ns < SHORT_NS || way.fills_path() || is_paced(case) || super::is_saturated(way) {
+        if tcp.min_rtt_ns < SHORT_NS
+            || way.fills_path()
+            || is_paced(case)
+            || super::is_saturated(way)
+        {
             return None;
         }
         let goodput = way.goodput()?;
         let in_flight = goodput / 8.0 * tcp.rtt_ns / 1e9;
         let windows = tcp.receive_window + tcp.send_buffer;
-        // Without a full window, and where no loss bounds it, it is the congestion window that takes its round trips
-        // to grow, or to grow again.
-        let starting = windows < MATTERS && !(way.heeds_loss() && tcp.loss() >= 0.0005 && way.is_cut_by(&tcp, tcp.loss()));
+        // If no window is full and loss does not limit it, the congestion window is still growing,
+        // round trip by round trip.
+        let starting = windows < MATTERS
+            && !(way.heeds_loss() && tcp.loss() >= 0.0005 && way.is_cut_by(&tcp, tcp.loss()));
         let held = match starting {
             true => super::congestion_loss::held_by_congestion(&tcp),
             false => windows.min(1.0),
@@ -58,7 +63,7 @@ impl PathDelay {
         if held < MATTERS || windows < MATTERS && !starting {
             return None;
         }
-        // Unscaled windows are no matter of buffers.
+        // Windows without scaling are not a matter of buffer size.
         if !super::receive_window::unscaled(case).is_empty() && tcp.receive_window >= MATTERS {
             return None;
         }
@@ -68,37 +73,77 @@ impl PathDelay {
         let needed = (aim / 8.0 * tcp.min_rtt_ns / 1e9) as u64;
         let flows = way.streams().len().max(1) as u64;
         let most = most_of_memory(case, flows);
-        let larger = (2 * needed / flows).max(4 << 20).next_power_of_two().min(most);
-        // A window of our own stack is as large as it was configured.
-        let ends = [(way.sender, "tcp.send_buffer"), (way.receiver, "tcp.receive_window")];
+        let larger = (2 * needed / flows)
+            .max(4 << 20)
+            .next_power_of_two()
+            .min(most);
+        // The windows of our stack have their configured size.
+        let ends = [
+            (way.sender, "tcp.send_buffer"),
+            (way.receiver, "tcp.receive_window"),
+        ];
         let own = ends.into_iter().find(|(role, _)| way.is_own_stack(*role));
         Draft::limit_if(starting, self.id(), End::Path)
             .way(way.direction)
             .cost(held)
             .says(match starting {
                 true => format!(
-                    "the path takes {}: the congestion window was still growing, a round trip at a time",
+                    "the path's round-trip time is {}: the congestion window was still growing, \
+                     round trip by round trip",
                     format_nanos(tcp.min_rtt_ns)
                 ),
                 false => format!(
-                    "the path takes {}: windows hold {} on their way, and its bandwidth-delay product is larger",
+                    "the path's round-trip time is {}: windows limit the data in flight to {}, \
+                     below the bandwidth-delay product",
                     format_nanos(tcp.min_rtt_ns),
                     format_bytes(in_flight as u64)
                 ),
             })
-            .seen("tcpi_min_rtt", tcp.min_rtt_ns.round(), "ns", tcp_info(way.sender))
+            .seen(
+                "tcpi_min_rtt",
+                tcp.min_rtt_ns.round(),
+                "ns",
+                tcp_info(way.sender),
+            )
             .seen("tcpi_rtt", tcp.rtt_ns.round(), "ns", tcp_info(way.sender))
             .seen("in flight", in_flight.round(), "B", "goodput * tcpi_rtt")
-            .seen("tcpi_rwnd_limited", tcp.receive_window, "share", tcp_info(way.sender))
-            .seen("tcpi_sndbuf_limited", tcp.send_buffer, "share", tcp_info(way.sender))
-            .seen("tcpi_snd_cwnd", tcp.cwnd_bytes.round(), "B", tcp_info(way.sender))
+            .seen(
+                "tcpi_rwnd_limited",
+                tcp.receive_window,
+                "share",
+                tcp_info(way.sender),
+            )
+            .seen(
+                "tcpi_sndbuf_limited",
+                tcp.send_buffer,
+                "share",
+                tcp_info(way.sender),
+            )
+            .seen(
+                "tcpi_snd_cwnd",
+                tcp.cwnd_bytes.round(),
+                "B",
+                tcp_info(way.sender),
+            )
             .seen_if("SO_RCVBUF", way.receive_buffer(), "B", "receiver socket")
             .seen_if("SO_SNDBUF", way.send_buffer(), "B", "sender socket")
             .remedy(match starting {
-                true => "measure longer, or leave the start out (-O); several flows start faster than one",
-                false if larger == most => "raise the largest buffers of both ends (more than this a flow takes too much of their memory), and use several flows",
-                false if known => "raise the largest buffers of both ends above the bandwidth-delay product, or use several flows",
-                false => "raise the largest buffers of both ends above the bandwidth-delay product, or use several flows; the path's rate is not known: this has room for 8 times of what came, raise it again as long as that helps",
+                true => {
+                    "measure longer, or omit the start (-O); several flows start faster than one"
+                }
+                false if larger == most => {
+                    "raise the buffer limits of both ends (a larger buffer per flow would use too \
+                     much of their memory), and use several flows"
+                }
+                false if known => {
+                    "raise the buffer limits of both ends above the bandwidth-delay product, or \
+                     use several flows"
+                }
+                false => {
+                    "raise the buffer limits of both ends above the bandwidth-delay product, or \
+                     use several flows; the path's rate is not known: this permits 8 times the \
+                     current rate, raise it further while that helps"
+                }
             })
             .command(match starting {
                 true => case.again(&format!("-t {} -O 5", longer_s(case))),
@@ -107,13 +152,23 @@ impl PathDelay {
                     own.map_or("", |(_, key)| key),
                     &format!("{}M", larger >> 20),
                 ),
-                false => larger_windows(case, way, larger).unwrap_or_else(|| case.again(&format!("-P {}", (2 * case.plan.streams).max(4)))),
+                false => larger_windows(case, way, larger).unwrap_or_else(|| {
+                    case.again(&format!("-P {}", (2 * case.plan.streams).max(4)))
+                }),
             })
-            .tried(case.plan.window_bytes.map(|asked| format!("-w {}", format_bytes(asked))))
-            // How far a window would have grown nobody knows of a path without a known rate: what it had come to is least.
+            .tried(
+                case.plan
+                    .window_bytes
+                    .map(|asked| format!("-w {}", format_bytes(asked))),
+            )
+            // On a path of unknown rate the final congestion window is unknown: its current value
+            // is the minimum.
             .gain(
                 within_headroom(way, 1.0 / (1.0 - held).max(0.01)).filter(|_| known || !starting),
-                format!("window / round-trip time: 1 / (1 - share limited by windows), at most {HEADROOM}"),
+                format!(
+                    "window / round-trip time: 1 / (1 - share limited by windows), at most \
+                     {HEADROOM}"
+                ),
             )
             .found()
     }
@@ -126,12 +181,14 @@ impl PathDelay {
         if rtt.min < LONG_NS {
             return None;
         }
-        // What a kernel told of the path is far shorter: something else takes so long.
+        // If a kernel reported a far shorter path, the delay has another cause.
         if super::delayed_ack::told_path_ns(case).is_some_and(|path| path < rtt.min / 4) {
             return None;
         }
-        // A stack that sleeps between two looks at its port is as far away as it likes.
-        let sleeps = [Role::Client, Role::Server].into_iter().filter_map(|role| case.poll_interval_ns(role));
+        // The poll interval of our stack may be the delay.
+        let sleeps = [Role::Client, Role::Server]
+            .into_iter()
+            .filter_map(|role| case.poll_interval_ns(role));
         if sleeps.fold(0.0, f64::max) > rtt.min as f64 / 2.0 {
             return None;
         }
@@ -139,35 +196,45 @@ impl PathDelay {
         Draft::limit(self.id(), End::Path)
             .cost(share)
             .says(format!(
-                "no round trip took less than {}: that long is the way, with what the far end takes to answer",
+                "no round trip took less than {}: the delay of the path, with the response time \
+                 of the server",
                 format_nanos(rtt.min as f64)
             ))
             .seen("rtt_ns.min", rtt.min, "ns", "client")
             .seen("rtt_ns.p50", rtt.p50, "ns", "client")
-            .remedy("ask for more at a time: several questions on their way hide its length")
-            .command(case.again(&format!("--outstanding {}", (2 * case.plan.round_trip.outstanding).max(8))))
-            .tried((case.plan.round_trip.outstanding > 1).then(|| format!("--outstanding {}", case.plan.round_trip.outstanding)))
+            .remedy("keep several requests outstanding: they hide the delay")
+            .command(case.again(&format!(
+                "--outstanding {}",
+                (2 * case.plan.round_trip.outstanding).max(8)
+            )))
+            .tried(
+                (case.plan.round_trip.outstanding > 1)
+                    .then(|| format!("--outstanding {}", case.plan.round_trip.outstanding)),
+            )
             .found()
     }
 }
 
-/// What buffers of one flow may take at most: a 16th of the smaller end's memory, all flows and both buffers together,
-/// and 256 MiB.
+/// Returns the largest buffer of one flow: all buffers of all flows together take at most a 16th of
+/// the smaller end's memory, and each at most 256 MiB.
 fn most_of_memory(case: &Case<'_>, flows: u64) -> u64 {
     let ends = [Role::Client, Role::Server].into_iter();
     let memory = ends.filter_map(|role| case.host(role)?.memory_bytes).min();
-    let share = memory.map_or(MOST_BYTES, |memory| (memory / 16 / 2 / flows).clamp(1 << 20, MOST_BYTES));
-    // The largest power of two within it.
+    let share = memory.map_or(MOST_BYTES, |memory| {
+        (memory / 16 / 2 / flows).clamp(1 << 20, MOST_BYTES)
+    });
+    // Largest power of two within it.
     1 << share.ilog2()
 }
 
-/// Twice the time of the run, 30 s at least.
+/// Returns twice the duration of the run in seconds, at least 30.
 fn longer_s(case: &Case<'_>) -> u64 {
     let asked = case.plan.duration_ns.unwrap_or(0);
     (2 * asked).div_ceil(1_000_000_000).max(30)
 }
 
-/// The largest buffers of both ends, raised where they are below this; none where neither is.
+/// Returns the command that raises the buffer limits of both ends to `larger`; `None` if both are
+/// high enough.
 fn larger_windows(case: &Case<'_>, way: &Way<'_>, larger: u64) -> Option<String> {
     let sends = case.raise(way.sender, "net.ipv4.tcp_wmem", larger);
     let receives = case.raise(way.receiver, "net.ipv4.tcp_rmem", larger);

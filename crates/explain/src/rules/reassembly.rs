@@ -1,4 +1,4 @@
-//! The receiving host refuses fragments for want of memory.
+//! The receiving host drops fragments because its reassembly memory is full.
 
 use linerate_metric::finding::Finding;
 use linerate_metric::plan::Protocol;
@@ -8,7 +8,7 @@ use crate::Rule;
 use crate::case::{Case, Way, name};
 use crate::draft::Draft;
 
-/// Fragments that must be refused: fewer are an accident.
+/// Fewest dropped fragments; fewer are noise.
 const FEW: u64 = 10;
 
 /// See docs/CAUSES.md#reassembly.
@@ -25,7 +25,7 @@ impl Rule for Reassembly {
     }
 }
 
-/// Fragments that the receiving host refused, those left out that were given up after their time.
+/// Returns the fragments that the receiving host dropped, without those that timed out.
 pub(super) fn refused(case: &Case<'_>, way: &Way<'_>) -> u64 {
     let host = name(way.receiver);
     let of = |counter| case.added(counter, |at, _| at == host).unwrap_or(0);
@@ -51,23 +51,53 @@ impl Reassembly {
             .way(way.direction)
             .cost(share)
             .says(format!(
-                "the {host} refused {} fragments because the memory for incomplete datagrams was full: {} datagrams ({}) are lost",
+                "the {host} dropped {} fragments because the memory for incomplete datagrams was \
+                 full: {} datagrams ({}) were lost",
                 format_count(refused),
                 format_count(lost),
                 format_share(share)
             ))
-            .seen_if("reassembly_failures", of("reassembly_failures"), "fragments", format!("{host} /proc/net/snmp ReasmFails"))
-            .seen_if("reassembly_timeouts", of("reassembly_timeouts"), "datagrams", format!("{host} /proc/net/snmp ReasmTimeout"))
-            .seen_if("net.ipv4.ipfrag_high_thresh", memory, "B", format!("{host} sysctl"))
-            .seen_if("net.ipv4.ipfrag_time", timeout, "s", format!("{host} sysctl"))
+            .seen_if(
+                "reassembly_failures",
+                of("reassembly_failures"),
+                "fragments",
+                format!("{host} /proc/net/snmp ReasmFails"),
+            )
+            .seen_if(
+                "reassembly_timeouts",
+                of("reassembly_timeouts"),
+                "datagrams",
+                format!("{host} /proc/net/snmp ReasmTimeout"),
+            )
+            .seen_if(
+                "net.ipv4.ipfrag_high_thresh",
+                memory,
+                "B",
+                format!("{host} sysctl"),
+            )
+            .seen_if(
+                "net.ipv4.ipfrag_time",
+                timeout,
+                "s",
+                format!("{host} sysctl"),
+            )
             .seen("losses[reassembly]", lost, "datagrams", "losses")
-            .remedy("give incomplete datagrams more memory and less time, or send datagrams that fit a packet")
-            .command(case.at(way.receiver, &super::sysctl("net.ipv4.ipfrag_high_thresh", memory.unwrap_or(4 << 20) * 8)))
-            .gain(Some(1.0 / (1.0 - share).max(0.01)), "1 / (1 - share lost here)")
+            .remedy(
+                "raise the memory for incomplete datagrams and lower their timeout, or send \
+                 datagrams that fit into one packet",
+            )
+            .command(case.at(
+                way.receiver,
+                &super::sysctl("net.ipv4.ipfrag_high_thresh", memory.unwrap_or(4 << 20) * 8),
+            ))
+            .gain(
+                Some(1.0 / (1.0 - share).max(0.01)),
+                "1 / (1 - share lost here)",
+            )
             .found()
     }
 
-    /// Our own stack puts together in as many buffers as it was told to have, and as long ones.
+    /// Our stack has a configured number and size of reassembly buffers.
     fn of_own_stack(
         &self,
         case: &Case<'_>,
@@ -76,7 +106,7 @@ impl Reassembly {
     ) -> Option<Finding> {
         const COUNT: &str = "ip.reassembly_buffers.count";
         const BYTES: &str = "ip.reassembly_buffers.bytes";
-        /// No datagram is longer.
+        /// Longest IP datagram.
         const LONGEST: u64 = 65_535;
         let role = way.receiver;
         let stack = case.host(role)?.stack.as_ref()?;
@@ -86,24 +116,44 @@ impl Reassembly {
         let (key, has, more, why, draft) = if ip("reassembly_too_long") > refused / 2 {
             let bytes: u64 = stack.key(BYTES).parse().ok()?;
             let draft = draft
-                .seen("ip.reassembly_too_long", ip("reassembly_too_long"), "fragments", source.clone())
+                .seen(
+                    "ip.reassembly_too_long",
+                    ip("reassembly_too_long"),
+                    "fragments",
+                    source.clone(),
+                )
                 .seen(BYTES, bytes, "B", source)
-                .remedy("give it longer buffers, or send datagrams that fit a packet");
-            let why = format!("of datagrams that are longer than its buffers of {bytes} B");
+                .remedy(
+                    "enlarge its reassembly buffers, or send datagrams that fit into one packet",
+                );
+            let why = format!("of datagrams longer than its buffers of {bytes} B");
             (BYTES, bytes, LONGEST, why, draft)
         } else {
             let buffers: u64 = stack.key(COUNT).parse().ok()?;
             let draft = draft
-                .seen("ip.reassembly_no_buffer", ip("reassembly_no_buffer"), "fragments", source.clone())
-                .seen("ip.reassembly_evicted", ip("reassembly_evicted"), "datagrams", source.clone())
+                .seen(
+                    "ip.reassembly_no_buffer",
+                    ip("reassembly_no_buffer"),
+                    "fragments",
+                    source.clone(),
+                )
+                .seen(
+                    "ip.reassembly_evicted",
+                    ip("reassembly_evicted"),
+                    "datagrams",
+                    source.clone(),
+                )
                 .seen(COUNT, buffers, "", source)
-                .remedy("give it more buffers, which whole datagrams keep until they are fetched, or send datagrams that fit a packet");
-            let why = format!("because its {buffers} buffers for incomplete datagrams were taken");
+                .remedy(
+                    "use more reassembly buffers, which complete datagrams occupy until they are \
+                     read, or send datagrams that fit into one packet",
+                );
+            let why = format!("because its {buffers} reassembly buffers were in use");
             (COUNT, buffers, buffers.saturating_mul(4), why, draft)
         };
         draft
             .says(format!(
-                "our stack at the {} refused {} fragments {why}: {} datagrams ({}) are lost",
+                "our stack at the {} dropped {} fragments {why}: {} datagrams ({}) were lost",
                 name(role),
                 format_count(refused),
                 format_count(lost),
@@ -112,7 +162,10 @@ impl Reassembly {
             .seen("losses[reassembly]", lost, "datagrams", "losses")
             .command(case.again_with_key(role, key, &more.to_string()))
             .tried(Some(format!("{key}={has}")))
-            .gain(Some(1.0 / (1.0 - share).max(0.01)), "1 / (1 - share lost here)")
+            .gain(
+                Some(1.0 / (1.0 - share).max(0.01)),
+                "1 / (1 - share lost here)",
+            )
             .found()
     }
 }

@@ -1,4 +1,4 @@
-//! The receiving threads have no time left.
+//! The receiving threads have no idle time.
 
 use linerate_metric::finding::Finding;
 use linerate_metric::plan::{Kind, Protocol};
@@ -30,7 +30,7 @@ impl Rule for ReceiverCpu {
     }
 }
 
-/// Ends of directions whose threads worked all the time.
+/// Returns a finding for each direction whose threads at this end were always busy.
 pub(super) fn saturated(case: &Case<'_>, id: &str, part: CountedAt) -> Vec<Finding> {
     let ways = case.ways.iter();
     ways.filter_map(|way| of(case, way, id, part)).collect()
@@ -45,11 +45,11 @@ fn of(case: &Case<'_>, way: &Way<'_>, id: &str, part: CountedAt) -> Option<Findi
     if !time.is_saturated() || way.fills_path() {
         return None;
     }
-    // What the receiver cannot take is no limit of the sender.
+    // Datagrams that the receiver dropped are no limit of the sender.
     if part == CountedAt::Sender && way.lost_share("udp-receive-queue") > 0.02 {
         return None;
     }
-    // A thread that paces looks at the clock all the time: it is at its end when the rate is.
+    // A pacing thread polls the clock all the time: it is saturated only if it misses the rate.
     let kept = match part {
         CountedAt::Sender => way.summary().rate_error.is_none_or(|error| error > -0.02),
         CountedAt::Receiver => lost_nothing(way),
@@ -65,38 +65,46 @@ fn of(case: &Case<'_>, way: &Way<'_>, id: &str, part: CountedAt) -> Option<Findi
     let streams = case.plan.streams;
     let (remedy, command) = match (case.plan.protocol, streams) {
         (Protocol::Tcp, 1) => (
-            "spread the payload over several flows, one a core; larger GSO packets, larger calls and offloads make each byte cheaper",
+            "spread the payload over several flows, one per core; larger GSO packets, larger \
+             calls and offloads reduce the cost per byte",
             Some(case.again("-P 2")),
         ),
         (Protocol::Tcp, _) => (
-            "make each byte cheaper: larger GSO packets, larger calls, offloads of the interface",
+            "reduce the cost per byte: larger GSO packets, larger calls, offloads of the interface",
             larger_packets(case, way),
         ),
-        // One thread of our own stack moves all flows, and nobody cuts or joins datagrams for it.
+        // One thread of our stack serves all flows, without datagram segmentation or coalescing.
         (Protocol::Udp, _) if way.is_own_stack(role) => (
-            "send larger datagrams: our stack takes about as long for each, whatever it holds, and one thread moves all flows",
+            "send larger datagrams: in our stack the cost per datagram hardly depends on its \
+             size, and one thread serves all flows",
             None,
         ),
         (Protocol::Udp, _) if way.is_own_stack(way.sender) || way.is_own_stack(way.receiver) => (
-            "send larger datagrams, or spread them over several flows: our stack at the other end takes none that are joined",
+            "send larger datagrams, or spread them over several flows: our stack at the other end \
+             supports neither GSO nor GRO",
             (streams == 1).then(|| case.again("-P 2")),
         ),
         (Protocol::Udp, _) => (
-            "hand over many datagrams a call (GSO, GRO), or spread them over several flows",
-            Some(case.again(if streams == 1 { "-P 2" } else { "--offload gso,gro" })),
+            "send many datagrams per call (GSO, GRO), or spread them over several flows",
+            Some(case.again(if streams == 1 {
+                "-P 2"
+            } else {
+                "--offload gso,gro"
+            })),
         ),
     };
     let mut draft = Draft::limit(id, role)
         .way(way.direction)
         .cost(time.working)
         .says(format!(
-            "the {}'s {} threads worked for {} of the time and had next to none to spare: this is what its processor moves",
+            "the {}'s {} threads worked for {} of the time and had almost no idle time: its \
+             processor is the limit",
             name(role),
             part_name(part),
             format_share(time.working)
         ))
         .seen("working time", time.working, "share", schedstat(role))
-        .seen("free time", time.free(), "share", schedstat(role))
+        .seen("idle time", time.free(), "share", schedstat(role))
         .remedy(remedy)
         .tried((streams > 1).then(|| format!("-P {streams}")));
     if let Some(command) = command {
@@ -108,8 +116,8 @@ fn of(case: &Case<'_>, way: &Way<'_>, id: &str, part: CountedAt) -> Option<Findi
     draft.found()
 }
 
-/// What lets the sending kernel make packets as large as the interface takes; nothing where it does, and where no
-/// kernel sends.
+/// Returns the command that lets the sending kernel make the largest packets of the interface;
+/// `None` if it does already, or if no kernel sends.
 fn larger_packets(case: &Case<'_>, way: &Way<'_>) -> Option<String> {
     let interface = way.sends_by()?;
     let now = interface.gso_ipv4_max_bytes.unwrap_or(0);
@@ -120,7 +128,7 @@ fn lost_nothing(way: &Way<'_>) -> bool {
     way.summary().loss_fraction.is_none_or(|loss| loss < 0.001)
 }
 
-/// An end of a direction that tells nothing of its processor.
+/// Returns a finding for an end that reports no processor time.
 pub(super) fn not_in_view(case: &Case<'_>, id: &str, part: CountedAt) -> Option<Finding> {
     let end = |way: &Way<'_>| match part {
         CountedAt::Sender => way.sender,
@@ -130,15 +138,15 @@ pub(super) fn not_in_view(case: &Case<'_>, id: &str, part: CountedAt) -> Option<
     let way = ways.find(|way| case.time(end(way)).is_none())?;
     let role = end(way);
     let why = match case.far_is_foreign() {
-        true => "the far end is another program, which does not tell",
-        false => "its end told nothing of the time of its threads",
+        true => "the server is another program, which does not report it",
+        false => "that end did not report the time of its threads",
     };
     let remedy = match case.far_is_foreign() {
         true => format!(
-            "run `linerate server` there in its place, and `{}` here: it tells",
+            "run `linerate server` there instead, and `{}` here: it reports processor times",
             case.of_own_server()
         ),
-        false => "run `linerate server` there, which tells".to_owned(),
+        false => "run `linerate server` there, which reports processor times".to_owned(),
     };
     let draft = Draft::unknown(id, role);
     let draft = match case.ways.len() {
@@ -147,7 +155,7 @@ pub(super) fn not_in_view(case: &Case<'_>, id: &str, part: CountedAt) -> Option<
     };
     draft
         .says(format!(
-            "whether the processor of the {}, the {} end, is the limit is not known: {why}",
+            "the processor of the {}, the {} end, may be the limit: {why}",
             name(role),
             part_name(part)
         ))

@@ -1,4 +1,4 @@
-//! Packets overtake each other.
+//! Packets arrive out of order.
 
 use linerate_metric::finding::{End, Finding};
 use linerate_metric::plan::Protocol;
@@ -9,10 +9,10 @@ use crate::Rule;
 use crate::case::{Case, Way};
 use crate::draft::Draft;
 
-/// Share of the datagrams that come late from which it matters.
+/// Smallest share of late datagrams that matters.
 const MATTERS: f64 = 0.005;
 
-/// Segments sent again without need from which it matters.
+/// Fewest unnecessary retransmits; fewer are noise.
 const FEW: u64 = 20;
 
 /// See docs/CAUSES.md#reordering.
@@ -36,14 +36,15 @@ impl Reordering {
     fn of_tcp(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
         let tcp = way.tcp()?;
         let share = tcp.repeated();
-        // A receiver does not report each of those that it had already.
-        let needless = tcp.spurious >= FEW && (tcp.spurious * 2 >= tcp.retransmits || tcp.is_overtaking());
-        // An end that has no time left is not held by them.
+        // A receiver does not report every duplicate.
+        let needless =
+            tcp.spurious >= FEW && (tcp.spurious * 2 >= tcp.retransmits || tcp.is_overtaking());
+        // Retransmits do not limit an end without idle time.
         let saturated = super::is_saturated(way);
         if !needless || tcp.reordering == 0 || share < if saturated { 0.01 } else { 0.001 } {
             return None;
         }
-        // Retransmits that were not needed cost their own share, and the windows that they shrink.
+        // Unnecessary retransmits cost their own share, and the windows that they reduce.
         let held = match saturated {
             true => 0.0,
             false => super::congestion_loss::held_by_congestion(&tcp) * 0.5,
@@ -53,14 +54,27 @@ impl Reordering {
             .way(way.direction)
             .cost(cost)
             .says(format!(
-                "segments overtook each other: of {} sent again the receiver had {} already",
+                "segments were reordered: of {} retransmitted segments the receiver already had {}",
                 format_count(tcp.retransmits),
                 format_count(tcp.spurious)
             ))
             .seen("tcpi_reord_seen", tcp.reordering, "", tcp_info(way.sender))
-            .seen("tcpi_dsack_dups", tcp.spurious, "segments", tcp_info(way.sender))
-            .seen("tcpi_total_retrans", tcp.retransmits, "segments", tcp_info(way.sender))
-            .remedy("keep a flow on one way: no load balancing packet by packet, one queue and one core for each flow")
+            .seen(
+                "tcpi_dsack_dups",
+                tcp.spurious,
+                "segments",
+                tcp_info(way.sender),
+            )
+            .seen(
+                "tcpi_total_retrans",
+                tcp.retransmits,
+                "segments",
+                tcp_info(way.sender),
+            )
+            .remedy(
+                "keep each flow on one path: no load balancing per packet, one queue and one core \
+                 per flow",
+            )
             .command(case.at(way.sender, "sysctl -w net.ipv4.tcp_reordering=30"))
             .found()
     }
@@ -76,16 +90,26 @@ impl Reordering {
             .way(way.direction)
             .cost(share)
             .says(format!(
-                "{} datagrams ({}) came after one that was sent later",
+                "{} datagrams ({}) arrived after one that was sent later",
                 format_count(late),
                 format_share(share)
             ))
             .seen("out_of_order", late, "datagrams", "receiver")
-            .seen_if("reordering_extent", summary.reordering_extent, "datagrams", "receiver")
-            .remedy("keep a flow on one way: no load balancing packet by packet, one queue and one core for each flow")
+            .seen_if(
+                "reordering_extent",
+                summary.reordering_extent,
+                "datagrams",
+                "receiver",
+            )
+            .remedy(
+                "keep each flow on one path: no load balancing per packet, one queue and one core \
+                 per flow",
+            )
             .command(match case.device(way.receiver) {
-                Some(device) => case.at(way.receiver, &format!("ethtool -X {} equal 1", device.name)),
-                // What overtakes whom on a virtual link its program says.
+                Some(device) => {
+                    case.at(way.receiver, &format!("ethtool -X {} equal 1", device.name))
+                }
+                // On a virtual link the reordering depends on the program behind it.
                 None => case.again("--offload none"),
             })
             .found()

@@ -1,4 +1,4 @@
-//! The sending threads have no time left.
+//! The sending threads have no idle time.
 
 use linerate_metric::finding::Finding;
 use linerate_metric::plan::Kind;
@@ -9,7 +9,7 @@ use crate::Rule;
 use crate::case::Case;
 use crate::draft::Draft;
 
-/// Share of a processor that a forwarding thread has at least that has no time left.
+/// Smallest processor share of a forwarding thread without idle time.
 const BUSY: f64 = 0.85;
 
 /// See docs/CAUSES.md#sender-cpu.
@@ -24,7 +24,7 @@ impl Rule for SenderCpu {
         match case.plan.kind {
             Kind::Throughput => {
                 let mut found = saturated(case, self.id(), CountedAt::Sender);
-                // Of an end that does both it is said once, as of a receiver.
+                // An end with both directions is reported once, as a receiver.
                 if found.is_empty() && case.ways.len() == 1 && !case.is_of_a_guest() {
                     found.extend(not_in_view(case, self.id(), CountedAt::Sender));
                 }
@@ -45,20 +45,31 @@ fn forwarding(case: &Case<'_>, id: &str) -> Option<Finding> {
     let rounds: u64 = figures.cores.iter().map(|core| core.rounds).sum();
     let idle: u64 = figures.cores.iter().map(|core| core.idle_rounds).sum();
     let share = idle as f64 / rounds.max(1) as f64;
-    // A thread that did not have its processor for itself, or sleeps, is at no end of it.
-    let least = figures.cores.iter().map(|core| core.cpu_share).fold(1.0, f64::min);
+    // A thread that sleeps, or shares its processor, is not at its limit.
+    let least = figures
+        .cores
+        .iter()
+        .map(|core| core.cpu_share)
+        .fold(1.0, f64::min);
     if rounds == 0 || share > 0.1 || least < BUSY {
         return None;
     }
     let plan = case.plan.forward.as_ref()?;
-    let usable = case.host(linerate_metric::facts::Role::Client).and_then(|host| host.cpu.usable);
-    let (remedy, options) = more(&plan.ports, figures.cores.len(), figures.streams.len(), usable);
-    let draft =     Draft::limit(id, linerate_metric::finding::End::Client)
+    let usable = case
+        .host(linerate_metric::facts::Role::Client)
+        .and_then(|host| host.cpu.usable);
+    let (remedy, options) = more(
+        &plan.ports,
+        figures.cores.len(),
+        figures.streams.len(),
+        usable,
+    );
+    let draft = Draft::limit(id, linerate_metric::finding::End::Client)
         .cost(1.0 - share)
-        .says("the forwarding threads found frames in nearly every round: they can do no more")
+        .says("the forwarding threads found frames in nearly every round: they are saturated")
         .seen("idle_rounds", idle, "rounds", "forwarding threads")
         .seen("rounds", rounds, "rounds", "forwarding threads")
-        .seen("cpu_share", least, "share", "forwarding threads, the least")
+        .seen("cpu_share", least, "share", "forwarding threads, minimum")
         .remedy(remedy)
         .tried((figures.cores.len() > 1).then(|| format!("--cores {}", figures.cores.len())));
     match options {
@@ -67,22 +78,40 @@ fn forwarding(case: &Case<'_>, id: &str) -> Option<Finding> {
     }
 }
 
-/// What gives threads that have no time left some more, and the options for it, where there are any.
-fn more(ports: &[String], threads: usize, streams: usize, usable: Option<u32>) -> (&'static str, Option<String>) {
+/// Returns the remedy for threads without idle time, and its options if there are any.
+fn more(
+    ports: &[String],
+    threads: usize,
+    streams: usize,
+    usable: Option<u32>,
+) -> (&'static str, Option<String>) {
     if usable.is_some_and(|usable| threads >= usable as usize) {
-        return ("every processor that the program may use has a thread already: larger frames, or a machine with more processors", None);
+        return (
+            "every usable processor has a thread already: use larger frames, or a machine with \
+             more processors",
+            None,
+        );
     }
-    // A thread without a stream would have nothing to do.
+    // More threads than streams would have nothing to do.
     if threads < streams {
-        return ("add threads, each on a core of its own", Some(format!("--cores {}", threads + 1)));
+        return (
+            "add threads, each on its own core",
+            Some(format!("--cores {}", threads + 1)),
+        );
     }
-    // A file has one queue.
+    // A capture file has one queue.
     if ports.iter().any(|port| port.starts_with("pcap:")) {
-        return ("spread the work over more ports: a file has one queue", None);
+        return (
+            "spread the work over more ports: a capture file has one queue",
+            None,
+        );
     }
     let queues = streams / ports.len().max(1) + 1;
     let options = format!("--rxq {queues} --txq {queues} --cores {}", threads + 1);
-    ("add queues, and a thread on a core of its own for each", Some(options))
+    (
+        "add queues, and a thread on its own core for each",
+        Some(options),
+    )
 }
 
 #[cfg(test)]
@@ -95,8 +124,14 @@ mod tests {
             (&["null:"][..], 1, 1, 4, Some("--rxq 2 --txq 2 --cores 2")),
             (&["null:"], 2, 2, 4, Some("--rxq 3 --txq 3 --cores 3")),
             (&["ring:0", "ring:1"], 1, 2, 4, Some("--cores 2")),
-            (&["ring:0", "ring:1"], 2, 2, 4, Some("--rxq 2 --txq 2 --cores 3")),
-            // Two processors keep no third thread busy.
+            (
+                &["ring:0", "ring:1"],
+                2,
+                2,
+                4,
+                Some("--rxq 2 --txq 2 --cores 3"),
+            ),
+            // Two processors cannot run a third thread.
             (&["null:"], 2, 2, 2, None),
             (&["pcap:tx=t.pcapng"], 1, 1, 4, None),
             (&["pcap:rx=a.pcap", "null:"], 1, 2, 4, Some("--cores 2")),

@@ -1,4 +1,4 @@
-//! Threads of both ends share a processor.
+//! Threads of both ends share one core.
 
 use linerate_metric::facts::Role;
 use linerate_metric::finding::{End, Finding};
@@ -11,30 +11,32 @@ use crate::Rule;
 use crate::case::{Case, Time, Way};
 use crate::draft::Draft;
 
-/// Share of the time that they wait for it from which it matters.
+/// Smallest share of the time waiting for the core that matters.
 const MATTERS: f64 = 0.1;
 
-/// Share of the time by which an end may wait for longer than the other one ran: the kernel's own work.
+/// Largest excess of one end's waiting over the other end's running time: kernel work.
 const SOMEBODY_ELSE: f64 = 0.15;
 
-/// What two processors move over what one does at best, in large pieces: 82 to 90 Gb/s against 67 on veth of the
-/// 2-core VM while a cache line crosses quickly, and less than one where it does not.
+/// Largest gain of two processors over one for large chunks: 82 to 90 Gb/s against 67 on veth of
+/// the 2-core VM while a cache line crosses quickly, and a loss otherwise.
 const TWO_CORES: f64 = 1.35;
 
-/// Whether the ends have work at the same time, so that a second processor takes some of it over: an end that
-/// polls never stops, and one that sends datagrams waits for nobody.
+/// Returns true if both ends work at the same time, so that a second processor helps: an end that
+/// polls never stops, and a sender of datagrams does not wait.
 ///
-/// Ends that wait for each other take turns anyway, and data that goes from cache to cache between two processors
-/// costs more than the turns do: on the 2-core VM, where a cache line takes 320 ns, a stream over two of them
-/// came to 0.24 of one (in calls of 16 KiB 0.46, of 1 KiB 0.88; 0.86 in another hour), and a blocking round trip
-/// took 3 to 3.7 times as long, while datagrams came to 1.3 and 1.5.
+/// Ends that wait for each other alternate anyway, and moving data from cache to cache costs more
+/// than the alternation. On the 2-core VM, where a cache line takes 320 ns, a stream over two
+/// processors reached 0.24 of the rate of one (in calls of 16 KiB 0.46, of 1 KiB 0.88; 0.86 at
+/// another time). A blocking round trip took 3 to 3.7 times as long, while datagrams reached 1.3
+/// and 1.5.
 fn work_at_once(case: &Case<'_>) -> bool {
     let polls = |role| {
         let waits = case.wait(role);
         matches!(waits, Some(Wait::Spin | Wait::Interval { .. })) || case.is_own_stack(role)
     };
     let plan = case.plan;
-    // Questions that wait for no answer: of a schedule, several open at once, or those of several flows.
+    // Requests that do not wait for responses: on a schedule, with several outstanding, or of
+    // several flows.
     let questions = plan.kind == Kind::Latency
         && (plan.round_trip.rate_per_second.is_some()
             || plan.round_trip.outstanding > 1
@@ -58,27 +60,30 @@ impl Rule for SharedCore {
     }
 }
 
-/// The processors that an end's threads were on: where they were put, or else where they were seen.
+/// Returns the processors of an end's threads: those assigned, or those sampled.
 fn processors(case: &Case<'_>, role: Role, cost: &CpuCost) -> Vec<u32> {
     let put = &case.cpus(role).0;
     if !put.is_empty() {
         return put.clone();
     }
-    let seen = cost.threads.iter().filter_map(|thread| thread.cpus.as_ref());
+    let seen = cost
+        .threads
+        .iter()
+        .filter_map(|thread| thread.cpus.as_ref());
     let mut seen: Vec<u32> = seen.flat_map(|cpus| cpus.0.iter().copied()).collect();
     seen.sort_unstable();
     seen.dedup();
     seen
 }
 
-/// Whether both ends ran on one and the same processor, and nowhere else.
+/// Returns true if both ends ran on one and the same processor only.
 pub(super) fn is_one(case: &Case<'_>) -> bool {
     let of = |role| case.cpu(role).map(|cost| processors(case, role, cost));
     let (Some(near), Some(far)) = (of(Role::Client), of(Role::Server)) else {
         return false;
     };
     let usable = case.host(Role::Client).and_then(|host| host.cpu.usable);
-    // Each end may have been given one of the machine's processors by whoever started it.
+    // Each end may have been started with an affinity for a different processor.
     let apart = !near.is_empty() && !far.is_empty() && near.iter().all(|cpu| !far.contains(cpu));
     case.one_machine() && !apart && (near.len() == 1 && near == far || usable == Some(1))
 }
@@ -98,55 +103,97 @@ impl SharedCore {
             return None;
         }
         let at_once = work_at_once(case);
-        // An end that waits while the other one does not run waits for somebody else.
+        // An end that waits while the other one does not run waits for another program.
         let turns = |waits: Time, runs: Time| {
             waits.runnable + waits.waking <= runs.working + runs.turning + SOMEBODY_ELSE
         };
-        // Several threads of an end wait for each other too.
+        // Several threads of an end also wait for each other.
         let single = near.threads.len() == 1 && far.threads.len() == 1;
         if !at_once && single && !(turns(a, b) && turns(b, a)) {
             return None;
         }
-        // What was asked for was moved all the same.
+        // The requested rate was received.
         if super::kept_its_rate(case) {
             return None;
         }
-        // The processor is used all the time: what two of them give more is bounded by what a flow is known to move, and
-        // by what the caches between them take.
-        let streams = || case.throughput(Protocol::Tcp).chain(case.throughput(Protocol::Udp));
-        let most = streams().filter_map(headroom).fold(1.0 / (1.0 - waited).max(0.1), f64::min);
-        let large = |way: &Way<'_>| parts(way).into_iter().any(|(_, part)| way.works_in_large_pieces(part));
-        let gain = if streams().any(large) { most.min(TWO_CORES) } else { most };
+        // The gain of a second processor is limited by the highest rate of a flow, and by cache
+        // transfers between the processors.
+        let streams = || {
+            case.throughput(Protocol::Tcp)
+                .chain(case.throughput(Protocol::Udp))
+        };
+        let most = streams()
+            .filter_map(headroom)
+            .fold(1.0 / (1.0 - waited).max(0.1), f64::min);
+        let large = |way: &Way<'_>| {
+            parts(way)
+                .into_iter()
+                .any(|(_, part)| way.works_in_large_pieces(part))
+        };
+        let gain = if streams().any(large) {
+            most.min(TWO_CORES)
+        } else {
+            most
+        };
         let cost = waited.min(1.0 - 1.0 / gain);
         if cost < 0.05 {
             return None;
         }
-        // Of what the machine has the program may be let use less.
+        // The program may be restricted to a part of the machine's processors.
         let cpu = &case.host(Role::Client)?.cpu;
         let usable = cpu.usable.or(cpu.logical).unwrap_or(1);
         let asked = !case.plan.cpu.near.0.is_empty() || !case.plan.cpu.far.0.is_empty();
         let core = near_cpus.first().map_or("one".to_owned(), u32::to_string);
-        // Another of the machine's processors, which the program may be let use by the same means.
+        // Another processor of the machine, which the program could be permitted to use.
         let taken = near_cpus.first().copied().unwrap_or(0);
         let logical = cpu.logical.filter(|&logical| logical > 1).unwrap_or(0);
         let other = (0..logical).find(|&other| other != taken);
         let draft = Draft::limit_if(other.is_none() || !at_once, self.id(), End::Both)
-                .cost(cost)
-                .says(format!(
-                    "both ends ran on processor {core}: one was ready to run and did not for {} of the time",
-                    format_share(waited)
-                ))
-                .seen("processors of the client's threads", near_cpus_text(&near_cpus), "", "plan, /proc/PID/task/TID/stat")
-                .seen("processors of the server's threads", near_cpus_text(&far_cpus), "", "plan, /proc/PID/task/TID/stat")
-                .seen("ready to run and not running, client", a.runnable + a.waking, "share", schedstat(Role::Client))
-                .seen("ready to run and not running, server", b.runnable + b.waking, "share", schedstat(Role::Server))
-                .remedy(match usable {
-                    1 if cpu.logical.is_some_and(|logical| logical > 1) => "each end may use one processor only, and it is the same one: let one of them use another of the machine's (taskset, its cpuset)",
-                    1 => "the machine has one processor: put the ends on two machines",
-                    _ if at_once => "put the ends on processors of their own, and compare: with large pieces, which stay in the cache of one, it may be no gain",
-                    _ => "compare with processors of their own: ends that wait for each other take turns anyway, and handing over from cache to cache may cost more than it gives",
-                })
-                .tried(asked.then(|| format!("--cpu {}", case.plan.cpu)));
+            .cost(cost)
+            .says(format!(
+                "both ends ran on processor {core}: one of them waited for it for {} of the time",
+                format_share(waited)
+            ))
+            .seen(
+                "processors of the client's threads",
+                near_cpus_text(&near_cpus),
+                "",
+                "plan, /proc/PID/task/TID/stat",
+            )
+            .seen(
+                "processors of the server's threads",
+                near_cpus_text(&far_cpus),
+                "",
+                "plan, /proc/PID/task/TID/stat",
+            )
+            .seen(
+                "runnable and not running, client",
+                a.runnable + a.waking,
+                "share",
+                schedstat(Role::Client),
+            )
+            .seen(
+                "runnable and not running, server",
+                b.runnable + b.waking,
+                "share",
+                schedstat(Role::Server),
+            )
+            .remedy(match usable {
+                1 if cpu.logical.is_some_and(|logical| logical > 1) => {
+                    "both ends are restricted to the same processor: let one of them use another \
+                     one (taskset, its cpuset)"
+                }
+                1 => "the machine has one processor: run the ends on two machines",
+                _ if at_once => {
+                    "use a separate processor for each end, and compare: with large chunks, which \
+                     stay in one cache, there may be no gain"
+                }
+                _ => {
+                    "compare with a separate processor for each end: ends that wait for each \
+                     other alternate anyway, and cache transfers may cost more than they gain"
+                }
+            })
+            .tried(asked.then(|| format!("--cpu {}", case.plan.cpu)));
         let draft = match (usable, other) {
             (1, None) => draft,
             (1, Some(other)) => draft.command(format!("taskset -c {other} {}", case.again(""))),
@@ -155,7 +202,10 @@ impl SharedCore {
         match at_once && other.is_some() {
             true => draft.gain(
                 Some(gain),
-                format!("1 / (1 - share of the time waiting for the processor); at most {HEADROOM}, and 1.35 in large pieces, as two processors were measured against one"),
+                format!(
+                    "1 / (1 - share of the time waiting for the processor); at most {HEADROOM}, \
+                     and 1.35 with large chunks, as measured with two processors against one"
+                ),
             ),
             false => draft,
         }
@@ -172,7 +222,7 @@ mod tests {
     use linerate_metric::plan::{Cpus, Ends};
     use linerate_metric::record::Record;
 
-    /// A run whose ends could each use one processor of two.
+    /// Returns a record of a run whose ends could each use one of two processors.
     fn bound(client: u32, server: u32) -> Record {
         let text = include_str!("../../../../tests/bank/recorded/shared-core-tcp.json");
         let planted: serde_json::Value = serde_json::from_str(text).expect("JSON");

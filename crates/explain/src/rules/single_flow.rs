@@ -1,4 +1,4 @@
-//! One flow uses one core and one queue of many.
+//! A single flow uses only one of several cores and queues.
 
 use linerate_metric::finding::Finding;
 use linerate_metric::plan::Kind;
@@ -38,14 +38,17 @@ impl SingleFlow {
         let cost = case.cpu(role)?;
         let machine = match cost.machine {
             Some(machine) => machine,
-            // Of two ends on one machine one reads the processors.
-            None if case.one_machine() => case.cpu(match role == way.sender {
-                true => way.receiver,
-                false => way.sender,
-            })?.machine?,
+            // Of two ends on one machine, one reads the processor times.
+            None if case.one_machine() => {
+                case.cpu(match role == way.sender {
+                    true => way.receiver,
+                    false => way.sender,
+                })?
+                .machine?
+            }
             None => return None,
         };
-        // Processors that had nothing to do, the idle parts of several added up.
+        // Number of idle processors: sum of their idle shares.
         let idle = machine.share(machine.idle_ns)? * f64::from(machine.processors);
         let receiver = way.receives_by();
         let queues = receiver.and_then(|interface| interface.rx_queues);
@@ -61,14 +64,19 @@ impl SingleFlow {
             .way(way.direction)
             .cost(time.working)
             .says(format!(
-                "one flow keeps one processor of the {} busy, and {idle:.1} others had nothing to do",
+                "one flow keeps one processor of the {} busy, and {idle:.1} others were idle",
                 name(role)
             ))
             .seen("streams", case.plan.streams, "", "plan")
             .seen("working time", time.working, "share", schedstat(role))
-            .seen("idle processors", idle, "", format!("{} /proc/stat", name(role)))
+            .seen(
+                "idle processors",
+                idle,
+                "",
+                format!("{} /proc/stat", name(role)),
+            )
             .seen_if("rx_queues", queues, "", "receiver's interface")
-            .remedy("spread the payload over several flows, so that queues and cores share it")
+            .remedy("spread the payload over several flows, to use more queues and cores")
             .command(case.again(&format!("-P {flows}")))
             .gain(
                 way.time(part).map(|_| f64::from(flows).min(1.0 + idle)),

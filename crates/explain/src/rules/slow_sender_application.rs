@@ -1,4 +1,4 @@
-//! The sending program offers less than the path would take.
+//! The sending application offers less than the path can carry.
 
 use linerate_metric::finding::Finding;
 use linerate_metric::plan::{Kind, Protocol};
@@ -10,10 +10,10 @@ use crate::Rule;
 use crate::case::{Case, Way, name};
 use crate::draft::Draft;
 
-/// A send buffer from this size on does not make a sender wait for room while it is not full.
+/// Send buffer from which a sender does not wait for space unless it is full.
 const LARGE: u64 = 256 << 10;
 
-/// Share of the time without data to send from which it matters.
+/// Smallest share of the time without data to send that matters.
 const MATTERS: f64 = 0.35;
 
 /// See docs/CAUSES.md#slow-sender-application.
@@ -37,19 +37,19 @@ impl Rule for SlowSenderApplication {
     }
 }
 
-/// How much of it arrived; of datagrams without numbers only what came is known.
+/// Describes the received share; datagrams without sequence numbers give only the received rate.
 fn arrived(protocol: Protocol, loss: Option<f64>, goodput: f64) -> String {
     match (protocol, loss) {
-        (Protocol::Udp, None) => format!("{} arrived", format_bit_rate(goodput)),
+        (Protocol::Udp, None) => format!("{} was received", format_bit_rate(goodput)),
         (Protocol::Udp, Some(loss)) if loss > 0.0 => {
-            format!("all but {} of it arrived", format_share(loss))
+            format!("all but {} of it was received", format_share(loss))
         }
-        _ => "all of it arrived".to_owned(),
+        _ => "all of it was received".to_owned(),
     }
 }
 
 impl SlowSenderApplication {
-    /// It was told to.
+    /// The user requested this rate.
     fn asked(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
         let flows = way.streams().len().max(1) as f64;
         let rate = case.plan.rate_bps.map(|rate| rate as f64).or_else(|| {
@@ -57,7 +57,7 @@ impl SlowSenderApplication {
             Some(packets * case.plan.payload_bytes as f64 * 8.0)
         })? * flows;
         let goodput = way.goodput()?;
-        // Over UDP a count of bytes alone, as of a far end that tells no datagrams, proves no arrival of all.
+        // Over UDP, a byte count without a datagram count does not prove that all arrived.
         let loss = way.summary().loss_fraction;
         let lost = match case.plan.protocol {
             Protocol::Udp => loss.is_none_or(|loss| loss > 0.005),
@@ -70,13 +70,13 @@ impl SlowSenderApplication {
             .way(way.direction)
             .cost(1.0)
             .says(format!(
-                "{} was asked for, and {}: nothing else was the limit",
+                "{} was requested, and {}: nothing else was the limit",
                 format_bit_rate(rate),
                 arrived(case.plan.protocol, way.summary().loss_fraction, goodput)
             ))
-            .seen("rate asked for", rate, "bit/s", "plan")
+            .seen("requested rate", rate, "bit/s", "plan")
             .seen("goodput_bps", goodput, "bit/s", "receiver")
-            .remedy("ask for more to find the limit")
+            .remedy("request a higher rate to find the limit")
             .command(match case.plan.protocol {
                 Protocol::Udp => case.again_slower(2.0 * rate / flows),
                 Protocol::Tcp => case.again_without(&["bitrate", "pps", "pacing"], ""),
@@ -84,7 +84,7 @@ impl SlowSenderApplication {
             .found()
     }
 
-    /// It had time and room, and did not send.
+    /// The sender had time and buffer space, and did not send.
     fn idle(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
         if case.plan.protocol != Protocol::Tcp || way.fills_path() {
             return None;
@@ -97,9 +97,13 @@ impl SlowSenderApplication {
         if idle < MATTERS || room < LARGE || case.plan.payload_bytes < 4096 {
             return None;
         }
-        // Neither the receiver nor the congestion control let it wait: then it would be busy. What asks the
-        // kernel to pace looks the same.
-        if way.congestion_control().is_some_and(|name| name.starts_with("bbr")) || tcp.loss() > 0.001 {
+        // A sender that waits for the receiver or the congestion window counts as busy. Pacing by
+        // the kernel looks the same as an idle sender.
+        if way
+            .congestion_control()
+            .is_some_and(|name| name.starts_with("bbr"))
+            || tcp.loss() > 0.001
+        {
             return None;
         }
         let role = way.sender;
@@ -107,16 +111,28 @@ impl SlowSenderApplication {
             .way(way.direction)
             .cost(idle)
             .says(format!(
-                "the {}'s program had nothing on its way for {} of the time, with room in its socket and time on its processor",
+                "the {}'s application had no data in flight for {} of the time, with space in its \
+                 socket buffer and an idle processor",
                 name(role),
                 format_share(idle)
             ))
             .seen("tcpi_busy_time", busy, "share", tcp_info(role))
-            .seen("free time of the sending threads", time.free(), "share", schedstat(role))
+            .seen(
+                "idle time of the sending threads",
+                time.free(),
+                "share",
+                schedstat(role),
+            )
             .seen("SO_SNDBUF", room, "B", format!("{} socket", name(role)))
-            .remedy("look at what the sending program waits for: a disk, another peer, a timer, a debugger")
+            .remedy(
+                "check what the sending application waits for: a disk, another peer, a timer, a \
+                 debugger",
+            )
             .command(case.watched())
-            .gain(Some(1.0 / (1.0 - idle).max(0.05)), "1 / (1 - share of the time without data to send)")
+            .gain(
+                Some(1.0 / (1.0 - idle).max(0.05)),
+                "1 / (1 - share of the time without data to send)",
+            )
             .found()
     }
 }
@@ -128,10 +144,14 @@ mod tests {
     #[test]
     fn only_what_is_known_to_have_arrived_is_said_to_have() {
         for (protocol, loss, want) in [
-            (Protocol::Tcp, None, "all of it arrived"),
-            (Protocol::Udp, Some(0.0), "all of it arrived"),
-            (Protocol::Udp, Some(0.004), "all but 0.40 % of it arrived"),
-            (Protocol::Udp, None, "9.90 Mb/s arrived"),
+            (Protocol::Tcp, None, "all of it was received"),
+            (Protocol::Udp, Some(0.0), "all of it was received"),
+            (
+                Protocol::Udp,
+                Some(0.004),
+                "all but 0.40 % of it was received",
+            ),
+            (Protocol::Udp, None, "9.90 Mb/s was received"),
         ] {
             assert_eq!(arrived(protocol, loss, 9.9e6), want, "{protocol} {loss:?}");
         }

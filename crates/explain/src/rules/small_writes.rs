@@ -1,4 +1,4 @@
-//! Each call moves so little that the calls are the work.
+//! Calls move so little data that the calls themselves are the cost.
 
 use linerate_metric::facts::Role;
 use linerate_metric::finding::Finding;
@@ -11,22 +11,23 @@ use crate::Rule;
 use crate::case::{Case, Way, name};
 use crate::draft::Draft;
 
-/// What a send call of a stream costs whatever it moves, ns, beside 0.08 ns for each of its bytes: a write of 1 KiB
-/// takes 3.5 us on the 2-core VM (docs/METHOD.md, calls). Only the relation of the two is used.
+/// Fixed cost of a stream's send call, ns, in addition to 0.08 ns per byte: a write of 1 KiB takes
+/// 3.5 us on the 2-core VM (docs/method/defaults.md#constants-of-estimates). Only the ratio of both
+/// is used.
 const CALL_NS: f64 = 3_000.0;
 
-/// Calls from this size on move more than they cost.
+/// Call size from which the bytes cost more than the call.
 const LARGE: u64 = 32 << 10;
 
-/// What a datagram costs where the kernel cuts and joins them (GSO, GRO), ns: a part of each, and of each byte.
-/// 33 ns of 64 B and 111 ns of 1472 B at best on the 2-core VM (docs/BENCHMARKS.md, throughput/udp/*/gso_gro).
+/// Cost of a datagram with GSO and GRO, ns: per datagram and per byte. 33 ns for 64 B and 111 ns
+/// for 1472 B at best on the 2-core VM (docs/BENCHMARKS.md, throughput/udp/*/gso_gro).
 const JOINED_NS: f64 = 30.0;
 const JOINED_BYTE_NS: f64 = 0.055;
 
-/// The most that it was ever measured to give (the same row of 64 B: 143 times).
+/// Largest gain ever measured (143 times in the same row for 64 B).
 const MOST: f64 = 150.0;
 
-/// Share of the time from which it matters.
+/// Smallest share of the time that matters.
 const MATTERS: f64 = 0.2;
 
 /// See docs/CAUSES.md#small-writes.
@@ -49,7 +50,8 @@ impl Rule for SmallWrites {
     }
 }
 
-/// Mean time of a send that found room, where calls were timed (those of the client).
+/// Returns the mean time of a send whose data fit into the buffer, if calls were timed (those of
+/// the client).
 fn timed(case: &Case<'_>, role: Role) -> Option<f64> {
     let sends = case.record.calls.values().filter(|_| role == Role::Client);
     let room: Vec<_> = sends.filter_map(|call| call.room.as_ref()).collect();
@@ -58,15 +60,21 @@ fn timed(case: &Case<'_>, role: Role) -> Option<f64> {
     (count > 0).then(|| total as f64 / count as f64)
 }
 
-/// What of a call's time its bytes take, ns: on a slower machine both parts are longer alike. No less than they took the
-/// receiver, where that takes large pieces.
+/// Returns the part of a call's time that its bytes take, ns: on a slower machine both parts grow
+/// in proportion. At least the receiver's time per byte, if that works in large chunks.
 fn of_bytes(way: &Way<'_>, each: f64, payload: u64) -> f64 {
     let bytes = payload as f64 * super::BYTE_NS;
     let alike = each * bytes / (CALL_NS + bytes);
     let large = way.works_in_large_pieces(CountedAt::Receiver);
-    let received = way.time(CountedAt::Receiver).filter(|_| large).zip(way.goodput());
-    let received = received.map(|(time, goodput)| time.working * time.threads as f64 * 8e9 / goodput.max(1.0));
-    received.map_or(alike, |byte| alike.max(byte * payload as f64)).min(each)
+    let received = way
+        .time(CountedAt::Receiver)
+        .filter(|_| large)
+        .zip(way.goodput());
+    let received =
+        received.map(|(time, goodput)| time.working * time.threads as f64 * 8e9 / goodput.max(1.0));
+    received
+        .map_or(alike, |byte| alike.max(byte * payload as f64))
+        .min(each)
 }
 
 impl SmallWrites {
@@ -89,21 +97,34 @@ impl SmallWrites {
             .way(way.direction)
             .cost(share)
             .says(format!(
-                "each call moves {}, and {} calls take {} of the sending threads' time",
+                "each call sends {}, and {} calls take {} of the sending threads' time",
                 format_bytes(payload),
                 format_per_second(calls),
                 format_share(share)
             ))
             .seen("payload_bytes", payload, "B", "plan")
             .seen("calls_per_second", calls, "1/s", "sender")
-            .seen("time of a call", each.round(), "ns", match timed {
-                Some(_) => "calls".to_owned(),
-                None => format!("{} over the calls", schedstat(role)),
-            })
-            .seen("working time of the sending threads", time.working, "share", schedstat(role))
-            .remedy("write more at a time: 128 KiB to 1 MiB a call")
+            .seen(
+                "time of a call",
+                each.round(),
+                "ns",
+                match timed {
+                    Some(_) => "calls".to_owned(),
+                    None => format!("{} / calls", schedstat(role)),
+                },
+            )
+            .seen(
+                "working time of the sending threads",
+                time.working,
+                "share",
+                schedstat(role),
+            )
+            .remedy("write more per call: 128 KiB to 1 MiB")
             .command(case.again("-l 128K"))
-            .gain(super::within_headroom(way, each / (payload.max(1) as f64 * super::BYTE_NS)), "time of a call now over that of its bytes at best (0.08 ns each)")
+            .gain(
+                super::within_headroom(way, each / (payload.max(1) as f64 * super::BYTE_NS)),
+                "time of a call over the shortest time of its bytes (0.08 ns each)",
+            )
             .found()
     }
 
@@ -113,8 +134,8 @@ impl SmallWrites {
             .senders()
             .filter_map(|socket| socket.datagrams_per_call)
             .max();
-        // Our own stack makes no call for a datagram, and nobody cuts or joins them for it: none that is asked for can
-        // have it at either end.
+        // Our stack makes no call per datagram, and has neither GSO nor GRO: with it at either end
+        // the option is not available.
         let own = way.is_own_stack(way.sender) || way.is_own_stack(way.receiver);
         let alone = together.unwrap_or(1) == 1 && plan.udp_offload.gso != Some(true) && !own;
         if !alone || way.fragments() > 1.0 || !super::is_saturated(way) || way.fills_path() {
@@ -133,20 +154,36 @@ impl SmallWrites {
             .way(way.direction)
             .cost(share * sender.working)
             .says(format!(
-                "each call of the {} sends one datagram of {}, and takes {:.1} us",
+                "each call of the {} sends one datagram of {} and takes {:.1} us",
                 name(role),
                 format_bytes(plan.payload_bytes),
                 each / 1e3
             ))
-            .seen("datagrams_per_call", together.unwrap_or(1), "datagrams", "plan")
+            .seen(
+                "datagrams_per_call",
+                together.unwrap_or(1),
+                "datagrams",
+                "plan",
+            )
             .seen("payload_bytes", plan.payload_bytes, "B", "plan")
             .seen("packets_per_second", packets, "1/s", "receiver")
-            .seen("working time of the sending threads", sender.working, "share", schedstat(role))
-            .remedy("hand the kernel many datagrams in one call (UDP_SEGMENT, UDP_GRO); where they must stay apart, sendmmsg")
+            .seen(
+                "working time of the sending threads",
+                sender.working,
+                "share",
+                schedstat(role),
+            )
+            .remedy(
+                "send many datagrams per call (UDP_SEGMENT, UDP_GRO), or with sendmmsg if GSO is \
+                 not possible",
+            )
             .command(case.again("--offload gso,gro"))
             .tried(plan.udp_offload.asked.then(|| "--offload none".to_owned()))
             .tried(plan.batch.map(|batch| format!("--batch {batch}")))
-            .gain(Some((each / joined).min(MOST)), "time of a datagram now over 30 ns and 0.055 ns a byte with GSO and GRO")
+            .gain(
+                Some((each / joined).min(MOST)),
+                "time of a datagram over 30 ns + 0.055 ns per byte with GSO and GRO",
+            )
             .found()
     }
 }

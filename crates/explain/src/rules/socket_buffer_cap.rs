@@ -1,4 +1,4 @@
-//! The kernel granted less buffer than was asked for.
+//! The kernel granted a smaller buffer than requested.
 
 use linerate_metric::facts::Role;
 use linerate_metric::finding::Finding;
@@ -39,7 +39,7 @@ impl Rule for SocketBufferCap {
 
 impl SocketBufferCap {
     fn of(&self, case: &Case<'_>, way: &Way<'_>, part: CountedAt) -> Option<Finding> {
-        // Our own stack has no such limit: what it holds is its configuration.
+        // Our stack has no such limit: its buffers have their configured size.
         let role = match part {
             CountedAt::Sender => way.sender,
             CountedAt::Receiver => way.receiver,
@@ -65,7 +65,7 @@ impl SocketBufferCap {
                 "net.core.rmem_max",
             ),
         };
-        // The kernel doubles what it grants (socket(7)).
+        // The kernel doubles the requested size (socket(7)).
         if granted as f64 >= 1.9 * asked as f64 {
             return None;
         }
@@ -77,32 +77,40 @@ impl SocketBufferCap {
         let cost = match (case.plan.protocol, part) {
             (Protocol::Tcp, CountedAt::Receiver) => way.tcp().map_or(0.0, |tcp| tcp.receive_window),
             (Protocol::Tcp, CountedAt::Sender) => way.tcp().map_or(0.0, |tcp| {
-                tcp.send_buffer.max((1.0 - tcp.busy.unwrap_or(1.0)).min(free))
+                tcp.send_buffer
+                    .max((1.0 - tcp.busy.unwrap_or(1.0)).min(free))
             }),
             (Protocol::Udp, CountedAt::Receiver) => way.lost_share("udp-receive-queue"),
             (Protocol::Udp, CountedAt::Sender) => way.lost_for_room() as f64 / way.packets_sent(),
         };
         let cost = if way.fills_path() { 0.0 } else { cost };
-        // A larger buffer makes a thread that has no time no faster.
+        // A larger buffer does not help a thread without idle time.
         let matters = cost >= MATTERS && (free > 0.1 || case.plan.protocol == Protocol::Udp);
         Draft::limit_if(!matters, self.id(), role)
             .way(way.direction)
             .cost(cost)
             .says(format!(
-                "a buffer of {} was asked for, and the {}'s kernel grants {} at most",
+                "a buffer of {} was requested, and the {}'s kernel grants at most {}",
                 format_bytes(asked),
                 name(role),
                 format_bytes(granted / 2)
             ))
-            .seen("asked for", asked, "B", "plan")
+            .seen("requested size", asked, "B", "plan")
             .seen(option, granted, "B", format!("{} socket", name(role)))
             .seen_if(limit, most, "B", format!("{} sysctl", name(role)))
-            .remedy(format!("raise the limit of the {}'s kernel (in its first network namespace), or run as root", name(role)))
+            .remedy(format!(
+                "raise the limit of the {}'s kernel (in its initial network namespace), or run as \
+                 root",
+                name(role)
+            ))
             .command(super::sysctl(limit, asked))
             .gain(
                 (matters.then(|| asked as f64 * 2.0 / granted.max(1) as f64))
                     .and_then(|wider| super::within_headroom(way, wider)),
-                format!("window / round-trip time: at most asked over granted, and {}", super::HEADROOM),
+                format!(
+                    "window / round-trip time: at most requested over granted size, and {}",
+                    super::HEADROOM
+                ),
             )
             .found()
     }

@@ -1,4 +1,4 @@
-//! A socket is opened and closed for each question.
+//! A socket is opened and closed for each request.
 
 use linerate_metric::finding::{End, Finding};
 use linerate_metric::round_trip::Attachment;
@@ -8,7 +8,7 @@ use crate::Rule;
 use crate::case::Case;
 use crate::draft::Draft;
 
-/// Share of a whole turn from which it matters.
+/// Smallest share of the time from open to close that matters.
 const MATTERS: f64 = 0.05;
 
 /// See docs/CAUSES.md#socket-reopened.
@@ -40,7 +40,7 @@ impl SocketReopened {
         let mut draft = Draft::limit_if(plan.connections, self.id(), End::Client)
             .cost(share)
             .says(format!(
-                "of {} for each question {} go to opening, connecting and closing its socket",
+                "of {} per request, {} are spent on opening, connecting and closing its socket",
                 format_nanos(whole.p50 as f64),
                 format_share(share)
             ))
@@ -53,9 +53,12 @@ impl SocketReopened {
             draft = draft.seen_if(step, mean, "ns", "client, mean");
         }
         draft
-            .remedy("keep the socket open between questions")
+            .remedy("keep the socket open between requests")
             .command(case.kept_open())
-            .gain(Some(1.0 / (1.0 - share).max(0.01)), "whole turn over its round trip")
+            .gain(
+                Some(1.0 / (1.0 - share).max(0.01)),
+                "time from open to close over the round-trip time",
+            )
             .found()
     }
 }

@@ -1,4 +1,4 @@
-//! The kernel's receive work runs on the core of the application.
+//! The kernel's receive work runs on the application's core.
 
 use linerate_metric::facts::Role;
 use linerate_metric::finding::Finding;
@@ -10,10 +10,10 @@ use crate::Rule;
 use crate::case::{Case, name};
 use crate::draft::Draft;
 
-/// Share of a processor that interrupts take from which it matters.
+/// Smallest share of a processor used by interrupts that matters.
 const MATTERS: f64 = 0.2;
 
-/// A processor with so much idle time could have taken the work over.
+/// Idle share of a processor that could have done the work.
 const IDLE: f64 = 0.5;
 
 /// See docs/CAUSES.md#softirq-core.
@@ -34,14 +34,15 @@ impl Rule for SoftirqCore {
 
 impl SoftirqCore {
     fn of(&self, case: &Case<'_>, role: Role) -> Option<Finding> {
-        // A path that is full asks for no more than there was.
-        let full = case.plan.kind == Kind::Throughput && case.ways.iter().all(|way| way.fills_path());
-        // Nor does a rate that was kept.
+        // A saturated path needs no more processor time.
+        let full =
+            case.plan.kind == Kind::Throughput && case.ways.iter().all(|way| way.fills_path());
+        // A rate that was received needs no more processor time either.
         if full || super::kept_its_rate(case) {
             return None;
         }
         let own = case.cpu(role)?;
-        // Of two ends on one machine one reads the processors.
+        // Of two ends on one machine, one reads the processor times.
         let other = match role {
             Role::Client => Role::Server,
             Role::Server => Role::Client,
@@ -65,9 +66,9 @@ impl SoftirqCore {
         };
         let share = here.interrupt_ns as f64 / whole(here);
         let free = here.idle_ns as f64 / whole(here);
-        let elsewhere = processors.iter().find(|other| {
-            other.cpu != core && other.idle_ns as f64 / whole(other) > IDLE
-        })?;
+        let elsewhere = processors
+            .iter()
+            .find(|other| other.cpu != core && other.idle_ns as f64 / whole(other) > IDLE)?;
         let rounds: u64 = processors.iter().map(|other| other.receive_rounds).sum();
         let received_here = here.receive_rounds as f64 / rounds.max(1) as f64;
         if share < MATTERS || free > 0.15 || received_here < 0.5 {
@@ -77,21 +78,52 @@ impl SoftirqCore {
         let draft = Draft::cause(self.id(), role)
             .cost(share)
             .says(format!(
-                "receive interrupts took {} of processor {core}, on which the {}'s thread runs, while processor {} was idle",
+                "receive interrupts used {} of processor {core}, on which the {}'s thread runs, \
+                 while processor {} was idle",
                 format_share(share),
                 name(role),
                 elsewhere.cpu
             ))
-            .seen("softirq and irq", share, "share", format!("/proc/stat cpu{core}"))
-            .seen("NET_RX", here.receive_rounds, "rounds", format!("/proc/softirqs CPU{core}"))
-            .seen("idle", elsewhere.idle_ns as f64 / whole(elsewhere), "share", format!("/proc/stat cpu{}", elsewhere.cpu))
-            .seen("ready to run and not running", time.runnable + time.waking, "share", schedstat(role))
-            .remedy("put the application beside the core that takes the interface's interrupts, or steer the interrupts (or RPS) to another one")
-            .gain(Some(1.0 / (1.0 - share).max(0.1)), "Amdahl: 1 / (1 - share of the core that interrupts take)");
+            .seen(
+                "softirq and irq",
+                share,
+                "share",
+                format!("/proc/stat cpu{core}"),
+            )
+            .seen(
+                "NET_RX",
+                here.receive_rounds,
+                "rounds",
+                format!("/proc/softirqs CPU{core}"),
+            )
+            .seen(
+                "idle",
+                elsewhere.idle_ns as f64 / whole(elsewhere),
+                "share",
+                format!("/proc/stat cpu{}", elsewhere.cpu),
+            )
+            .seen(
+                "runnable and not running",
+                time.runnable + time.waking,
+                "share",
+                schedstat(role),
+            )
+            .remedy(
+                "move the application to a core next to the one that handles the interface's \
+                 interrupts, or steer the interrupts (or RPS) to another core",
+            )
+            .gain(
+                Some(1.0 / (1.0 - share).max(0.1)),
+                "Amdahl: 1 / (1 - share of the core used by interrupts)",
+            );
         match case.interface(role) {
             Some(interface) => draft.command(case.at(
                 role,
-                &format!("echo {} > /sys/class/net/{}/queues/rx-0/rps_cpus", mask(elsewhere.cpu), interface.name),
+                &format!(
+                    "echo {} > /sys/class/net/{}/queues/rx-0/rps_cpus",
+                    mask(elsewhere.cpu),
+                    interface.name
+                ),
             )),
             None => draft,
         }
@@ -99,9 +131,14 @@ impl SoftirqCore {
     }
 }
 
-/// A mask of one processor as the kernel reads it: words of 32 bits, the highest first.
+/// Formats a CPU mask for one processor as the kernel parses it: groups of 32 bits, the highest
+/// first.
 fn mask(cpu: u32) -> String {
-    format!("{:x}{}", 1_u32 << (cpu % 32), ",00000000".repeat((cpu / 32) as usize))
+    format!(
+        "{:x}{}",
+        1_u32 << (cpu % 32),
+        ",00000000".repeat((cpu / 32) as usize)
+    )
 }
 
 #[cfg(test)]
@@ -110,7 +147,13 @@ mod tests {
 
     #[test]
     fn masks_of_many_processors_are_words_of_32_bits() {
-        for (cpu, want) in [(0, "1"), (5, "20"), (31, "80000000"), (32, "1,00000000"), (70, "40,00000000,00000000")] {
+        for (cpu, want) in [
+            (0, "1"),
+            (5, "20"),
+            (31, "80000000"),
+            (32, "1,00000000"),
+            (70, "40,00000000,00000000"),
+        ] {
             assert_eq!(mask(cpu), want);
         }
     }

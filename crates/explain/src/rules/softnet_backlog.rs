@@ -1,4 +1,4 @@
-//! A processor's queue of received packets is full.
+//! A processor's backlog queue of received packets is full.
 
 use linerate_metric::finding::Finding;
 use linerate_metric::plan::{Kind, Protocol};
@@ -53,17 +53,42 @@ impl SoftnetBacklog {
             .way(way.direction)
             .cost(cost)
             .says(format!(
-                "the processors' queues of received packets were full: {} packets ({}) were dropped before the {}'s protocols saw them",
+                "the backlog queues of the {2}'s processors were full: {0} packets ({1}) were \
+                 dropped",
                 format_count(lost),
                 format_share(share),
                 end
             ))
-            .seen("backlog_drops", drops, "packets", format!("{end} /proc/net/softnet_stat, second column"))
-            .seen_if("budget_spent", squeezed, "rounds", format!("{end} /proc/net/softnet_stat, third column"))
-            .seen_if("net.core.netdev_max_backlog", limit, "packets", format!("{end} sysctl"))
-            .remedy("make the queue longer (a setting of the whole machine, in its first network namespace), and the receive work cheaper or spread over more cores")
-            .command(super::sysctl("net.core.netdev_max_backlog", (limit.unwrap_or(1000) * 10).max(10_000)))
-            .gain(is_udp.then(|| 1.0 / (1.0 - share).max(0.01)), "1 / (1 - share lost here)")
+            .seen(
+                "backlog_drops",
+                drops,
+                "packets",
+                format!("{end} /proc/net/softnet_stat, second column"),
+            )
+            .seen_if(
+                "budget_spent",
+                squeezed,
+                "rounds",
+                format!("{end} /proc/net/softnet_stat, third column"),
+            )
+            .seen_if(
+                "net.core.netdev_max_backlog",
+                limit,
+                "packets",
+                format!("{end} sysctl"),
+            )
+            .remedy(
+                "enlarge the queue (a machine-wide setting, in the initial network namespace), \
+                 and reduce the receive work or spread it over more cores",
+            )
+            .command(super::sysctl(
+                "net.core.netdev_max_backlog",
+                (limit.unwrap_or(1000) * 10).max(10_000),
+            ))
+            .gain(
+                is_udp.then(|| 1.0 / (1.0 - share).max(0.01)),
+                "1 / (1 - share lost here)",
+            )
             .found()
     }
 }

@@ -1,15 +1,15 @@
-//! Packets go in circles, and too few of them are on their way.
+//! Too few packets circulate, or too few requests are outstanding.
 
 use linerate_metric::finding::{End, Finding};
-use linerate_metric::round_trip::OUTSTANDING_LIMIT;
 use linerate_metric::plan::Kind;
+use linerate_metric::round_trip::OUTSTANDING_LIMIT;
 use linerate_metric::units::format_share;
 
 use crate::Rule;
 use crate::case::Case;
 use crate::draft::Draft;
 
-/// Share of the rounds without a frame from which it matters.
+/// Smallest share of rounds without a frame that matters.
 const MATTERS: f64 = 0.3;
 
 /// See docs/CAUSES.md#too-few-in-flight.
@@ -34,8 +34,8 @@ impl TooFewInFlight {
     fn of_frames(&self, case: &Case<'_>) -> Option<Finding> {
         let figures = case.record.forward.as_ref()?;
         let plan = case.plan.forward.as_ref()?;
-        // What comes from elsewhere is not for this end to increase, and where frames end or are made nothing
-        // circulates.
+        // This end cannot increase packets from elsewhere, and modes that generate or consume
+        // frames have no circulation.
         if plan.tx_first == 0 || figures.primed == 0 || !plan.circulates() || case.lacks_carrier() {
             return None;
         }
@@ -51,7 +51,8 @@ impl TooFewInFlight {
         Draft::cause(self.id(), End::Both)
             .cost(share)
             .says(format!(
-                "{} packets circulate between {cores} {}, and {} of the rounds found no frame: there is too little on its way to keep them busy",
+                "{} packets circulate between {cores} {}, and {} of the rounds found no frame: \
+                 there are too few packets in flight",
                 figures.primed,
                 if cores == 1 { "thread" } else { "threads" },
                 format_share(share)
@@ -60,22 +61,25 @@ impl TooFewInFlight {
             .seen("idle_rounds", idle, "rounds", "forwarding threads")
             .seen("rounds", rounds, "rounds", "forwarding threads")
             .seen("tx_first", plan.tx_first, "bursts", "plan")
-            .remedy("put more bursts into circulation; more threads change nothing before that")
+            .remedy("put more bursts into circulation; more threads do not help before that")
             .command(case.again(&format!("--tx-first {}", plan.tx_first * 4)))
             .tried(Some(format!("--tx-first {}", plan.tx_first)))
             .tried((cores > 1).then(|| format!("--cores {cores}")))
-            .gain(Some((1.0 / (1.0 - share).max(0.05)).min(4.0)), "1 / (1 - share of idle rounds), at most the 4 times more that are put in")
+            .gain(
+                Some((1.0 / (1.0 - share).max(0.05)).min(4.0)),
+                "1 / (1 - share of idle rounds), at most 4, the increase of the bursts",
+            )
             .found()
     }
 
-    /// A schedule whose questions are held back because as many as may be are open.
+    /// Requests of a schedule are delayed because the limit of outstanding requests is reached.
     fn of_questions(&self, case: &Case<'_>) -> Option<Finding> {
         let plan = &case.plan.round_trip;
         let rate = plan.rate_per_second? as f64 * f64::from(case.plan.streams);
         let unsent = case.record.summary.unsent?;
         let done = case.record.summary.round_trips_per_second?;
         let rtt = case.record.summary.rtt_ns?;
-        // Little's law: what can be open at a time over how long each takes.
+        // Little's law: outstanding requests over mean round-trip time.
         let most = f64::from(plan.outstanding * case.plan.streams) * 1e9 / rtt.mean.max(1.0);
         if unsent == 0 || done > 0.95 * rate || done < 0.8 * most {
             return None;
@@ -84,17 +88,25 @@ impl TooFewInFlight {
         Draft::cause(self.id(), End::Client)
             .cost(share)
             .says(format!(
-                "questions were due {rate:.0} times a second, and {} may be open at a time: with {:.0} us each that is {most:.0} a second",
+                "{rate:.0} requests per second were scheduled, and at most {} may be outstanding: \
+                 with {:.0} us each that permits {most:.0} per second",
                 plan.outstanding,
                 rtt.mean / 1e3
             ))
-            .seen("outstanding", plan.outstanding, "questions", "plan")
-            .seen("unsent", unsent, "questions", "client")
+            .seen("outstanding", plan.outstanding, "requests", "plan")
+            .seen("unsent", unsent, "requests", "client")
             .seen("rtt_ns.mean", rtt.mean, "ns", "client")
-            .remedy("let more questions be open at a time")
-            .command(case.again(&format!("--outstanding {}", (plan.outstanding * 8).min(OUTSTANDING_LIMIT))))
+            .remedy("permit more outstanding requests")
+            .command(case.again(&format!(
+                "--outstanding {}",
+                (plan.outstanding * 8).min(OUTSTANDING_LIMIT)
+            )))
             .tried((plan.outstanding > 1).then(|| format!("--outstanding {}", plan.outstanding)))
-            .gain(Some(rate / done.max(1.0)), "asked over answered; Little: open questions / mean round-trip time is the limit now")
+            .gain(
+                Some(rate / done.max(1.0)),
+                "intended over achieved rate; Little's law: outstanding requests / mean \
+                 round-trip time is the current limit",
+            )
             .found()
     }
 }

@@ -1,4 +1,4 @@
-//! The measuring tool itself was the limit.
+//! The measuring tool itself is the limit.
 
 use linerate_metric::facts::Role;
 use linerate_metric::finding::{End, Finding};
@@ -11,9 +11,10 @@ use crate::Rule;
 use crate::case::{Case, Way, name};
 use crate::draft::Draft;
 
-/// Share of the asked load that may be missing (docs/METHOD.md, pacing).
+/// Largest share of the intended load that may be missing
+/// (docs/method/defaults.md#constants-of-estimates).
 const MISSING: f64 = 0.02;
-/// Shorter runs of the generator say nothing: one look away is a fifth of them.
+/// Shortest meaningful run of the generator: one stall is a fifth of a shorter one.
 const LEAST_NS: u64 = 100_000_000;
 
 /// See docs/CAUSES.md#tool-limit.
@@ -43,7 +44,7 @@ impl ToolLimit {
             return None;
         }
         let time = way.time(CountedAt::Sender)?;
-        // A sender that slept for room was held by what is behind its socket.
+        // A sender that slept for buffer space was limited by the path behind its socket.
         let refused: u64 = way.senders().filter_map(|socket| socket.send_refused).sum();
         if time.free() > 0.3 && refused > 0 {
             return None;
@@ -53,23 +54,30 @@ impl ToolLimit {
         }
         let role = way.sender;
         let late = way.summary().lateness_ns.map(|late| late.p99);
-        // Our own stack at either end takes no datagrams that are joined.
+        // Our stack at either end has neither GSO nor GRO.
         let is_udp = case.plan.protocol == linerate_metric::plan::Protocol::Udp;
-        let by_kernels = is_udp && !case.is_own_stack(Role::Client) && !case.is_own_stack(Role::Server);
+        let by_kernels =
+            is_udp && !case.is_own_stack(Role::Client) && !case.is_own_stack(Role::Server);
         Draft::limit(self.id(), role)
             .way(way.direction)
             .cost(-error)
             .says(format!(
-                "the {}'s sending threads offered {} less than was asked for: what arrived is what the tool can make, not what the path carries",
+                "the {}'s sending threads offered {} less than requested: the result is the limit \
+                 of the tool, not of the path",
                 name(role),
                 format_share(-error)
             ))
             .seen("rate_error", error, "share", "sender")
             .seen_if("offered_bps", way.summary().offered_bps, "bit/s", "sender")
             .seen_if("lateness_ns.p99", late, "ns", "sender")
-            .seen("working time of the sending threads", time.working, "share", schedstat(role))
+            .seen(
+                "working time of the sending threads",
+                time.working,
+                "share",
+                schedstat(role),
+            )
             .remedy(match by_kernels {
-                true => "send in bursts, hand over many datagrams a call, or use several flows",
+                true => "send in bursts, send many datagrams per call, or use several flows",
                 false => "use several flows",
             })
             .command(match by_kernels {
@@ -77,7 +85,10 @@ impl ToolLimit {
                 false => case.again(&format!("-P {}", 2 * case.plan.streams)),
             })
             .tried(case.plan.batch.map(|batch| format!("--batch {batch}")))
-            .gain(Some(1.0 / (1.0 + error).max(0.01)), "asked over offered load")
+            .gain(
+                Some(1.0 / (1.0 + error).max(0.01)),
+                "intended over offered load",
+            )
             .found()
     }
 
@@ -92,13 +103,13 @@ impl ToolLimit {
             return None;
         }
         let disturbed = case.is_doubted(&["core-disturbed"]);
-        // A second thread takes what arrives off the first: there must be something that arrives.
+        // A second thread takes over receiving, if anything is received.
         let threads = case.plan.generate.as_ref()?.threads;
         let second = figures.receive.is_some() && threads < 2;
         let draft = Draft::limit(self.id(), End::Client)
             .cost(missing.max(0.001))
             .says(format!(
-                "{:.0} frames a second were asked for and {:.0} left: the generator is the limit",
+                "{:.0} frames per second were requested and {:.0} sent: the generator is the limit",
                 intended, figures.offered_fps
             ))
             .seen("intended_fps", intended, "1/s", "plan")
@@ -106,13 +117,13 @@ impl ToolLimit {
             .seen("unsent", figures.unsent, "frames", "generator")
             .seen("refused_polls", figures.refused_polls, "polls", "generator")
             .remedy(if figures.refused_polls > figures.sent / 1000 {
-                "the port takes no more: use one that does, or send larger frames"
+                "the port is the limit: use a faster port, or send larger frames"
             } else if disturbed {
-                "something else ran on the sending thread's core: end it, or send from another core"
+                "another program ran on the sending thread's core: stop it, or use another core"
             } else if second {
-                "give sending a thread and a core of its own"
+                "use a separate thread and core for sending"
             } else {
-                "send larger frames, or fewer of them: a faster core is what is lacking"
+                "send larger frames, or fewer of them: the core is the limit"
             });
         match second {
             true => draft.command(case.again("--threads 2 --cpu 0,1")).found(),
@@ -120,7 +131,7 @@ impl ToolLimit {
         }
     }
 
-    /// Questions of a schedule that left late because the asking thread could not keep up.
+    /// Scheduled requests were sent late because the requesting thread was too slow.
     fn of_schedule(&self, case: &Case<'_>) -> Option<Finding> {
         let rate = case.plan.round_trip.rate_per_second? as f64 * f64::from(case.plan.streams);
         let summary = &case.record.summary;
@@ -133,14 +144,20 @@ impl ToolLimit {
         Draft::limit(self.id(), End::Client)
             .cost(1.0 - done / rate)
             .says(format!(
-                "{} questions were due and never left: the asking threads had no time left ({} asked for a second)",
+                "{} scheduled requests were never sent: the requesting threads were saturated ({} \
+                 requested per second)",
                 format_count(unsent),
                 format_bit_rate(rate).trim_end_matches("b/s")
             ))
-            .seen("unsent", unsent, "questions", "client")
+            .seen("unsent", unsent, "requests", "client")
             .seen("round_trips_per_second", done, "1/s", "client")
-            .seen("working time of the asking threads", time.working, "share", schedstat(Role::Client))
-            .remedy("spread the questions over several flows")
+            .seen(
+                "working time of the requesting threads",
+                time.working,
+                "share",
+                schedstat(Role::Client),
+            )
+            .remedy("spread the requests over several flows")
             .command(case.again(&format!("-P {}", 2 * case.plan.streams)))
             .found()
     }

@@ -1,4 +1,4 @@
-//! Datagrams find the receiving socket's queue full.
+//! The receive queue of a UDP socket is full.
 
 use linerate_metric::finding::Finding;
 use linerate_metric::plan::Protocol;
@@ -10,21 +10,21 @@ use crate::Rule;
 use crate::case::{Case, Way, name};
 use crate::draft::Draft;
 
-/// Share of the datagrams from which it matters.
+/// Smallest loss share that matters.
 const MATTERS: f64 = 0.001;
 
-/// A buffer from this size on holds what a receiver that has the time for it lets wait.
+/// Buffer size that is sufficient for a receiver that is fast enough.
 const LARGE: u64 = 1 << 20;
 
-/// Keys of our own stack: datagrams that wait at a socket, and at all of them together.
+/// Configuration keys of our stack: datagrams queued per socket, and in total.
 const QUEUE: &str = "udp.receive_queue";
 const BUFFERS: &str = "udp.buffers";
 
-/// As many as the stack takes for each.
+/// Largest values of these keys.
 const MOST_QUEUE: u64 = 65_536;
 const MOST_BUFFERS: u64 = 1_048_576;
 
-/// What our own stack holds of datagrams that wait, and what found no room of each kind.
+/// UDP queue configuration of our stack, and the drops by its two limits.
 struct Room {
     queue: Option<u64>,
     buffers: Option<u64>,
@@ -33,11 +33,17 @@ struct Room {
 }
 
 impl Room {
-    /// The key whose room is too small, and what to set so that the other one is not at once.
+    /// Returns the key whose limit was reached, and new values that keep the other limit above it.
     fn larger(&self) -> (&'static str, Vec<(&'static str, String)>) {
-        let eightfold = |now: Option<u64>, most: u64| now.map_or(1024, |now| now.saturating_mul(8).max(64)).min(most);
-        // A queue that is as long as all buffers is never full before them.
-        let never_full = self.queue.zip(self.buffers).is_some_and(|(queue, buffers)| buffers < queue);
+        let eightfold = |now: Option<u64>, most: u64| {
+            now.map_or(1024, |now| now.saturating_mul(8).max(64))
+                .min(most)
+        };
+        // A queue limit above the total can never be reached.
+        let never_full = self
+            .queue
+            .zip(self.buffers)
+            .is_some_and(|(queue, buffers)| buffers < queue);
         if self.no_buffer > self.queue_full || self.no_buffer + self.queue_full == 0 && never_full {
             let buffers = eightfold(self.buffers, MOST_BUFFERS);
             return (BUFFERS, vec![(BUFFERS, buffers.to_string())]);
@@ -80,17 +86,19 @@ impl UdpReceiveQueue {
             .or(case.plan.window_bytes);
         let time = way.time(CountedAt::Receiver);
         let large = granted.is_some_and(|bytes| bytes >= LARGE);
-        // As fast as it goes, into a large buffer: what is lost is what the receiver cannot take.
+        // At the maximum rate with a large buffer, the loss is what the receiver cannot process.
         let at_the_limit = !is_paced(case) && large && share < 0.5;
         let role = way.receiver;
         let end = name(role);
-        // Who counted: the kernel for its socket, our stack for its own.
+        // The kernel counts drops of its sockets, our stack those of its own.
         let counted = match case.is_own_stack(role) {
-            true => format!("{end} counters of our stack, udp.receive_queue_full and udp.no_buffer"),
+            true => {
+                format!("{end} counters of our stack, udp.receive_queue_full and udp.no_buffer")
+            }
             false => format!("{end} SO_MEMINFO drops"),
         };
         let larger = (granted.unwrap_or(0) * 8).clamp(8 << 20, 64 << 20);
-        // Our own stack's queue holds datagrams, and as many as it was configured for.
+        // Our stack counts datagrams, not bytes, up to its configured number.
         let stack = case.host(role).and_then(|host| host.stack.as_ref());
         let room = |key: &str| stack?.configuration.get(key)?.parse::<u64>().ok();
         let refused = |counter: &str| stack.map_or(0, |stack| stack.counter("udp", counter));
@@ -104,16 +112,22 @@ impl UdpReceiveQueue {
             _ if case.is_own_stack(role) => {
                 let (binding, keys) = own.larger();
                 (
-                    format!("let more datagrams wait in our stack: `{binding}` is what a burst does not fit into"),
+                    format!("raise `{binding}` of our stack: a burst does not fit into it"),
                     case.again_with_keys(role, &keys),
                 )
             }
             false => (
-                format!("give the {end}'s socket a larger receive buffer: a burst, or one time slice of the receiver, has to fit"),
+                format!(
+                    "enlarge the {end}'s receive buffer: it must hold a burst, or the data of one \
+                     time slice"
+                ),
                 case.again(&format!("--rcvbuf {}M", larger >> 20)),
             ),
             true => (
-                format!("let the {end} take datagrams faster (GRO, recvmmsg, a core of its own), or send at the rate that it takes"),
+                format!(
+                    "let the {end} receive datagrams faster (GRO, recvmmsg, a separate core), or \
+                     send at the rate that it can receive"
+                ),
                 case.again_slower(0.9 * way.goodput()? / way.streams().len().max(1) as f64),
             ),
         };
@@ -121,7 +135,7 @@ impl UdpReceiveQueue {
             .way(way.direction)
             .cost(share)
             .says(format!(
-                "{} datagrams ({}) found the {end}'s socket full",
+                "{} datagrams ({}) were dropped at the {end}'s full socket",
                 format_count(lost),
                 format_share(share)
             ))
@@ -129,21 +143,44 @@ impl UdpReceiveQueue {
             .seen_if("SO_RCVBUF", granted, "B", format!("{end} socket"));
         if case.is_own_stack(role) {
             draft = draft
-                .seen("udp.receive_queue_full", own.queue_full, "datagrams", format!("{end} stack"))
-                .seen("udp.no_buffer", own.no_buffer, "datagrams", format!("{end} stack"))
+                .seen(
+                    "udp.receive_queue_full",
+                    own.queue_full,
+                    "datagrams",
+                    format!("{end} stack"),
+                )
+                .seen(
+                    "udp.no_buffer",
+                    own.no_buffer,
+                    "datagrams",
+                    format!("{end} stack"),
+                )
                 .seen_if(QUEUE, own.queue, "datagrams", format!("{end} stack"))
                 .seen_if(BUFFERS, own.buffers, "datagrams", format!("{end} stack"));
         }
         if let Some(time) = time {
             draft = draft
-                .seen("free time of the receiving threads", time.free(), "share", super::schedstat(role))
-                .seen("waited for a core", time.runnable, "share", super::schedstat(role));
+                .seen(
+                    "idle time of the receiving threads",
+                    time.free(),
+                    "share",
+                    super::schedstat(role),
+                )
+                .seen(
+                    "waited for a core",
+                    time.runnable,
+                    "share",
+                    super::schedstat(role),
+                );
         }
         draft
             .remedy(remedy)
             .command(command)
             .tried(asked.map(|asked| format!("a receive buffer of {}", format_bytes(asked))))
-            .gain(Some(1.0 / (1.0 - share).max(0.01)), "1 / (1 - share lost here)")
+            .gain(
+                Some(1.0 / (1.0 - share).max(0.01)),
+                "1 / (1 - share lost here)",
+            )
             .found()
     }
 }

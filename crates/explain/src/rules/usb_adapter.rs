@@ -1,4 +1,4 @@
-//! The interface is an adapter on USB.
+//! The interface is a USB adapter.
 
 use linerate_metric::facts::{Interface, Role};
 use linerate_metric::finding::Finding;
@@ -9,16 +9,35 @@ use crate::Rule;
 use crate::case::{Case, name};
 use crate::draft::Draft;
 
-/// A microframe of USB 2 (section 8.4.3.1): what an adapter has waits for the next one, both ways.
+/// Microframe of USB 2 (section 8.4.3.1): frames wait for the next one in both directions.
 const MICROFRAME_NS: f64 = 125_000.0;
 
-/// Drivers of adapters (linux drivers/net/usb).
+/// Drivers of USB adapters (linux drivers/net/usb).
 const DRIVERS: &[&str] = &[
-    "r8152", "ax88179_178a", "asix", "cdc_ether", "cdc_ncm", "cdc_mbim", "cdc_eem", "smsc75xx", "smsc95xx", "lan78xx",
-    "rtl8150", "r8153_ecm", "aqc111", "dm9601", "mcs7830", "pegasus", "rndis_host", "sr9700", "sr9800", "ch9200", "ipheth",
+    "r8152",
+    "ax88179_178a",
+    "asix",
+    "cdc_ether",
+    "cdc_ncm",
+    "cdc_mbim",
+    "cdc_eem",
+    "smsc75xx",
+    "smsc95xx",
+    "lan78xx",
+    "rtl8150",
+    "r8153_ecm",
+    "aqc111",
+    "dm9601",
+    "mcs7830",
+    "pegasus",
+    "rndis_host",
+    "sr9700",
+    "sr9800",
+    "ch9200",
+    "ipheth",
 ];
 
-/// Share of a median round trip, or of the line, from which it matters.
+/// Smallest share of a median round trip, or of the link speed, that matters.
 const MATTERS: f64 = 0.1;
 
 /// See docs/CAUSES.md#usb-adapter.
@@ -39,7 +58,8 @@ impl Rule for UsbAdapter {
 
 fn is_usb(interface: &Interface) -> bool {
     let driver = interface.driver.as_deref();
-    interface.bus.as_deref() == Some("usb") || driver.is_some_and(|driver| DRIVERS.contains(&driver))
+    interface.bus.as_deref() == Some("usb")
+        || driver.is_some_and(|driver| DRIVERS.contains(&driver))
 }
 
 impl UsbAdapter {
@@ -48,10 +68,25 @@ impl UsbAdapter {
         let end = name(role);
         let driver = interface.driver.as_deref().unwrap_or("unknown");
         let draft = Draft::cause(self.id(), role)
-            .seen("driver", driver, "", format!("{end} {} ethtool -i", interface.name))
-            .seen_if("bus", interface.bus.as_deref(), "", format!("{end} {} ethtool -i", interface.name))
-            .seen_if("speed", interface.speed_bps, "bit/s", format!("{end} {} ethtool", interface.name))
-            .remedy("use an interface on PCI; on USB let several questions be on their way at a time")
+            .seen(
+                "driver",
+                driver,
+                "",
+                format!("{end} {} ethtool -i", interface.name),
+            )
+            .seen_if(
+                "bus",
+                interface.bus.as_deref(),
+                "",
+                format!("{end} {} ethtool -i", interface.name),
+            )
+            .seen_if(
+                "speed",
+                interface.speed_bps,
+                "bit/s",
+                format!("{end} {} ethtool", interface.name),
+            )
+            .remedy("use a PCI interface; on USB keep several requests outstanding")
             .command(case.at(role, &format!("ethtool -i {}", interface.name)));
         match case.plan.kind {
             Kind::Latency => {
@@ -64,19 +99,23 @@ impl UsbAdapter {
                 draft
                     .cost(share)
                     .says(format!(
-                        "{} of the {end} is on USB ({driver}): frames wait for a microframe of {} there and back",
+                        "{} of the {end} is a USB adapter ({driver}): frames wait for a \
+                         microframe of {} in each direction",
                         interface.name,
                         format_nanos(MICROFRAME_NS)
                     ))
                     .seen("rtt_ns.p50", rtt.p50, "ns", "client")
-                    .gain(Some(1.0 / (1.0 - share)), "p50 / (p50 - half a microframe each way)")
+                    .gain(
+                        Some(1.0 / (1.0 - share)),
+                        "p50 / (p50 - half a microframe per direction)",
+                    )
                     .found()
             }
             Kind::Throughput => {
                 let used = (case.ways.iter())
                     .filter_map(|way| Some(way.l1_bps()? / interface.speed_bps? as f64))
                     .fold(0.0, f64::max);
-                // Whatever else the path ends at, it is not this.
+                // A path that is saturated elsewhere is not limited by the adapter.
                 let full = case.ways.iter().all(|way| way.fills_path());
                 let paced = super::is_paced(case);
                 if used <= 0.0 || used > 1.0 - MATTERS || paced || full {
@@ -85,12 +124,18 @@ impl UsbAdapter {
                 draft
                     .cost((1.0 - used) * 0.9)
                     .says(format!(
-                        "{} of the {end} is on USB ({driver}) and carries {:.0} % of its link: the bus, and a processor's work for each transfer, hold it",
+                        "{} of the {end} is a USB adapter ({driver}) and uses {:.0} % of its \
+                         link: the bus, and the processor time per transfer, are the limit",
                         interface.name,
                         used * 100.0
                     ))
-                    .seen("share of the link in use", used, "share", "goodput with headers, preambles and gaps")
-                    .gain(Some(1.0 / used.max(0.05)), "link speed over what it carries")
+                    .seen(
+                        "share of the link in use",
+                        used,
+                        "share",
+                        "goodput with headers, preambles and gaps",
+                    )
+                    .gain(Some(1.0 / used.max(0.05)), "link speed over its use")
                     .found()
             }
             _ => None,
