@@ -7,24 +7,24 @@
 //! `DETAIL=1` (each pair), `RECORD=1` (update docs/BENCHMARKS.md).
 #![forbid(unsafe_code)]
 
-mod document;
-mod ground;
-mod outcome;
+mod bench_env;
+mod benchmarks_doc;
+mod error;
+mod machine_text;
 mod pairs;
 mod peer;
 mod process;
 mod row;
+mod row_result;
 mod rows;
-mod setting;
-mod trouble;
 
 use std::process::ExitCode;
 
-use ground::Ground;
-use outcome::{Outcome, Table, write_results};
+use bench_env::Ground;
+use error::Trouble;
 use row::{ROWS, Row};
+use row_result::{Outcome, Table, write_results};
 use rows::hops;
-use trouble::Trouble;
 
 /// Exit code if all marks hold or cannot be judged here.
 const EXIT_OK: u8 = 0;
@@ -73,7 +73,7 @@ fn bench() -> Result<u8, Trouble> {
         linerate_lab::enter_user_namespace()?;
     }
     let ground = Ground::build()?;
-    let setting = setting::text(&ground);
+    let setting = machine_text::text(&ground);
     println!("{setting}");
     let table = Table::of(asked.rows.iter().copied());
     table.print_head();
@@ -106,7 +106,7 @@ fn bench() -> Result<u8, Trouble> {
         // Written after each row, so that a later failure loses nothing.
         write_results(&outcomes)?;
         if asked.record {
-            document::write(&setting, &outcomes, &[])?;
+            benchmarks_doc::write(&setting, &outcomes, &[])?;
         }
     }
     let mut points = Vec::new();
@@ -120,13 +120,13 @@ fn bench() -> Result<u8, Trouble> {
         }
     }
     if asked.record {
-        document::write(&setting, &outcomes, &points)?;
+        benchmarks_doc::write(&setting, &outcomes, &points)?;
     }
     Ok(conclude(&outcomes, broken))
 }
 
 fn conclude(outcomes: &[Outcome], broken: bool) -> u8 {
-    println!("\nwritten: {}", outcome::RESULTS);
+    println!("\nwritten: {}", row_result::RESULTS);
     let missed: Vec<&str> = (outcomes.iter())
         .filter(|outcome| outcome.holds == Some(false))
         .map(|outcome| outcome.name)

@@ -4,14 +4,14 @@ use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use linerate_host::doctor::cache_line::{NEAR_BELOW, cache_line_round_trip};
-use linerate_host::knob::idle::{IdleHold, idle_hold};
+use linerate_host::settings::idle_hold::{IdleHold, idle_hold};
 use linerate_host::steal::Ticks;
 use linerate_metric::statistics::median;
 use serde::Serialize;
 
-use crate::ground::Ground;
+use crate::bench_env::Ground;
+use crate::error::Trouble;
 use crate::row::{Peer, Row};
-use crate::trouble::Trouble;
 
 /// Pairs tried per required pair before the machine counts as too unstable.
 const PATIENCE: usize = 3;

@@ -11,7 +11,7 @@ use linerate_host::sys::cpu;
 use linerate_lab::LabHost;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::trouble::Trouble;
+use crate::error::Trouble;
 
 /// Running program; killed on drop.
 pub struct Program {

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use crate::ground::{Control, Ground};
+use crate::bench_env::{Control, Ground};
+use crate::error::Trouble;
 use crate::rows::{forward, growth, guard, latency, memory, stack, throughput, xdp};
-use crate::trouble::Trouble;
 
 /// Function that measures one side once and returns the figure in the row's unit.
 pub type Run = fn(&Ground) -> Result<f64, Trouble>;

@@ -239,7 +239,7 @@ fn headers_are_those_of_the_family() {
         let direction = &mut record.directions[0];
         direction.streams.clear();
         direction.summary.goodput_bps = Some(1e6);
-        let case = linerate_explain::case::Case::new(&record);
+        let case = linerate_explain::run_view::Case::new(&record);
         let way = &case.ways[0];
         assert_eq!(way.fragments(), fragments, "{payload} B to {host}");
         let found = way.l2_bps().expect("a rate") / 1e6;
@@ -250,9 +250,9 @@ fn headers_are_those_of_the_family() {
     }
     // The addresses of the flows win over the requested host.
     let mut record = changed("healthy-tcp-ipv6", &[("/plan/host", json!("server"))]);
-    assert!(linerate_explain::case::Case::new(&record).ways[0].is_ipv6());
+    assert!(linerate_explain::run_view::Case::new(&record).ways[0].is_ipv6());
     record.directions[0].streams.clear();
-    assert!(!linerate_explain::case::Case::new(&record).ways[0].is_ipv6());
+    assert!(!linerate_explain::run_view::Case::new(&record).ways[0].is_ipv6());
 }
 
 /// A rate that was reached needed no other processor for the kernel's work.

@@ -189,7 +189,7 @@ fn headers_of_tcp_are_those_of_its_options() {
             ("/directions/0/goodput_bps", json!(1e9)),
         ];
         let record = changed("healthy-tcp-send", &changes);
-        let case = linerate_explain::case::Case::new(&record);
+        let case = linerate_explain::run_view::Case::new(&record);
         let way = &case.ways[0];
         let mss = way.tcp().expect("TCP_INFO").mss;
         let found = way.l2_bps().expect("a rate");

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::ground::{Ground, Pinned};
+use crate::bench_env::{Ground, Pinned};
+use crate::error::Trouble;
 use crate::process::Program;
-use crate::trouble::Trouble;
 
 /// Default port of iperf3; all ports of the lab's hosts are free.
 const PORT: &str = "5201";

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::ground::{Ground, Pinned};
+use crate::bench_env::{Ground, Pinned};
+use crate::error::Trouble;
 use crate::process::Program;
-use crate::trouble::Trouble;
 
 /// Time for a server to start.
 const START: Duration = Duration::from_secs(10);

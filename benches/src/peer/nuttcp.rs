@@ -3,9 +3,9 @@
 use std::process::Command;
 use std::time::Duration;
 
-use crate::ground::{Ground, Pinned};
+use crate::bench_env::{Ground, Pinned};
+use crate::error::Trouble;
 use crate::process::Program;
-use crate::trouble::Trouble;
 
 /// Time for a program to start or to end.
 const MOMENT: Duration = Duration::from_secs(10);

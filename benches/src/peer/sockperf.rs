@@ -3,9 +3,9 @@
 use std::process::Command;
 use std::time::Duration;
 
-use crate::ground::{Ground, Pinned, version_of};
+use crate::bench_env::{Ground, Pinned, version_of};
+use crate::error::Trouble;
 use crate::process::Program;
-use crate::trouble::Trouble;
 
 /// Default port of sockperf.
 const PORT: &str = "11111";

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use linerate_lab::LabHost;
 
-use crate::ground::Ground;
-use crate::trouble::Trouble;
+use crate::bench_env::Ground;
+use crate::error::Trouble;
 
 const PROGRAM: &str = "dpdk-testpmd";
 

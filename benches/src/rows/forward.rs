@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use linerate_lab::{Lab, LabHost, Topology};
 use serde_json::Value;
 
-use crate::ground::{Control, Ground};
-use crate::peer::bare;
+use crate::bench_env::{Control, Ground};
+use crate::error::Trouble;
+use crate::peer::bare_loops;
 use crate::peer::linerate::figure;
 use crate::peer::testpmd::{Setting, Testpmd, installed};
 use crate::process::Program;
 use crate::row::{Mark, Peer, Row};
-use crate::trouble::Trouble;
 
 /// Duration of a bare loop.
 pub(super) const SECOND: Duration = Duration::from_secs(1);
@@ -138,7 +138,7 @@ pub const SHM_64B_BARE: Row = Row {
     name: "forward/shm/64B/bare",
     against: "bare loop of copies",
     mark: Mark::Shown,
-    needs: bare::installed,
+    needs: bare_loops::installed,
     theirs: &[Peer::only(|ground| {
         ground.bare()?.memory(ground, 64, SECOND)
     })],
@@ -160,7 +160,7 @@ pub const SHM_BARE_MEMIF_64B: Row = Row {
     name: "forward/shm/64B/limit",
     against: "testpmd net_memif; ours is the bare loop of copies",
     mark: Mark::Shown,
-    needs: |ground| installed(ground).and_then(|()| bare::installed(ground)),
+    needs: |ground| installed(ground).and_then(|()| bare_loops::installed(ground)),
     ours: |ground| ground.bare()?.memory(ground, 64, SECOND),
     ..SHM_64B
 };
@@ -264,7 +264,7 @@ pub const TAP_TX_BARE: Row = Row {
     name: "forward/tap/tx/bare",
     against: "bare loop of writes",
     mark: Mark::Shown,
-    needs: bare::installed,
+    needs: bare_loops::installed,
     theirs: &[Peer::only(|ground| {
         ground.bare()?.tap_send(ground, "lrbench1", SECOND)
     })],
@@ -276,7 +276,7 @@ pub const TAP_TX_LIMIT: Row = Row {
     name: "forward/tap/tx/limit",
     against: "testpmd net_tap; ours is the bare loop of writes",
     mark: Mark::Shown,
-    needs: |ground| installed(ground).and_then(|()| bare::installed(ground)),
+    needs: |ground| installed(ground).and_then(|()| bare_loops::installed(ground)),
     ours: |ground| ground.bare()?.tap_send(ground, "lrbench0", SECOND),
     ..TAP_TX
 };

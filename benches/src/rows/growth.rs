@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::ground::{Control, Ground};
-use crate::peer::{bare, linerate};
+use crate::bench_env::{Control, Ground};
+use crate::error::Trouble;
+use crate::peer::{bare_loops, linerate};
 use crate::row::{Mark, Peer, Row};
-use crate::trouble::Trouble;
 
 /// Time limit; opening ten thousand connections takes some seconds.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -54,7 +54,7 @@ pub const STREAMS_10000_BARE: Row = Row {
     name: "throughput/tcp/streams_bare/10000",
     against: "a bare epoll loop",
     mark: Mark::AtLeast(0.95),
-    needs: bare::installed,
+    needs: bare_loops::installed,
     ours: |ground| one_thread(ground, 10_000),
     theirs: &[Peer::only(|ground| bare_goodput(ground, 10_000))],
     ..STREAMS_10
@@ -64,7 +64,7 @@ pub const STREAMS_10000_BARE: Row = Row {
 pub const STREAMS_BARE_GROWTH: Row = Row {
     name: "throughput/tcp/streams_bare/growth",
     against: "the same bare loop with ten streams",
-    needs: bare::installed,
+    needs: bare_loops::installed,
     ours: |ground| bare_goodput(ground, 10_000),
     theirs: &[Peer::only(|ground| bare_goodput(ground, 10))],
     ..STREAMS_10

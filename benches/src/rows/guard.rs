@@ -6,11 +6,11 @@ use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use linerate_dialect::guard::{Guard, Leave, Rules};
+use linerate_dialect::amplification_guard::{Guard, Leave, Rules};
 
 use super::stack::UDP_BURST;
+use crate::error::Trouble;
 use crate::row::{Mark, Peer, Row};
-use crate::trouble::Trouble;
 
 /// Duration of one side.
 const TIME: Duration = Duration::from_millis(500);

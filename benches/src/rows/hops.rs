@@ -3,14 +3,14 @@
 use std::process::Command;
 use std::time::Duration;
 
-use linerate_host::knob::idle::idle_hold;
+use linerate_host::settings::idle_hold::idle_hold;
 use linerate_lab::{Lab, LabHost, Topology};
 use linerate_metric::statistics::median;
 use serde_json::Value;
 
-use crate::ground::Ground;
+use crate::bench_env::Ground;
+use crate::error::Trouble;
 use crate::process::Program;
-use crate::trouble::Trouble;
 
 /// Maximum number of switches between the hosts.
 const MOST: usize = 4;

@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use linerate_host::knob::idle::idle_hold;
+use linerate_host::settings::idle_hold::idle_hold;
 use serde_json::Value;
 
-use crate::ground::{Control, Ground};
-use crate::peer::{bare, linerate, sockperf};
+use crate::bench_env::{Control, Ground};
+use crate::error::Trouble;
+use crate::peer::{bare_loops, linerate, sockperf};
 use crate::row::{Mark, Peer, Row};
-use crate::trouble::Trouble;
 
 /// Duration of a run: tens of thousands of round trips, and rarely a change of the machine's state.
 const SLICE: Duration = Duration::from_millis(500);
@@ -30,7 +30,7 @@ pub const UDP_BLOCKING: Row = Row {
     long: false,
     most_pairs: None,
     slices: 1,
-    needs: bare::installed,
+    needs: bare_loops::installed,
     ours: |ground| ours(ground, 1024, "block"),
     theirs: &[Peer::only(|ground| bare_loop(ground, 1024, "block"))],
 };
@@ -103,7 +103,7 @@ pub const HOLD_LATENCY: Row = Row {
 pub const HOLD_LATENCY_BARE: Row = Row {
     name: "latency/hold_latency/bare",
     against: "bare blocking sendto/recvfrom loop as found, p50",
-    needs: bare::installed,
+    needs: bare_loops::installed,
     ours: |ground| {
         let _hold = idle_hold().map_err(|error| Trouble::skip(error.to_string()))?;
         bare_loop(ground, 64, "block")

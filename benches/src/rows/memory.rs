@@ -11,11 +11,11 @@ use linerate_metric::record::Interval;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
-use crate::ground::{Control, Ground};
+use crate::bench_env::{Control, Ground};
+use crate::error::Trouble;
 use crate::peer::linerate;
 use crate::process::Program;
 use crate::row::{Mark, Peer, Row};
-use crate::trouble::Trouble;
 
 /// First argument that makes this program the process under test.
 const SUBJECT: &str = "record-samples";

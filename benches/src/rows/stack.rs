@@ -2,13 +2,13 @@
 //! thread for both
 //! ends; and as a host that communicates with the kernel, compared with a host of the kernel.
 
-mod bare;
-mod beside;
+mod buffer_copies;
+mod kernel_comparison;
 mod memory;
-mod ours;
-mod plain;
+mod netstack;
+mod smoltcp_loop;
 
-pub use beside::{
+pub use kernel_comparison::{
     BUFFER, ECHO_BARE, ECHO_BLOCKING, ECHO_BLOCKING_LIMIT, ECHO_LIMIT, ECHO_SHM, ECHO_SHM_BARE,
     ECHO_SHM_LIMIT, ECHO_SPINNING, IN_BARE, IN_BBR, IN_CUBIC, IN_LIMIT, IN_PLACE, OUT_BARE,
     OUT_BBR, OUT_COPIES, OUT_CUBIC, OUT_LIMIT, OUT_PLACE, QUEUE_1, QUEUE_64, QUEUE_255,
@@ -19,9 +19,9 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use crate::ground::Control;
+use crate::bench_env::Control;
+use crate::error::Trouble;
 use crate::row::{Mark, Peer, Row};
-use crate::trouble::Trouble;
 
 /// Duration of one side.
 pub const TIME: Duration = Duration::from_millis(500);
@@ -55,16 +55,16 @@ pub const IDLE_UDP: Row = Row {
     name: "stack/idle/udp_10000",
     against: "no other socket, round trip",
     mark: Mark::AtMost(2.0),
-    ours: |_| ours::udp_round_trip(10_000),
-    theirs: &[Peer::only(|_| ours::udp_round_trip(0))],
+    ours: |_| netstack::udp_round_trip(10_000),
+    theirs: &[Peer::only(|_| netstack::udp_round_trip(0))],
     ..BASE
 };
 
 /// Round trip of 64 B with ten thousand idle connections.
 pub const IDLE_TCP: Row = Row {
     name: "stack/idle/tcp_10000",
-    ours: |_| ours::tcp_round_trip(10_000),
-    theirs: &[Peer::only(|_| ours::tcp_round_trip(0))],
+    ours: |_| netstack::tcp_round_trip(10_000),
+    theirs: &[Peer::only(|_| netstack::tcp_round_trip(0))],
     ..IDLE_UDP
 };
 
@@ -74,8 +74,8 @@ pub const UDP_BURST: Row = Row {
     against: "plain smoltcp on the same ring, send + receive",
     mark: Mark::AtMost(0.35),
     slices: SLICES,
-    ours: |_| ours::datagrams(),
-    theirs: &[Peer::only(|_| plain::datagrams())],
+    ours: |_| netstack::datagrams(),
+    theirs: &[Peer::only(|_| smoltcp_loop::datagrams())],
     ..BASE
 };
 
@@ -85,8 +85,8 @@ pub const TCP_STREAM: Row = Row {
     against: "plain smoltcp on the same ring, one stream",
     unit: "Gb/s",
     mark: Mark::AtLeast(1.0),
-    ours: |_| ours::stream(),
-    theirs: &[Peer::only(|_| plain::stream())],
+    ours: |_| netstack::stream(),
+    theirs: &[Peer::only(|_| smoltcp_loop::stream())],
     ..UDP_BURST
 };
 
@@ -95,7 +95,7 @@ pub const TCP_STREAM_LIMIT: Row = Row {
     name: "stack/tcp/1500_64K/limit",
     against: "plain smoltcp on the same ring, one stream; ours is the bare loop: four copies and two sums of each byte",
     mark: Mark::Shown,
-    ours: |_| bare::stream(),
+    ours: |_| buffer_copies::stream(),
     ..TCP_STREAM
 };
 

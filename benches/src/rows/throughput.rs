@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::ground::{Control, Ground, Pinned};
-use crate::peer::{bare, iperf2, iperf3, linerate, nuttcp};
+use crate::bench_env::{Control, Ground, Pinned};
+use crate::error::Trouble;
+use crate::peer::{bare_loops, iperf2, iperf3, linerate, nuttcp};
 use crate::row::{Mark, Peer, Row};
-use crate::trouble::Trouble;
 
 /// Time limit, far above the second of a run.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -71,7 +71,7 @@ pub const TCP_BARE: Row = Row {
     name: "throughput/tcp/tuned/bare",
     against: "bare write and MSG_DONTWAIT recv loop, 1 MiB and 256 KiB a call",
     mark: Mark::AtLeast(0.98),
-    needs: bare::installed,
+    needs: bare_loops::installed,
     ours: |ground| tcp_ours(ground, "1M"),
     theirs: &[Peer::only(|ground| {
         let calls = [1 << 20, 256 << 10];
@@ -84,7 +84,7 @@ pub const TCP_BARE: Row = Row {
 pub const TCP_BARE_PEERS: Row = Row {
     name: "throughput/tcp/tuned/bare_against_peers",
     mark: Mark::Shown,
-    needs: bare::installed,
+    needs: bare_loops::installed,
     ours: TCP_BARE.theirs[0].run,
     ..TCP_TUNED
 };

@@ -10,13 +10,13 @@ use linerate_lab::{Lab, LabHost, Topology};
 use serde_json::Value;
 
 use super::forward::{BASE, RATE, SECOND, one_core, ours, start, wire, with_source};
-use crate::ground::Ground;
-use crate::peer::bare;
+use crate::bench_env::Ground;
+use crate::error::Trouble;
+use crate::peer::bare_loops;
 use crate::peer::linerate::{figure, run};
 use crate::peer::testpmd::installed;
 use crate::process::Program;
 use crate::row::{Mark, Peer, Row};
-use crate::trouble::Trouble;
 
 /// Time limit, far above the seconds of a run.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -79,7 +79,7 @@ pub const IO_BARE: Row = Row {
     name: "forward/xdp/io/bare",
     against: "bare loop of AF_XDP",
     mark: Mark::Shown,
-    needs: bare::installed,
+    needs: bare_loops::installed,
     theirs: &[Peer::only(|ground| {
         between_links(ground, |device| bare_io(ground, device))
     })],
@@ -93,7 +93,7 @@ pub const IO_LIMIT: Row = Row {
     name: "forward/xdp/io/limit",
     against: "testpmd net_af_xdp; ours is the bare loop of AF_XDP",
     mark: Mark::Shown,
-    needs: |ground| installed(ground).and_then(|()| bare::installed(ground)),
+    needs: |ground| installed(ground).and_then(|()| bare_loops::installed(ground)),
     ours: |ground| between_links(ground, |device| bare_io(ground, device)),
     ..IO
 };
@@ -146,7 +146,7 @@ pub const ECHO_BLOCKING_LIMIT: Row = Row {
     name: "forward/xdp/echo/blocking/limit",
     against: "kernel echo that blocks, as found, p50; ours is the bare loop of AF_XDP",
     mark: Mark::Shown,
-    needs: bare::installed,
+    needs: bare_loops::installed,
     ours: |ground| answered(ground, "spin", bare_echo),
     ..ECHO_BLOCKING
 };
@@ -185,7 +185,7 @@ pub const ECHO_BARE: Row = Row {
     name: "forward/xdp/echo/spinning/bare",
     against: "bare loop of AF_XDP, same spinning client, p50",
     mark: Mark::Shown,
-    needs: bare::installed,
+    needs: bare_loops::installed,
     theirs: &[Peer::only(|ground| answered(ground, "spin", bare_echo))],
     ..ECHO_SPINNING
 };

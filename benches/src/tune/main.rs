@@ -17,7 +17,7 @@
 //! check without verdict), `WITHIN=seconds` (time limit), `RESUME=1` (keeps results and continues).
 #![forbid(unsafe_code)]
 
-mod found;
+mod default_rows;
 mod labs;
 mod program;
 
@@ -81,7 +81,7 @@ fn asked() -> Result<Asked, Trouble> {
         .map(|name| name.trim().to_owned())
         .filter(|name| !name.is_empty())
         .collect();
-    let known = || LABS.iter().map(|case| case.name).chain(found::NAMES);
+    let known = || LABS.iter().map(|case| case.name).chain(default_rows::NAMES);
     if let Some(name) = only
         .iter()
         .find(|name| !known().any(|known| known == *name))
@@ -133,8 +133,11 @@ fn bench() -> Result<bool, Trouble> {
         }
         write(&rows)?;
     }
-    for name in found::NAMES.into_iter().filter(|name| asked.wants(name)) {
-        match found::row(&program, name, &asked) {
+    for name in default_rows::NAMES
+        .into_iter()
+        .filter(|name| asked.wants(name))
+    {
+        match default_rows::row(&program, name, &asked) {
             Ok(row) => {
                 good &= row["holds"] != json!(false);
                 rows.push(row);

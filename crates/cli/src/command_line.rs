@@ -8,7 +8,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory};
 use linerate_metric::command_line::{Argument, CommandLine};
 
 use crate::args::Cli;
-use crate::network;
+use crate::lab_network;
 
 /// Commands whose results are records.
 const MEASURING: [&str; 7] = [
@@ -57,7 +57,7 @@ pub fn note(words: &[OsString], matches: &ArgMatches) {
         .collect();
     let program = words.first().cloned().unwrap_or_default();
     let mut line = CommandLine {
-        through: network::started_through(&program),
+        through: lab_network::started_through(&program),
         ..read(&words[1..], of_command)
     };
     line.program = program;
@@ -244,10 +244,10 @@ fn from_environment(arg: &Arg, matches: &ArgMatches) -> Vec<Argument> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{args, words};
+    use crate::{args, shell_words};
 
     fn line(text: &str) -> CommandLine {
-        let words = words::split(text).unwrap();
+        let words = shell_words::split(text).unwrap();
         let matches = args::command().try_get_matches_from(&words).unwrap();
         let (_, of_command) = matches.subcommand().unwrap();
         read(&words[1..], of_command)

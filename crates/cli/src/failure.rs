@@ -95,7 +95,7 @@ impl From<ReportError> for Failure {
     fn from(error: ReportError) -> Self {
         if error.is_broken_pipe() {
             // The reader of the result has closed, so an error message has no reader either.
-            linerate_host::stop::end_by_sigpipe();
+            linerate_host::stop_flag::end_by_sigpipe();
         }
         Self::failed(error.problem())
     }

@@ -10,12 +10,12 @@ use linerate_metric::event::Problem;
 use linerate_metric::plan::DEFAULT_PORT;
 use linerate_port::with_lower;
 use linerate_tune::knob::{self, DEFAULT, Ground, Knob, Set};
-use linerate_tune::over::Over;
+use linerate_tune::sweep_axis::Over;
 
 use crate::args::KnobArgs;
 use crate::failure::Failure;
-use crate::machine::Hosts;
-use crate::words;
+use crate::shell_words;
+use crate::tunable_hosts::Hosts;
 
 /// Hosts whose settings may be changed, and knobs of the user.
 pub struct Knobs {
@@ -165,7 +165,7 @@ impl Knobs {
             }
             return within(knob);
         }
-        if words::has_option(words, &over.name) {
+        if shell_words::has_option(words, &over.name) {
             if !over.values.is_empty() {
                 return within(Knob::option(&over.name, over.values.clone()));
             }
@@ -215,8 +215,8 @@ impl Knobs {
         if words.first().is_some_and(|name| name == "run") {
             return None;
         }
-        let host = words::argument_of(words, "host")?;
-        let port = words::value_of(words, "port").and_then(|port| port.parse().ok());
+        let host = shell_words::argument_of(words, "host")?;
+        let port = shell_words::value_of(words, "port").and_then(|port| port.parse().ok());
         let port = port.unwrap_or(DEFAULT_PORT);
         (host.as_str(), port).to_socket_addrs().ok()?.next()
     }
@@ -269,8 +269,8 @@ fn ground(args: &KnobArgs, words: &[String], hosts: &Hosts, may_change: bool) ->
     let read = |name: &str| fs::read_to_string(name).unwrap_or_default();
     Ground {
         latency: words.first().is_some_and(|name| name == "latency"),
-        udp: words::names(words, "udp"),
-        own_stack: words::names(words, "dev"),
+        udp: shell_words::names(words, "udp"),
+        own_stack: shell_words::names(words, "dev"),
         processors: cpu::usable().unwrap_or_default(),
         congestion: read("/proc/sys/net/ipv4/tcp_available_congestion_control")
             .split_whitespace()

@@ -4,12 +4,12 @@
 //! The thread that otherwise prints lines draws the screen a few times a second, so that no further
 //! thread competes with the measuring threads.
 
-mod canvas;
-mod heard;
+mod event_log;
+mod live_counters;
 mod run;
 mod screen;
-mod sight;
 mod state;
+mod terminal_writer;
 
 use std::io::IsTerminal;
 use std::sync::atomic::AtomicU64;
@@ -18,7 +18,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use linerate_host::stop::{ABORTED, Stop};
+use linerate_host::stop_flag::{ABORTED, Stop};
 use linerate_host::sys::terminal::{
     Taken, has_hung_up, leave_unread, put_back, takes_output, typed,
 };
@@ -32,11 +32,11 @@ use ratatui::crossterm::terminal::disable_raw_mode;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::printer::{Teller, Told, while_printing};
-use crate::scene::{Scene, Screen};
-use canvas::Canvas;
-use heard::Heard;
-use sight::Sight;
+use crate::ui_update::{Scene, Screen};
+use event_log::Heard;
+use live_counters::Sight;
 use state::{Key, State};
+use terminal_writer::Canvas;
 
 /// Time between two polls of the keys: below a tenth of a second, keys feel immediate.
 const LOOK: Duration = Duration::from_millis(80);
@@ -193,7 +193,7 @@ impl Drop for Over<'_> {
 }
 
 /// Draws updates and handles keys until the updates end.
-fn show(mut terminal: canvas::Screen, waiting: &Receiver<Told>, stop: &Stop) {
+fn show(mut terminal: terminal_writer::Screen, waiting: &Receiver<Told>, stop: &Stop) {
     let mut state = State::default();
     let mut sight = Sight::default();
     let mut heard = Heard::default();

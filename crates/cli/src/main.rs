@@ -2,29 +2,29 @@
 #![forbid(unsafe_code)]
 
 mod args;
-mod child;
+mod child_process;
 mod command;
 mod command_line;
-mod disk;
+mod disk_space;
 mod failure;
-mod far;
-mod key;
+mod key_source;
+mod knob_applier;
 mod knobs;
+mod lab_network;
 #[cfg_attr(not(feature = "tui"), path = "live/none.rs")]
 mod live;
-mod load;
-mod local;
-mod machine;
-mod network;
-mod nic;
+mod load_option;
+mod local_binding;
 mod output;
 mod plan;
+mod port_devices;
 mod printer;
 mod privilege;
-mod scene;
-mod stored;
-mod turn;
-mod words;
+mod remote;
+mod shell_words;
+mod stored_results;
+mod tunable_hosts;
+mod ui_update;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -72,7 +72,7 @@ fn main() -> ExitCode {
         print(WELCOME);
         return ended(exit::OK);
     }
-    words::separate(&mut words);
+    shell_words::separate(&mut words);
     let parsed = args::parser()
         .try_get_matches_from(&words)
         .inspect(|matches| command_line::note(&words, matches))
@@ -194,7 +194,7 @@ fn foreign(words: &[OsString], error: &clap::Error) -> Option<Problem> {
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else {
         return None;
     };
-    let instead = command::forward::testpmd::instead_of(option)?;
+    let instead = command::forward::testpmd_options::instead_of(option)?;
     Some(Problem::new(
         "is an option of testpmd that our ports do not have",
         option,

@@ -9,7 +9,7 @@ use linerate_metric::exit;
 use linerate_metric::expect::Verdict;
 use linerate_metric::finding::Finding;
 use linerate_metric::record::Record;
-use linerate_metric::set::RunSet;
+use linerate_metric::run_set::RunSet;
 use linerate_report::ReportError;
 use linerate_report::lines::Lines;
 use linerate_report::store::{Store, write_file};
@@ -19,10 +19,10 @@ use serde::Serialize;
 
 use crate::args::OutputArgs;
 use crate::command_line;
-use crate::disk;
+use crate::disk_space;
 use crate::failure::Failure;
 use crate::printer::Teller;
-use crate::scene::{Part, Scene, Screen};
+use crate::ui_update::{Part, Scene, Screen};
 
 /// Format of standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +84,7 @@ pub fn write_files_without_reader() {
 /// continued.
 pub fn end_if_reader_is_gone() {
     if READER_GONE.load(Relaxed) {
-        linerate_host::stop::end_by_sigpipe();
+        linerate_host::stop_flag::end_by_sigpipe();
     }
 }
 
@@ -432,7 +432,7 @@ impl Output {
     fn served(&self, record: &Record) {
         if self.store {
             match Store::open_default() {
-                Ok(store) if disk::is_nearly_full(store.folder()) => self.remark(&format!(
+                Ok(store) if disk_space::is_nearly_full(store.folder()) => self.remark(&format!(
                     "warning: {} is nearly full: the record of this test is not stored",
                     store.folder().display()
                 )),

@@ -12,7 +12,7 @@ pub use throughput::throughput;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use linerate_measure::peers::call::caller;
+use linerate_measure::interop::client::caller;
 use linerate_measure::{Client, Family};
 use linerate_metric::event::Problem;
 use linerate_metric::plan::{
@@ -22,7 +22,7 @@ use linerate_metric::plan::{
 
 use crate::args::MeasureArgs;
 use crate::failure::Failure;
-use crate::key::Source;
+use crate::key_source::Source;
 
 /// A measurement: one run or repeats of it.
 pub struct Measurement {

@@ -10,7 +10,7 @@ use linerate_metric::event::{Event, Problem, What};
 
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::scene::Scene;
+use crate::ui_update::Scene;
 
 /// Maximum number of queued interval lines: minutes of a test, at most a few hundred kilobytes.
 const WAITING_INTERVALS: usize = 1024;

@@ -63,7 +63,7 @@ mod error;
 mod frame;
 mod hello;
 mod magic;
-mod seal;
+mod noise;
 mod token;
 
 pub use body::{DEPTH_LIMIT, FLOWS_A_FRAME, MAP_LIMIT, VALUE_LIMIT};
@@ -76,7 +76,7 @@ pub use frame::{
 };
 pub use hello::{Hello, PROTOCOL_MAX, PROTOCOL_MIN, Security, Versions};
 pub use magic::{ANSWER_MAGIC, CONTROL_MAGIC, DATA_MAGIC, DIALECT, Opening};
-pub use seal::{KEY_BYTES, Key, KeyError, Proof, SECRET_MAX_BYTES, SECRET_MIN_BYTES};
+pub use noise::{KEY_BYTES, Key, KeyError, Proof, SECRET_MAX_BYTES, SECRET_MIN_BYTES};
 pub use token::{TOKEN_BYTES, Token};
 
 /// Longest frame that is read before the peer's HELLO was accepted: type and body, in bytes.

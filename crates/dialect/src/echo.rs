@@ -4,7 +4,7 @@
 //! datagram for each. The server side is [`Stream`] for TCP and [`answers_to`] for UDP, where the
 //! received datagram itself is the reply. A client compares the returned bytes with those it sent.
 
-use crate::queue::Queue;
+use crate::byte_queue::Queue;
 use crate::sniff::{Carrier, Dialect, Verdict};
 
 /// The port of RFC 862, TCP and UDP.

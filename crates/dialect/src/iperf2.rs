@@ -41,24 +41,24 @@ pub mod datagram;
 pub mod settings;
 
 mod error;
-mod far;
+mod receiver_stats;
+mod remote_report;
 mod report;
 mod sniff;
-mod tally;
 mod tcp;
 mod udp_client;
 mod udp_server;
-mod writes;
+mod write_times;
 
 pub use error::Iperf2Error;
+pub use receiver_stats::Tally;
 pub use report::{Layout, REPORT_BYTES, REPORT_LEAST_BYTES, Report, Transit};
 pub use settings::{Amount, Dual, Settings, Way};
 pub use sniff::{DIALECT, LEGACY_DIALECT};
-pub use tally::Tally;
 pub use tcp::{ACK_BYTES, Ack, AckTimes, TcpClient, TcpJob, TcpServer};
 pub use udp_client::{Due, UdpClient};
 pub use udp_server::{Heard, QUIET_NS, UdpServer};
-pub use writes::{WRITE_HEADER_BYTES, WriteStamps, WriteTimes};
+pub use write_times::{WRITE_HEADER_BYTES, WriteStamps, WriteTimes};
 
 /// Fills a payload with iperf2's pattern, the digits repeated; old receivers can verify it.
 pub fn fill(payload: &mut [u8]) {

@@ -48,26 +48,26 @@
 pub mod udp;
 
 mod client;
+mod control_buffers;
 mod cookie;
 mod error;
-mod far;
+mod error_code;
 mod flow;
-mod inbox;
 mod json;
 mod params;
-mod refusal;
+mod remote_report;
 mod results;
 mod server;
 mod state;
 
 pub use client::{Client, ClientEvent};
+pub use control_buffers::READ_AHEAD_BYTES;
 pub use cookie::{COOKIE_BYTES, Cookie, DIALECT};
 pub use error::{Iperf3Error, JsonError, Phase};
-pub use far::far_report;
+pub use error_code::{BUSY, Refusal};
 pub use flow::{Flow, Way, flow_id};
-pub use inbox::READ_AHEAD_BYTES;
 pub use params::{Counters, PARALLEL_LIMIT, Params, Protocol};
-pub use refusal::{BUSY, Refusal};
+pub use remote_report::far_report;
 pub use results::{Cpu, FlowResult, RESULTS_LIMIT_FLOWS, Results};
 pub use server::{Server, ServerEvent};
 pub use state::State;

@@ -7,10 +7,10 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-pub mod far;
-pub mod guard;
+pub mod amplification_guard;
+pub mod remote_report;
 pub mod sniff;
-pub mod stray;
+pub mod unrelated_protocol;
 
 pub mod control;
 
@@ -24,4 +24,4 @@ pub mod plain;
 pub mod sockperf;
 pub mod ttcp;
 
-mod queue;
+mod byte_queue;

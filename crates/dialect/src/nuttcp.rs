@@ -51,18 +51,18 @@
 
 mod client;
 mod error;
-mod line;
+mod line_reader;
+mod parameters;
 mod report;
 mod server;
-mod test;
 mod udp;
 
 pub use client::{Client, ClientEvent};
 pub use error::NuttcpError;
-pub use line::{LINE_LIMIT_BYTES, TEXT_LIMIT_BYTES};
+pub use line_reader::{LINE_LIMIT_BYTES, TEXT_LIMIT_BYTES};
+pub use parameters::{BUFFER_LIMIT_BYTES, STREAMS_LIMIT, Test, Version, Way};
 pub use report::{BYTES_ERROR, Counts, Cpu, Interval, Report};
 pub use server::{Server, ServerEvent};
-pub use test::{BUFFER_LIMIT_BYTES, STREAMS_LIMIT, Test, Version, Way};
 pub use udp::{
     CountReader, EOD_GAP_NS, START_GAP_NS, Send, Took, UdpReceiver, UdpSender, write_count,
 };

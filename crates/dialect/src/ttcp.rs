@@ -16,7 +16,7 @@
 
 use crate::plain::{Sink, Totals};
 use crate::sniff::{Carrier, Dialect, Verdict};
-use crate::stray;
+use crate::unrelated_protocol;
 
 /// Classic port (also nuttcp's old data port and iperf2's port).
 pub const PORT: u16 = 5001;
@@ -48,7 +48,7 @@ fn recognise(carrier: Carrier, bytes: &[u8]) -> Verdict {
     // Small first datagrams of other protocols: nuttcp's markers, and iperf3's hello in both byte
     // orders.
     let hellos: [&[u8]; 2] = [b"9876", b"\x15\xcd\x5b\x07"];
-    let other = stray::is_nuttcp_marker(bytes) || hellos.contains(&bytes);
+    let other = unrelated_protocol::is_nuttcp_marker(bytes) || hellos.contains(&bytes);
     match (carrier, bytes.len()) {
         (Carrier::Stream, _) => Verdict::of_prefix(PATTERN, bytes),
         (Carrier::Datagram, 1..=MARKER_LIMIT_BYTES) if !other => Verdict::Yes,

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use linerate_dialect::guard::{
+use linerate_dialect::amplification_guard::{
     CREDIT_LIMIT_BYTES, Guard, LEAVE_NS, Leave, Network, PROOF_NS, RATE_DEPTH_NS, Refusal, Rules,
 };
 use proptest::prelude::*;

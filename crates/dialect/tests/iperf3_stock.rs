@@ -8,10 +8,10 @@ use std::process::{Child, Command, Output, Stdio};
 
 use iperf3_driver::client::{Measured, run};
 use iperf3_driver::server::{Port, Served, serve_one};
-use linerate_dialect::far::FarReport;
 use linerate_dialect::iperf3::{
     Counters, Iperf3Error, Params, Phase, Protocol, Refusal, Way, far_report,
 };
+use linerate_dialect::remote_report::FarReport;
 use linerate_metric::plan::Direction;
 
 /// Returns whether stock iperf3 is installed; prints a note if not.

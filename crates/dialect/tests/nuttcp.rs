@@ -1,10 +1,10 @@
 //! nuttcp's control connection, compared with recordings of the upstream program.
 
-use linerate_dialect::far::{FarFigures, FarReport};
 use linerate_dialect::nuttcp::{
     BYTES_ERROR, Client, ClientEvent, Counts, Cpu, Interval, LINE_LIMIT_BYTES, NuttcpError, Server,
     ServerEvent, TEXT_LIMIT_BYTES, Test, VERSION, Way,
 };
+use linerate_dialect::remote_report::{FarFigures, FarReport};
 use linerate_dialect::sniff::{Carrier, Speaker, Verdict, speaker};
 use linerate_metric::plan::Direction;
 use proptest::prelude::*;

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use linerate_dialect::guard::{Guard, Rules};
+use linerate_dialect::amplification_guard::{Guard, Rules};
 use linerate_dialect::sockperf::{Header, Server, Took, Totals};
 
 fn stock() -> bool {

@@ -8,7 +8,7 @@ use linerate_metric::experiment::{Distance, PlotOf, Setting, TableOf};
 use serde::{Deserialize, Deserializer};
 
 use crate::ExperimentError;
-use crate::check::line_of;
+use crate::validation::line_of;
 
 /// Experiment as written in its file.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

@@ -6,25 +6,25 @@
 //! table row can be reproduced by hand. This crate measures and prints nothing itself.
 #![forbid(unsafe_code)]
 
-mod again;
-mod check;
-mod doubt;
+mod caveats;
 mod error;
 pub mod file;
+mod retry;
 pub mod rule;
+mod validation;
 
-mod judge;
-mod outcome;
-mod place;
+pub mod builtin;
+mod location;
 mod point;
 mod process;
+mod results;
 mod run;
 mod runner;
-pub mod shipped;
+mod verdict;
 
-pub use check::{MOST_REPEATS, is_name};
 pub use error::ExperimentError;
 pub use file::Experiment;
-pub use place::{FarHost, Place};
+pub use location::{FarHost, Place};
 pub use process::{PARENT_VARIABLE, die_with_parent};
 pub use run::{Listener, Measured, Options, Progress, run};
+pub use validation::{MOST_REPEATS, is_name};

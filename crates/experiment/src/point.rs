@@ -6,7 +6,7 @@ use linerate_metric::experiment::Setting;
 
 use crate::ExperimentError;
 use crate::file::{CommandOf, Experiment};
-use crate::place::FarHost;
+use crate::location::FarHost;
 
 /// Selected combinations of knob values, the first knob varying slowest.
 pub(crate) fn settings(

@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use linerate_host::reader::Reader;
+use linerate_host::output_reader::Reader;
 use linerate_host::sys::process::{Ended as End, end_with_thread, ended as end_of};
 use linerate_lab::LabHost;
 use linerate_metric::event::read_line;

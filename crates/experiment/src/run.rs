@@ -11,16 +11,16 @@ use linerate_metric::event::{Again, Event};
 use linerate_metric::exit;
 use linerate_metric::experiment::{Distance, Point, Setting};
 use linerate_metric::record::Record;
-use linerate_metric::set::RunSet;
+use linerate_metric::run_set::RunSet;
 use linerate_metric::statistics::estimate;
 use serde::{Deserialize, Serialize};
 
 use crate::ExperimentError;
-use crate::again::{Failures, PAUSE, Then};
 use crate::file::{Experiment, KnobOf};
-use crate::outcome::set;
-use crate::place::Place;
+use crate::location::Place;
 use crate::point::{settings, words_of};
+use crate::results::set;
+use crate::retry::{Failures, PAUSE, Then};
 use crate::runner::{Alike, LeftOut, Runner};
 
 /// Options of a run.

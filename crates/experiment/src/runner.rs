@@ -10,21 +10,21 @@ use linerate_metric::event::{Problem, WAIT_FOR_IT};
 use linerate_metric::exit;
 use linerate_metric::experiment::Setting;
 use linerate_metric::record::{RUN_SCHEMA, Record};
-use linerate_metric::set::SET_SCHEMA;
+use linerate_metric::run_set::SET_SCHEMA;
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::ExperimentError;
-use crate::again::Failed;
 use crate::file::{CommandOf, Experiment, FigureFrom, SkipOf};
-use crate::place::{Place, can_ask};
+use crate::location::{Place, can_ask};
 use crate::point::{Names, applies, fits, settings, words_of};
 use crate::process::{Ended, Programs, finish, first_line, signal_words, start};
+use crate::retry::Failed;
 use crate::run::{COMMAND_LIMIT, Kept, Measured, Options};
 
-mod alike;
+mod skip_group;
 
-pub(crate) use alike::Alike;
+pub(crate) use skip_group::Alike;
 
 /// Placeholder for the address of a host while commands are only analyzed.
 const STANDS_FOR: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use linerate_experiment::{Experiment, ExperimentError, Measured, Options, Place, Progress, run};
-use linerate_metric::set::RunSet;
+use linerate_metric::run_set::RunSet;
 
 const FILE: &str = r#"
 name = "small"

@@ -5,23 +5,23 @@
 //! Values that could not be read are reported as missing.
 #![forbid(unsafe_code)]
 
-pub mod case;
-pub mod draft;
+pub mod finding_builder;
 pub mod rule;
 pub mod rules;
+pub mod run_view;
 
-mod ends;
-mod rank;
+mod host_names;
+mod ranking;
 
-pub use rank::FOLLOWS;
+pub use ranking::FOLLOWS;
 pub use rule::Rule;
 pub use rules::RULES;
 
 use linerate_metric::finding::Finding;
 use linerate_metric::record::Record;
-use linerate_metric::set::RunSet;
+use linerate_metric::run_set::RunSet;
 
-use crate::case::Case;
+use crate::run_view::Case;
 
 /// Explains why a run was not faster: findings sorted by cost, each followed by its consequences.
 ///
@@ -31,8 +31,8 @@ pub fn explain(record: &Record) -> Vec<Finding> {
     if record.interrupted && record.summary.duration_ns.is_none() {
         return Vec::new();
     }
-    let places = ends::places(record);
-    let named = ends::by_their_parts(record, &places);
+    let places = host_names::places(record);
+    let named = host_names::by_their_parts(record, &places);
     let mut case = Case::new(named.as_ref().unwrap_or(record));
     case.places = places;
     let found = RULES.iter().flat_map(|rule| rule.examine(&case));
@@ -40,7 +40,7 @@ pub fn explain(record: &Record) -> Vec<Finding> {
     for finding in &mut found {
         name_far_end(&case, finding);
     }
-    rank::rank(found, case.one_machine())
+    ranking::rank(found, case.one_machine())
 }
 
 /// Adds a note to the remedy if its command needs our server instead of the third-party server of
@@ -176,7 +176,7 @@ mod tests {
             ("linerate ttcp -r --buffer 4M".to_owned(), false),
             ("linerate server".to_owned(), false),
         ] {
-            let draft = draft::Draft::limit("single-flow", Role::Client);
+            let draft = finding_builder::Draft::limit("single-flow", Role::Client);
             let draft = draft.seen("x", 1_u64, "", "here").remedy("more flows");
             let mut finding = draft.command(command.clone()).found().expect("evidence");
             name_far_end(&case, &mut finding);

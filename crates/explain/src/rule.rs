@@ -2,7 +2,7 @@
 
 use linerate_metric::finding::Finding;
 
-use crate::case::Case;
+use crate::run_view::Case;
 
 /// A rule that detects one cause, limit or unknown of a run's performance.
 ///

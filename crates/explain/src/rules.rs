@@ -52,8 +52,8 @@ use linerate_metric::finding::Finding;
 use linerate_metric::plan::{Kind, Protocol};
 use linerate_metric::record::CountedAt;
 
-use crate::case::{Case, Tcp, Way, name};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, Tcp, Way, name};
 
 /// Rules in the order of docs/CAUSES.md.
 pub const RULES: &[&dyn crate::Rule] = &[

@@ -8,13 +8,13 @@ pub mod sys;
 
 pub mod device_clock;
 pub mod doctor;
-pub mod evidence;
-pub mod networks;
+pub mod network_namespaces;
+pub mod output_reader;
 pub mod processor_time;
-pub mod reader;
 pub mod snapshot;
 pub mod steal;
-pub mod stop;
+pub mod stop_flag;
+pub mod thread_counters;
 pub mod wake_up;
 
-pub mod knob;
+pub mod settings;

@@ -13,7 +13,7 @@ use crate::error::LabError;
 use crate::lab::Lab;
 use crate::netlink::{LinkState, Netlink, QdiscState};
 use crate::offload::Offload;
-use crate::shape::{Netem, TokenBucket};
+use crate::qdisc::{Netem, TokenBucket};
 use crate::topology::Link;
 
 /// Time hosts have to reach each other, plus eight times the sum of all link delays. The kernel

@@ -30,11 +30,11 @@ use rustix::fs::MemfdFlags;
 use rustix::process::{Signal, WaitOptions};
 use serde::{Deserialize, Serialize};
 
-use crate::emulate::ANSWERS;
 use crate::error::LabError;
 use crate::exec;
 use crate::info::LabInfo;
 use crate::lab::{Lab, LabHost};
+use crate::link_emulator::ANSWERS;
 use crate::privilege::{become_root, privileged};
 use crate::registry::{self, Registration};
 use crate::topology::Topology;

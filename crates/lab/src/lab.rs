@@ -13,15 +13,15 @@ use std::time::{Duration, Instant};
 use linerate_host::sys::namespace;
 
 use crate::check::{self, CheckResult};
-use crate::emulate::{self, Emulator};
 use crate::error::LabError;
 use crate::info::{HostInfo, InterfaceInfo, LabInfo, LinkInfo};
 use crate::layout::{HostLayout, IPV6_PREFIX, Layout, Node};
+use crate::link_emulator::{self, Emulator};
 use crate::namespace::Namespace;
 use crate::netlink::Netlink;
 use crate::offload::{ENOENT, Offload};
 use crate::privilege::privileged;
-use crate::shape::{Netem, TokenBucket};
+use crate::qdisc::{Netem, TokenBucket};
 use crate::topology::{Link, Topology};
 
 /// Network of hosts that exists as long as this value.
@@ -104,7 +104,7 @@ impl Lab {
                 info: host_info(&topology, &layout, host),
             })
             .collect();
-        let emulates = topology.links.iter().any(Link::needs_netem) && !emulate::has_netem()?;
+        let emulates = topology.links.iter().any(Link::needs_netem) && !link_emulator::has_netem()?;
         let mut lab = Self {
             topology,
             layout,
@@ -235,7 +235,7 @@ impl Lab {
     /// # Errors
     /// [`LabError::LinkEnded`]; both ends of the link have lost their carrier then.
     pub fn check_links(&self) -> Result<(), LabError> {
-        if self.cut_ended(emulate::ANSWERS) == 0 {
+        if self.cut_ended(link_emulator::ANSWERS) == 0 {
             return Ok(());
         }
         self.info("", 0, 0).check_links()
@@ -486,7 +486,7 @@ fn only_link_sized_frames(interface: &str) -> Result<(), LabError> {
     // The ioctl needs a socket only for its namespace.
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
         .map_err(|error| LabError::system("open a socket", error))?;
-    for name in emulate::LARGE_SENDS {
+    for name in link_emulator::LARGE_SENDS {
         if let Some(offload) = Offload::parse(name) {
             // A kernel without this offload makes no such frames.
             let _ = offload.set(socket.as_fd(), interface, false);

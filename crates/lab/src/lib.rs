@@ -12,31 +12,31 @@ pub mod topology;
 pub mod layout;
 
 mod offload;
-mod shape;
+mod qdisc;
 
 mod check;
-mod emulate;
+mod current_lab;
 mod error;
 mod exec;
 mod holder;
 mod info;
-mod inside;
 mod lab;
+mod link_emulator;
 mod namespace;
 mod netlink;
 mod privilege;
 mod registry;
-mod sizes;
+mod segment_sizes;
 
 pub use check::CheckResult;
-pub use emulate::{LINK as LINK_STEP, PASSING};
+pub use current_lab::{Inside, inside};
 pub use error::LabError;
 pub use exec::{Executed, exec};
 pub use holder::{HOLDER_COMMAND, hold, up};
 pub use info::{HostInfo, InterfaceInfo, LabInfo, LinkInfo};
-pub use inside::{Inside, inside};
 pub use lab::{Lab, LabHost};
+pub use link_emulator::{LINK as LINK_STEP, PASSING};
 pub use privilege::{enter_user_namespace, privileged};
 pub use registry::{down, list};
-pub use sizes::{segment_sizes, set_segment_sizes};
+pub use segment_sizes::{segment_sizes, set_segment_sizes};
 pub use topology::{Topology, TopologyError};

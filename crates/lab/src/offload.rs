@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use linerate_host::sys::ethtool_set::{self, Switch};
+use linerate_host::sys::ethtool_features::{self, Switch};
 
 /// Offload that can be switched.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,13 +50,13 @@ impl Offload {
         match self {
             // "Off" requires that all kinds are off, "on" only that the basic kinds are on.
             Self::Switch(Switch::Tso) if !asked => {
-                Ok(ethtool_set::switch(socket, interface, Switch::Tso)?
-                    || ethtool_set::features(socket, interface)?
+                Ok(ethtool_features::switch(socket, interface, Switch::Tso)?
+                    || ethtool_features::features(socket, interface)?
                         .iter()
                         .any(|feature| is_tso(feature) && feature.active))
             }
-            Self::Switch(switch) => ethtool_set::switch(socket, interface, *switch),
-            Self::Feature(name) => ethtool_set::features(socket, interface)?
+            Self::Switch(switch) => ethtool_features::switch(socket, interface, *switch),
+            Self::Feature(name) => ethtool_features::features(socket, interface)?
                 .into_iter()
                 .find(|feature| feature.name == *name)
                 .map(|feature| feature.active)
@@ -68,25 +68,25 @@ impl Offload {
     pub(crate) fn set(&self, socket: BorrowedFd<'_>, interface: &str, on: bool) -> io::Result<()> {
         match self {
             Self::Switch(switch) => {
-                ethtool_set::set_switch(socket, interface, *switch, on)?;
+                ethtool_features::set_switch(socket, interface, *switch, on)?;
                 // The kernel's own group lacks the newest kinds (accurate ECN, Linux 6.16), which
                 // `ethtool` matches by name.
                 if *switch == Switch::Tso && !on {
-                    for feature in ethtool_set::features(socket, interface)? {
+                    for feature in ethtool_features::features(socket, interface)? {
                         if is_tso(&feature) && feature.active && feature.available {
-                            ethtool_set::set_feature(socket, interface, &feature.name, false)?;
+                            ethtool_features::set_feature(socket, interface, &feature.name, false)?;
                         }
                     }
                 }
                 Ok(())
             }
-            Self::Feature(name) => ethtool_set::set_feature(socket, interface, name, on),
+            Self::Feature(name) => ethtool_features::set_feature(socket, interface, name, on),
         }
     }
 }
 
 /// Returns whether a feature is a kind of TCP segmentation.
-fn is_tso(feature: &ethtool_set::Feature) -> bool {
+fn is_tso(feature: &ethtool_features::Feature) -> bool {
     feature.name.starts_with("tx-tcp") && feature.name.ends_with("-segmentation")
 }
 

@@ -15,15 +15,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use linerate_host::sys::namespace;
-use linerate_host::sys::wait::{Ready, poll};
+use linerate_host::sys::readiness::{Ready, poll};
 use rustix::fs::{MemfdFlags, OFlags, SealFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use serde::{Deserialize, Serialize};
 
-use crate::emulate::ANSWERS;
 use crate::error::LabError;
 use crate::info::LabInfo;
+use crate::link_emulator::ANSWERS;
 
 /// Prefix of every socket name; the uid, `-` and the lab's name follow.
 const PREFIX: &str = "linerate-lab-";

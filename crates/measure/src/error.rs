@@ -12,7 +12,7 @@ use linerate_port::PortError;
 use linerate_stack::StackError;
 use rustix::io::Errno;
 
-use crate::peers::call::FarReportError;
+use crate::interop::client::FarReportError;
 
 /// Error of a run, with situation, object and next step (see [`MeasureError::problem`]).
 #[derive(Debug, thiserror::Error)]

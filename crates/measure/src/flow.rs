@@ -9,9 +9,9 @@ use linerate_metric::histogram::Histogram;
 use linerate_metric::plan::Direction;
 use linerate_metric::record::{Mismatch, SlowAnswer, Socket as SocketFacts};
 
-use crate::meter::{Meter, Totals};
-use crate::sequence::Sequence;
-use crate::stamped::Log;
+use crate::flow_counters::{Meter, Totals};
+use crate::sequence_tracker::Sequence;
+use crate::timestamps::Log;
 
 /// Role of an end in a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,48 +9,48 @@
 pub mod capacity;
 pub mod forward;
 pub mod generate;
-pub mod search;
+pub mod rate_search;
 
-mod arrival;
 pub mod carrier;
-mod choose;
-mod meter;
+mod delay_variation;
+mod flow_counters;
 mod numa;
-mod pacing;
-mod pattern;
-mod sequence;
+mod pacer;
+mod payload_pattern;
+mod sequence_tracker;
+mod wait_policy;
 
 mod flow;
-mod stamped;
+mod timestamps;
 
-pub mod stack;
+pub mod netstack;
 pub mod transport;
 pub mod workload;
 
 mod loss;
 
-mod cost;
-mod end;
-mod hire;
-mod lane;
-mod memory;
-mod outcome;
-mod series;
-mod tcp_series;
-mod threads;
-mod timing;
+mod coordinator;
+mod cpu_cost;
+mod flow_memory;
+mod interval_series;
+mod rate_accuracy;
+mod result_builder;
+mod spawn_all;
+mod tcp_info_sums;
+mod worker;
+mod worker_costs;
 
-mod assemble;
+mod end_limits;
 mod error;
-mod limits_seen;
+mod record_assembly;
 mod session;
 
-pub mod peers;
+pub mod interop;
 
 pub use error::MeasureError;
-pub use linerate_dialect::guard::Network as AddressRange;
+pub use interop::handlers::dialects;
+pub use linerate_dialect::amplification_guard::Network as AddressRange;
 pub use loss::{Lookout, Network, SeenPlace};
-pub use peers::serve::dialects;
 pub use session::{
     Also, Client, Emit, Family, FarSettings, GRANTS, Grant, Held, Key, KeyError, Maker,
     PEER_PATIENCE, PeerOptions, SECRET_MAX_BYTES, SECRET_MIN_BYTES, Server, ServerOptions,

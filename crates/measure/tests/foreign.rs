@@ -13,7 +13,7 @@ use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use common::foreign::Host;
+use common::third_party::Host;
 use linerate_dialect::sniff::Carrier;
 use linerate_lab::{Lab, LabError, Topology};
 use linerate_measure::{PeerOptions, ServerOptions};

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use common::foreign::Host;
+use common::third_party::Host;
 use linerate_dialect::iperf2::datagram::HEADER_BYTES;
 use linerate_dialect::iperf2::{Settings, Way};
 use linerate_measure::{Client, Family, MeasureError, PeerOptions};

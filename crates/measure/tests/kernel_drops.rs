@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use linerate_lab::{Lab, Topology, privileged};
 use linerate_measure::forward::{Forwarder, MemoryWish, Settings};
 use linerate_measure::generate::{self, Arrival, Ports};
-use linerate_measure::stack::host::{self, HostOptions, Told};
+use linerate_measure::netstack::service_host::{self, HostOptions, Told};
 use linerate_metric::forward::Idle;
 use linerate_metric::stack::StackPlan;
 use linerate_port::{AnyPort, Burst, Memory, Pool, PortUrl, Receive, Transmit, memory_plan, open};
@@ -198,7 +198,9 @@ fn an_interval_of_our_stack_has_its_own_drops_and_no_others() {
         Told::Test(_) | Told::Doubt(_) => {}
     };
     let host = lab.host("b").unwrap();
-    let ran = host.run(|| host::run(&options, &stop, &mut tell)).unwrap();
+    let ran = host
+        .run(|| service_host::run(&options, &stop, &mut tell))
+        .unwrap();
     let (record, failure) = ran.unwrap();
     assert!(failure.is_none(), "{failure:?}");
     assert_eq!(dropped[0], 0, "{dropped:?}");

@@ -1,9 +1,9 @@
 //! Both ends in this process, over loopback: every kind of run.
 
-#[path = "pair/ends.rs"]
-mod ends;
 #[path = "pair/round_trips.rs"]
 mod round_trips;
+#[path = "pair/stops.rs"]
+mod stops;
 #[path = "pair/throughput.rs"]
 mod throughput;
 
@@ -177,7 +177,7 @@ fn calls_are_timed_at_both_ends() {
                 }
             }
         }
-        let count = |calls: &linerate_metric::calls::Calls, name: &str| -> u64 {
+        let count = |calls: &linerate_metric::call_times::Calls, name: &str| -> u64 {
             let call = calls
                 .get(name)
                 .unwrap_or_else(|| panic!("{context}: no {name}"));

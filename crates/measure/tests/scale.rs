@@ -123,8 +123,8 @@ fn of_very_many_streams_the_series_holds_the_total() {
 #[test]
 fn figures_of_thousands_of_streams_take_several_frames() {
     // Both ends of 2,100 flows, and the other descriptors of this process.
-    linerate_host::sys::descriptors::raise_limit();
-    if linerate_host::sys::descriptors::limit().is_some_and(|limit| limit < 10_000) {
+    linerate_host::sys::fd_table::raise_limit();
+    if linerate_host::sys::fd_table::limit().is_some_and(|limit| limit < 10_000) {
         println!("needs an open-file limit of 10,000");
         return;
     }
@@ -142,7 +142,7 @@ fn figures_of_thousands_of_streams_take_several_frames() {
 #[test]
 fn streams_beyond_the_open_files_are_refused_before_any_traffic() {
     let far = Far::start();
-    let Some(limit) = linerate_host::sys::descriptors::limit() else {
+    let Some(limit) = linerate_host::sys::fd_table::limit() else {
         println!("this process may open any number of files");
         return;
     };
@@ -174,7 +174,7 @@ fn sleeping_calls_do_not_go_with_fewer_threads() {
 #[test]
 fn sockets_of_threads_with_their_own_tables_are_given_back() {
     let far = Far::start();
-    let open = || linerate_host::sys::descriptors::open().unwrap_or(0);
+    let open = || linerate_host::sys::fd_table::open().unwrap_or(0);
     run(plan(&far, Protocol::Udp, 2));
     let before = open();
     for protocol in [Protocol::Tcp, Protocol::Udp] {

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::power::pairs_needed;
-use crate::rank::{centre, mann_whitney, shift, signed_rank, spread};
+use crate::rank_tests::{centre, mann_whitney, shift, signed_rank, spread};
 use crate::statistics::{Estimate, estimate, interval_of};
 
 /// Probability that two equal sides are called different.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::capacity::CapacityTrial;
 use crate::plan::{Cpus, Ends, Plan, Wait};
 use crate::record::{Doubt, Interval, Record};
-use crate::set::Trial;
+use crate::run_set::Trial;
 use crate::stack::StackInterval;
 
 /// An event and its test.

@@ -295,7 +295,7 @@ impl Expectation {
 
     /// Checks the threshold against the median of repeats.
     #[must_use]
-    pub fn judge_result(&self, result: &crate::set::SetResult) -> Verdict {
+    pub fn judge_result(&self, result: &crate::run_set::SetResult) -> Verdict {
         self.judge_value(result.figures.get(self.figure.name).map(|e| e.median))
     }
 

@@ -7,34 +7,34 @@
 
 pub mod units;
 
-pub mod changes;
-pub mod fit;
+pub mod change_points;
 pub mod histogram;
 pub mod load;
 pub mod power;
-pub mod rank;
+pub mod rank_tests;
+pub mod size_costs;
 pub mod statistics;
-pub mod waiting;
+pub mod waiting_costs;
 
 pub mod comparison;
 pub mod sweep;
 
-pub mod calls;
+pub mod call_times;
 pub mod capacity;
 pub mod command_line;
 pub mod cost;
-pub mod device_stamps;
+pub mod device_timestamps;
 pub mod event;
 pub mod facts;
 pub mod finding;
 pub mod forward;
 pub mod generate;
+pub mod json_pointer;
 pub mod pace;
 pub mod plan;
-pub mod pointer;
 pub mod record;
 pub mod round_trip;
-pub mod set;
+pub mod run_set;
 pub mod stack;
 pub mod timeline;
 pub mod tuning;

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::calls::{CallClock, Calls};
+use crate::call_times::{CallClock, Calls};
 use crate::command_line::CommandLine;
 use crate::cost::{
     MachineTime, MemoryCost, ProcessorTime, StreamInterval, TcpInterval, ThreadCost, ThreadShares,

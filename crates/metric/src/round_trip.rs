@@ -7,7 +7,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::device_stamps::DeviceStamps;
+use crate::device_timestamps::DeviceStamps;
 use crate::plan::Ends;
 
 /// Use of sockets for requests.

@@ -82,7 +82,7 @@ pub struct StackPlan {
     /// Position of the driver timestamps in UDP responses: arrival of the request and departure of
     /// the response.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub stamp_payload: Option<crate::device_stamps::DeviceStamps>,
+    pub stamp_payload: Option<crate::device_timestamps::DeviceStamps>,
 }
 
 /// Item of a stack's memory.

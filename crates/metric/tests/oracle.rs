@@ -1,7 +1,7 @@
 //! Our statistics against those of another library, on samples from fixed seeds.
 
 use linerate_metric::power::{normal_quantile, normal_tail, student_quantile};
-use linerate_metric::rank::{centre, mann_whitney, shift, signed_rank};
+use linerate_metric::rank_tests::{centre, mann_whitney, shift, signed_rank};
 use linerate_metric::statistics::{interval_of, median};
 use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 use statrs::statistics::{Data, OrderStatistics, Statistics};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::sys::packet::Promiscuous;
-use crate::sys::{interface, xsk_offload};
+use crate::sys::{interface_ioctl, interface_offloads};
 
 /// Network interface behind a port.
 ///
@@ -23,7 +23,7 @@ impl Interface {
     pub(crate) fn named(name: &str) -> Option<Self> {
         Some(Self {
             name: name.to_owned(),
-            socket: Arc::new(interface::asking_socket().ok()?),
+            socket: Arc::new(interface_ioctl::asking_socket().ok()?),
         })
     }
 
@@ -37,7 +37,7 @@ impl Interface {
     /// interface is gone.
     #[must_use]
     pub fn has_carrier(&self) -> Option<bool> {
-        xsk_offload::has_carrier(&self.socket, &self.name).ok()
+        interface_offloads::has_carrier(&self.socket, &self.name).ok()
     }
 }
 

@@ -1,11 +1,11 @@
 //! Internet checksum (RFC 1071): completes a partial checksum, and verifies those of received
 //! frames.
 
-mod sum;
+mod unfolded_sum;
 
 use std::ops::Range;
 
-pub use sum::Sum;
+pub use unfolded_sum::Sum;
 
 /// Folded sum of 16-bit words in native byte order; an odd last byte is padded with zero.
 #[must_use]

@@ -35,14 +35,14 @@ mod sys;
 
 pub use sys::burst::{BURST_FRAMES, Burst};
 pub use sys::frame::Frame;
-pub use sys::memory::{CACHED_FRAMES, Memory, MemoryPlan, Pages};
+pub use sys::frame_memory::{CACHED_FRAMES, Memory, MemoryPlan, Pages};
 pub use sys::packet::Promiscuous;
 
-mod pool;
-pub use pool::Pool;
+mod frame_pool;
+pub use frame_pool::Pool;
 
-mod port;
-pub use port::{Absence, AnyPort, Pair, Partner, Port, Receive, Transmit};
+mod queue;
+pub use queue::{Absence, AnyPort, Pair, Partner, Port, Receive, Transmit};
 
 mod capabilities;
 pub use capabilities::{BusyPoll, Capabilities, Copies, Interface, XdpBinding};
@@ -50,24 +50,24 @@ pub use capabilities::{BusyPoll, Capabilities, Copies, Interface, XdpBinding};
 mod counters;
 pub use counters::{Cause, QueueCounters, QueueTotals};
 
-mod url;
-pub use url::{COMMON_KEYS, Common, Key, Onward, PortUrl, Value};
+mod port_url;
+pub use port_url::{COMMON_KEYS, Common, Key, Onward, PortUrl, Value};
 
-pub mod kind;
-pub use kind::tap::FoundTap;
-pub use kind::xdp::{DeviceWish, Steered};
-pub use kind::{AnyReceive, AnyTransmit, memory_plan, open};
+pub mod kinds;
+pub use kinds::tap::FoundTap;
+pub use kinds::xdp::{DeviceWish, Steered};
+pub use kinds::{AnyReceive, AnyTransmit, memory_plan, open};
 
 mod error;
 pub use error::PortError;
 
 pub mod checksum;
-mod copy;
-pub use copy::copy;
+mod chunked_copy;
+pub use chunked_copy::copy;
 pub mod pcap;
 pub mod vnet;
 
-mod interface;
-pub use interface::{has_carrier, in_use, with_lower};
+mod interface_use;
+pub use interface_use::{has_carrier, in_use, with_lower};
 
-mod cursor;
+mod ring_cursor;

@@ -241,7 +241,7 @@ fn a_tap_that_was_there_is_left_as_it_was() {
             String::from_utf8_lossy(&output.stdout).into_owned()
         };
         let offloads = || {
-            let run = || linerate_host::knob::interface::offloads("t0");
+            let run = || linerate_host::settings::interface::offloads("t0");
             host.run(run).unwrap().expect("offloads are readable")
         };
         for (address, up) in [(None, false), (Some("10.9.9.9/16"), true)] {

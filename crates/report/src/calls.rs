@@ -1,6 +1,6 @@
 //! Table of system call times, shared by text and HTML.
 
-use linerate_metric::calls::{CallTimes, Calls};
+use linerate_metric::call_times::{CallTimes, Calls};
 use linerate_metric::facts::Role;
 use linerate_metric::record::Record;
 use linerate_metric::units::{format_count, format_nanos, format_share};
@@ -75,7 +75,7 @@ fn figures_of(call: &CallTimes, share: Option<f64>) -> Vec<String> {
         times.max,
     ];
     cells.extend(durations.map(|time| format_nanos(time as f64)));
-    cells.push(crate::words::or_unknown(share, format_share));
+    cells.push(crate::phrases::or_unknown(share, format_share));
     cells
 }
 

@@ -5,7 +5,7 @@ use linerate_metric::record::{CpuCost, Record};
 use linerate_metric::units::{format_bytes, format_count, format_nanos, format_share};
 
 use crate::figures;
-use crate::words::short;
+use crate::phrases::short;
 
 /// Smallest share that is shown.
 const TOLD_FROM: f64 = 0.0005;

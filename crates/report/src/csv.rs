@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use linerate_metric::expect::Unit;
 
-use crate::side::SideBySide;
+use crate::comparison::SideBySide;
 
 /// Renders a comparison of documents as CSV: one row per figure and document.
 #[must_use]

@@ -6,7 +6,7 @@ use std::path::Path;
 use jiff::Timestamp;
 use linerate_metric::experiment::ExperimentResult;
 use linerate_metric::record::{RUN_SCHEMA, Record};
-use linerate_metric::set::{RunSet, SET_SCHEMA};
+use linerate_metric::run_set::{RunSet, SET_SCHEMA};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 

@@ -7,7 +7,7 @@ use linerate_metric::experiment::{
 use linerate_metric::statistics::{Estimate, slope};
 
 use crate::markdown;
-use crate::words::{UNKNOWN, times};
+use crate::phrases::{UNKNOWN, times};
 
 /// A table of text cells.
 pub(crate) struct Grid {

@@ -7,7 +7,7 @@ use linerate_metric::units::{
     format_bit_rate, format_bytes, format_count, format_nanos, format_per_second, format_share,
 };
 
-use crate::words;
+use crate::phrases;
 
 pub(crate) struct Figure {
     /// Table heading.
@@ -205,7 +205,7 @@ pub(crate) fn times_of(summary: &Summary) -> Vec<Figure> {
 
 fn goodput(plan: &Plan, summary: &Summary) -> Figure {
     // A mode that skips a copy is named wherever its goodput is shown.
-    let rate = |rate| match words::skipped(plan.copies) {
+    let rate = |rate| match phrases::skipped(plan.copies) {
         None => format_bit_rate(rate),
         Some(skipped) => format!("{} ({skipped})", format_bit_rate(rate)),
     };

@@ -10,8 +10,8 @@ use linerate_metric::units::{
 };
 
 use crate::figures::{Figure, figure};
+use crate::phrases::{amount, or_unknown};
 use crate::text::Grid;
-use crate::words::{amount, or_unknown};
 
 mod port;
 mod statistics;

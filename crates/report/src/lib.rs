@@ -15,12 +15,12 @@ mod facts;
 mod figures;
 pub mod forward;
 mod generate;
+mod phrases;
 mod round_trips;
 mod timeline;
-mod words;
 
+pub mod comparison;
 pub mod differences;
-pub mod side;
 
 pub mod lines;
 pub mod markdown;

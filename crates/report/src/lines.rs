@@ -10,9 +10,9 @@ use linerate_metric::units::{
     format_bit_rate, format_bytes, format_count, format_nanos, format_per_second, format_share,
 };
 
+use crate::phrases::{self, UNKNOWN, or_unknown};
 use crate::style::{Paint, Style, clean, hang};
 use crate::text;
-use crate::words::{self, UNKNOWN, or_unknown};
 
 /// Converts events to lines and keeps the columns of each test.
 ///
@@ -117,20 +117,20 @@ impl Lines {
                 if plan.kind == Kind::Generate {
                     let line = format!(
                         "{}: {}",
-                        words::title(plan),
-                        words::details(plan).join(", ")
+                        phrases::title(plan),
+                        phrases::details(plan).join(", ")
                     );
                     return Some(crate::style::wrap(&clean(&line), self.style.width).join("\n"));
                 }
                 let mut line = format!(
                     "{}: {}; {}",
                     self.title(event.test, plan),
-                    words::details(plan).join(", "),
+                    phrases::details(plan).join(", "),
                     match plan.dialect {
                         // The wait mode of another program is unknown.
-                        Some(_) if self.serving => words::near_end(far, wait.far, &cpu.far),
-                        Some(_) => words::near_end(near, wait.near, &cpu.near),
-                        None => words::ends(near, far, wait, cpu),
+                        Some(_) if self.serving => phrases::near_end(far, wait.far, &cpu.far),
+                        Some(_) => phrases::near_end(near, wait.near, &cpu.near),
+                        None => phrases::ends(near, far, wait, cpu),
                     }
                 );
                 if let Some(because) = because {
@@ -173,7 +173,7 @@ impl Lines {
     fn ready(&self, port: u16, addresses: &[String], also: &[u16]) -> String {
         let places: Vec<_> = addresses
             .iter()
-            .map(|address| words::address(&clean(address), port))
+            .map(|address| phrases::address(&clean(address), port))
             .collect();
         let places = if places.is_empty() {
             format!("port {port}")
@@ -193,7 +193,7 @@ impl Lines {
     /// direction.
     fn title(&self, test: u32, plan: &Plan) -> String {
         if !self.serving {
-            return words::title(plan);
+            return phrases::title(plan);
         }
         let peer = self
             .tests
@@ -201,7 +201,7 @@ impl Lines {
             .map(|test| test.peer.as_str())
             .filter(|peer| !peer.is_empty())
             .unwrap_or("the client");
-        words::served_title(plan, peer)
+        phrases::served_title(plan, peer)
     }
 
     fn interval(&mut self, test: u32, interval: &Interval) -> String {
@@ -210,7 +210,7 @@ impl Lines {
             .get(&test)
             .and_then(|test| test.shape)
             .unwrap_or_else(|| Shape::guess(interval));
-        let skipped = words::skipped(shape.copies);
+        let skipped = phrases::skipped(shape.copies);
         // Marks after the columns reduce the width that is left for columns.
         let behind = skipped.as_ref().map_or(0, |words| words.len() + 12);
         let behind = behind + if shape.sent { "  (sent)".len() } else { 0 };
@@ -340,7 +340,7 @@ const DIRECTION: Column = Column {
     width: 9,
     left: true,
     spare: false,
-    cell: |shape, i| words::way(i.direction, shape.serving).to_owned(),
+    cell: |shape, i| phrases::way(i.direction, shape.serving).to_owned(),
 };
 const TRANSFERRED: Column = spare(column("payload", 9, |_, i| format_bytes(i.bytes)));
 const RATE: Column = column("goodput", 9, |_, i| {

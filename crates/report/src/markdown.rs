@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 
 use linerate_metric::expect::Unit;
 use linerate_metric::experiment::{ExperimentResult, ShapeState};
-use linerate_metric::set::{RateSearch, RunSet};
+use linerate_metric::run_set::{RateSearch, RunSet};
 use linerate_metric::statistics::Estimate;
 
-use crate::side::SideBySide;
+use crate::comparison::SideBySide;
+use crate::phrases;
 use crate::style::clean;
-use crate::words;
 
 /// Escapes a text as a table cell: no character ends the cell or begins markup.
 pub(crate) fn cell(text: &str) -> String {
@@ -32,7 +32,7 @@ pub(crate) fn cell(text: &str) -> String {
 /// Formats a figure with its interval; the interval is omitted when it rounds to the figure itself.
 pub(crate) fn figure(unit: Unit, value: &Estimate) -> String {
     let format = |value: f64| match unit {
-        Unit::Count if value.fract() != 0.0 => words::short(value),
+        Unit::Count if value.fract() != 0.0 => phrases::short(value),
         unit => unit.format(value),
     };
     let (median, low, high) = (format(value.median), format(value.low), format(value.high));
@@ -73,11 +73,11 @@ pub fn side_by_side(sides: &SideBySide) -> String {
             let mut row = vec![cell(&name)];
             row.extend(sides.sides.iter().map(|side| {
                 let value = side.figures.get(&name);
-                words::or_unknown(value, |value| cell(&figure(known.unit, value)))
+                phrases::or_unknown(value, |value| cell(&figure(known.unit, value)))
             }));
             if two {
                 let ratio = sides.ratio(&name);
-                row.push(words::or_unknown(ratio, words::ratio));
+                row.push(phrases::or_unknown(ratio, phrases::ratio));
             }
             row
         })
@@ -166,9 +166,9 @@ pub fn experiment(result: &ExperimentResult, set: &RunSet) -> String {
         );
     }
     for remark in crate::experiment::remarks(result) {
-        let _ = write!(out, "\n{}\n", cell(&words::capitalised(&remark)));
+        let _ = write!(out, "\n{}\n", cell(&phrases::capitalised(&remark)));
     }
-    let doubts = words::counted(&set.runs);
+    let doubts = phrases::counted(&set.runs);
     if !doubts.is_empty() {
         out.push_str("\nCaveats:\n\n");
         for kind in doubts {

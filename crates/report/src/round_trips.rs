@@ -8,7 +8,7 @@ use linerate_metric::record::Record;
 use linerate_metric::round_trip::{Attachment, RoundTripPlan};
 use linerate_metric::units::{format_count, format_nanos};
 
-use crate::words;
+use crate::phrases;
 
 /// Describes the options of round trips that differ from the defaults.
 pub(crate) fn details(plan: &RoundTripPlan) -> Vec<String> {
@@ -18,7 +18,7 @@ pub(crate) fn details(plan: &RoundTripPlan) -> Vec<String> {
     }
     words.extend(
         plan.limit_ns
-            .map(|limit| format!("slow above {}", words::duration(limit))),
+            .map(|limit| format!("slow above {}", phrases::duration(limit))),
     );
     match plan.attachment {
         Attachment::Connected => {}
@@ -58,7 +58,7 @@ pub(crate) fn details(plan: &RoundTripPlan) -> Vec<String> {
 
 /// Describes the threads that generate CPU load.
 fn burning(threads: &Ends<u32>) -> String {
-    let of = |count: u32| words::amount(count.into(), "thread");
+    let of = |count: u32| phrases::amount(count.into(), "thread");
     match (threads.near, threads.far) {
         (near, 0) => format!("CPU load on the client: {}", of(near)),
         (0, far) => format!("CPU load on the server: {}", of(far)),

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use linerate_metric::record::Record;
-use linerate_metric::set::RunSet;
+use linerate_metric::run_set::RunSet;
 
 use crate::ReportError;
 

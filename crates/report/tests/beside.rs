@@ -4,9 +4,9 @@ mod samples;
 
 use linerate_metric::plan::{Ends, Wait};
 use linerate_metric::record::Record;
-use linerate_metric::set::{RunSet, SetResult};
+use linerate_metric::run_set::{RunSet, SetResult};
+use linerate_report::comparison::SideBySide;
 use linerate_report::document::Document;
-use linerate_report::side::SideBySide;
 use linerate_report::{Style, csv, html, markdown, text};
 use serde_json::{Number, Value};
 
@@ -115,8 +115,9 @@ fn told(documents: &[Document], at: usize) -> Vec<String> {
     let sides = SideBySide::of(documents);
     let name = sides.sides[at].name.clone();
     let of_it = |text: &str| {
-        let other =
-            |side: &linerate_report::side::Side| side.name != name && text.contains(&side.name);
+        let other = |side: &linerate_report::comparison::Side| {
+            side.name != name && text.contains(&side.name)
+        };
         text.contains(&name) && !sides.sides.iter().any(other)
     };
     let mut found = Vec::new();

@@ -3,7 +3,7 @@
 mod samples;
 
 use linerate_metric::record::{Record, Summary};
-use linerate_metric::set::RunSet;
+use linerate_metric::run_set::RunSet;
 use proptest::prelude::*;
 
 fn every_sample() -> Vec<Record> {

@@ -6,7 +6,7 @@ use linerate_port::vnet::VnetHeader;
 
 use crate::Nanos;
 use crate::link::Link;
-use crate::paths::{Paths, believed};
+use crate::pmtu_cache::{Paths, believed};
 use crate::udp::fragment::{Fragmenter, pieces};
 use crate::wire::ip::{self, Header};
 use crate::wire::{FRAGMENT_V6, ICMP, ICMPV6, UDP, changed, combine, long, put, sum, word};

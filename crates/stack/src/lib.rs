@@ -62,25 +62,25 @@ pub use stack::{Stack, Turn, memory_plan, port_url, ring_url};
 mod counters;
 pub use counters::Counters;
 
-mod watch;
-pub use watch::Departure;
+mod stage_watch;
+pub use stage_watch::Departure;
 
 mod error;
 pub use error::StackError;
 
-mod discovery;
 mod icmp;
+mod index_queue;
+mod index_table;
+mod ip_ids;
 mod link;
+mod neighbor_discovery;
 mod neighbors;
-mod numbers;
-mod pages;
-mod paths;
-mod problem;
-mod queue;
-mod recent;
-mod table;
+mod parameter_problem;
+mod pmtu_cache;
+mod prefault;
+mod recent_flows;
 mod tcp;
-mod timers;
+mod timer_heap;
 mod udp;
 mod wire;
 

@@ -11,13 +11,13 @@ use crate::addressing::Addressing;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::icmp::Allowance;
+use crate::ip_ids::Numbers;
 use crate::neighbors::{Neighbors, Resolved};
-use crate::numbers::Numbers;
-use crate::pages;
-use crate::paths::Paths;
+use crate::pmtu_cache::Paths;
+use crate::prefault;
 use crate::stack::LONG_FRAME_BYTES;
+use crate::stage_watch::{Mark, Watch};
 use crate::tcp::Cut;
-use crate::watch::{Mark, Watch};
 use crate::wire::{ETHERNET_BYTES, UDP, ip, put, word};
 
 /// Output side of the stack: frame pool, transmit burst, addresses, neighbours and counters.
@@ -107,7 +107,7 @@ impl Link {
             came: 0,
             watch: None,
             mark: None,
-            scratch: pages::filled(scratch_bytes(memory.frame_bytes().into(), config)),
+            scratch: prefault::filled(scratch_bytes(memory.frame_bytes().into(), config)),
             numbers,
             tos: config.ip.tos,
             // RFC 1112, section 6.1.

@@ -7,8 +7,8 @@ use std::net::{IpAddr, SocketAddr};
 use linerate_port::Frame;
 
 use crate::Nanos;
-use crate::pages;
-use crate::table::{Table, hash};
+use crate::index_table::{Table, hash};
+use crate::prefault;
 
 /// Time between two requests to the same neighbour (RFC 1122, section 2.3.2.1).
 const ASK_EVERY: Nanos = 1_000_000_000;
@@ -136,7 +136,7 @@ fn hash_of(seed: u64, address: IpAddr) -> u32 {
 impl Neighbors {
     pub(crate) fn new(limit: usize, seed: u64) -> Self {
         Self {
-            list: pages::room(limit),
+            list: prefault::room(limit),
             limit,
             wanted: 0,
             table: Table::new(limit),

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use linerate_metric::device_stamps::DeviceStamps;
+use linerate_metric::device_timestamps::DeviceStamps;
 use linerate_port::{
     AnyPort, AnyReceive, BURST_FRAMES, Burst, Capabilities, Cause, Memory, Partner, QueueCounters,
     Receive, Transmit,
@@ -25,9 +25,9 @@ use crate::counters::Counters;
 use crate::error::StackError;
 use crate::link::Link;
 use crate::socket::SocketId;
+use crate::stage_watch::Departure;
 use crate::tcp::Tcp;
 use crate::udp::Udp;
-use crate::watch::Departure;
 pub(crate) use plan::{LONG_FRAME_BYTES, frames_of_its_own};
 use plan::{check, held_frames};
 pub use plan::{memory_plan, port_url, ring_url};

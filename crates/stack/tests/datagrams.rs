@@ -326,7 +326,7 @@ fn stages_are_in_order_and_answers_carry_them() {
         (FAR_V6, "17,width=4,order=le,hz=1M"),
     ] {
         let mut world = World::alike(&[], Link::CLEAN);
-        let stamps: linerate_metric::device_stamps::DeviceStamps = text.parse().unwrap();
+        let stamps: linerate_metric::device_timestamps::DeviceStamps = text.parse().unwrap();
         world.far.stamp_payload(stamps, clock);
         world.far.watch_stages(clock, 16);
         let server = world.far.udp_bind(any(7)).unwrap();

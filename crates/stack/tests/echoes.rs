@@ -299,7 +299,7 @@ fn answers_in_place_carry_times_too() {
             Link::CLEAN,
             &addressing(FAR, FAR_V6),
         );
-        let stamps: linerate_metric::device_stamps::DeviceStamps = text.parse().unwrap();
+        let stamps: linerate_metric::device_timestamps::DeviceStamps = text.parse().unwrap();
         world.far.stamp_payload(stamps, clock);
         world.far.watch_stages(clock, 16);
         let (client, server) = pair(&mut world, far);

@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 use crate::TuneError;
 use crate::journal::Journal;
 
-mod device;
+mod interface;
 mod key;
-mod left;
-pub use device::{Device, Place, Seen};
+mod recovery;
+pub use interface::{Device, Place, Seen};
 pub use key::{Key, Kind};
-pub use left::{Restored, count_left, restore_left};
+pub use recovery::{Restored, count_left, restore_left};
 
 #[cfg(test)]
 mod tests;
@@ -203,7 +203,7 @@ impl<M: Machine> Guard<M> {
         };
         let own = self.journal.as_ref().map(Journal::path);
         let setting = || format!("{} of {}", key.name, key.host);
-        match left::also_changes(folder, own, &self.around, key) {
+        match recovery::also_changes(folder, own, &self.around, key) {
             None => Ok(()),
             Some(pid) if pid == self.owner.pid => Err(TuneError::Twice { setting: setting() }),
             Some(pid) => Err(TuneError::Shared {

@@ -8,14 +8,14 @@
 
 mod error;
 
+pub mod finding_knobs;
 pub mod guard;
-pub mod interleave;
 pub mod journal;
 pub mod knob;
 pub mod matrix;
-pub mod over;
-pub mod point;
+pub mod pair_scheduler;
 pub mod search;
 pub mod snippet;
+pub mod sweep_axis;
 
 pub use error::TuneError;

@@ -3,7 +3,7 @@
 use linerate_metric::comparison::Better;
 use linerate_metric::experiment::Setting;
 
-use crate::over::Over;
+use crate::sweep_axis::Over;
 
 /// Maximum number of points: at one second each they take about a day.
 pub const MOST_POINTS: usize = 100_000;

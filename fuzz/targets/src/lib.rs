@@ -10,22 +10,22 @@
 #![forbid(unsafe_code)]
 
 mod control;
-mod frames;
+mod frame_texts;
 mod guard;
 mod iperf;
 mod nuttcp;
-mod pieces;
+mod input_pieces;
 mod seeds;
 mod simple;
 mod sockperf;
 mod stack;
 
 pub use control::{control, sealed, sniff};
-pub use frames::{capture, template, words};
+pub use frame_texts::{capture, template, words};
 pub use guard::guard;
 pub use iperf::{iperf2, iperf3};
 pub use nuttcp::{nuttcp_client, nuttcp_server, nuttcp_udp};
-pub use pieces::Pieces;
+pub use input_pieces::Pieces;
 pub use seeds::seeds;
 pub use simple::{chargen, echo, plain, ttcp};
 pub use sockperf::sockperf;

@@ -3,8 +3,8 @@
 use std::process::Command;
 
 use super::BASE;
+use crate::error::Trouble;
 use crate::row::{Mark, Peer, Row};
-use crate::trouble::Trouble;
 
 /// Profile with the smallest working buffers.
 pub const MEMORY_DEFAULT: Row = Row {

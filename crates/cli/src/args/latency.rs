@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use linerate_metric::device_stamps::DeviceStamps;
+use linerate_metric::device_timestamps::DeviceStamps;
 use linerate_metric::load::Background;
 use linerate_metric::round_trip::Group;
 

@@ -10,8 +10,8 @@ use linerate_metric::units::ByteSize;
 
 use super::values::{duration, peer, tos};
 use super::{NearStackArgs, OutputArgs, ScreenArgs, heading};
-use crate::key;
-use crate::local::Local;
+use crate::key_source;
+use crate::local_binding::Local;
 
 /// Options of `linerate throughput` and `linerate latency`.
 #[derive(Debug, Clone, Args)]
@@ -120,7 +120,7 @@ pub struct MeasureArgs {
     /// Shared secret with the server: a FILE, or `env[:NAME]` for a variable (LINERATE_SECRET). It
     /// encrypts the control connection; payload is not encrypted
     #[arg(long, value_name = "FILE|env", help_heading = heading::NETWORK, env = "LINERATE_KEY")]
-    pub key: Option<key::Source>,
+    pub key: Option<key_source::Source>,
     /// Number of runs; the result is their median with its interval
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = heading::CHECKS, env = "LINERATE_REPEAT")]
     pub repeat: u32,

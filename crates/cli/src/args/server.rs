@@ -9,8 +9,8 @@ use linerate_metric::units::BitRate;
 
 use super::values::{dialect, some_rate, some_time};
 use super::{OutputArgs, heading};
-use crate::key;
-use crate::local::Local;
+use crate::key_source;
+use crate::local_binding::Local;
 
 /// `linerate server`.
 #[derive(Debug, Args)]
@@ -47,7 +47,7 @@ pub struct ServerArgs {
     /// Accept only clients with this shared secret: a FILE, or `env[:NAME]` for a variable
     /// (LINERATE_SECRET). It encrypts the control connection; payload is not encrypted
     #[arg(long, value_name = "FILE|env", help_heading = heading::NETWORK, env = "LINERATE_KEY")]
-    pub key: Option<key::Source>,
+    pub key: Option<key_source::Source>,
     /// Permissions of remote clients for their runs: idle (keep processors out of idle states),
     /// sched (scheduling class), load (generate CPU load), buffers (socket buffers beyond the
     /// system's limit), trace (trace the scheduler of the whole machine for --stages and --trace),

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use clap::Args;
 use linerate_measure::AddressRange;
-use linerate_measure::stack::services::{SERVICES, ServiceSpec};
-use linerate_metric::device_stamps::DeviceStamps;
+use linerate_measure::netstack::services::{SERVICES, ServiceSpec};
+use linerate_metric::device_timestamps::DeviceStamps;
 use linerate_metric::stack::Control;
 use linerate_stack::config::KEYS;
 use linerate_stack::{Network, PROFILES};

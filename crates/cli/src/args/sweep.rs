@@ -1,7 +1,7 @@
 //! `linerate sweep`.
 
 use clap::Args;
-use linerate_tune::over::Over;
+use linerate_tune::sweep_axis::Over;
 
 use super::{KnobArgs, ManyArgs, OutputArgs, ScreenArgs, heading};
 

@@ -10,7 +10,7 @@ use linerate_metric::units::ByteSize;
 
 use super::values::{duration, fraction, longer_call};
 use super::{MeasureArgs, heading};
-use crate::load::{Load, Pps};
+use crate::load_option::{Load, Pps};
 
 /// Offloads that send or receive many datagrams in one call, or without a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

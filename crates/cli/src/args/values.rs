@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use linerate_measure::peers::call::{AUTO, CALLERS};
+use linerate_measure::interop::client::{AUTO, CALLERS};
 use linerate_metric::round_trip::RATE_LIMIT;
 use linerate_metric::units::{BitRate, parse_count, parse_duration, parse_fraction};
 

@@ -11,10 +11,10 @@ use linerate_metric::event::{Event, Problem, What};
 use linerate_metric::exit;
 use linerate_metric::generate::TemplatePlan;
 use linerate_metric::record::new_id;
-use linerate_metric::set::{RunSet, SET_SCHEMA, SetResult};
+use linerate_metric::run_set::{RunSet, SET_SCHEMA, SetResult};
 use linerate_report::text;
 
-use super::frames::Named;
+use super::generator_ports::Named;
 use super::measure::stop_on_signals;
 use crate::args::{self, CapacityArgs};
 use crate::failure::Failure;

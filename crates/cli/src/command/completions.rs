@@ -3,7 +3,7 @@
 use linerate_metric::exit;
 
 use clap::builder::PossibleValuesParser;
-use linerate_experiment::shipped::SHIPPED;
+use linerate_experiment::builtin::SHIPPED;
 
 use crate::args::{self, CompletionsArgs};
 use crate::output::print;

@@ -9,21 +9,21 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use jiff::Timestamp;
-use linerate_host::stop::Stop;
+use linerate_host::stop_flag::Stop;
 use linerate_lab::{Lab, Topology};
 use linerate_measure::{Client, Family, MeasureError, Server, ServerOptions};
 use linerate_metric::event::{Event, Problem, What};
 use linerate_metric::exit;
 use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol, Wait};
 use linerate_metric::record::{Record, new_id};
-use linerate_metric::set::{RunSet, SET_SCHEMA, SetResult};
+use linerate_metric::run_set::{RunSet, SET_SCHEMA, SetResult};
 use linerate_report::html;
 use linerate_report::store::write_file;
 
 use super::measure::stop_on_signals;
 use crate::args::DemoArgs;
 use crate::failure::Failure;
-use crate::network::network_of;
+use crate::lab_network::network_of;
 use crate::output::{Output, check_writable, complain};
 use crate::printer::{Teller, while_printing};
 

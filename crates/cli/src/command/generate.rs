@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use linerate_host::stop::Stop;
+use linerate_host::stop_flag::Stop;
 use linerate_measure::MeasureError;
 use linerate_measure::carrier;
 use linerate_measure::generate::{
@@ -14,14 +14,14 @@ use linerate_metric::exit;
 use linerate_metric::plan::{Cpus, Ends, Wait};
 use linerate_port::QueueTotals;
 
-use super::frames::Named;
+use super::generator_ports::Named;
 use super::measure::stop_on_signals;
 use crate::args::GenerateArgs;
 use crate::failure::Failure;
 use crate::live;
 use crate::output::Output;
 use crate::printer::Teller;
-use crate::scene::Scene;
+use crate::ui_update::Scene;
 
 /// Default time of a run without time and count.
 const TIME: Duration = Duration::from_secs(10);

@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use linerate_host::sys::wait::{Ready, poll};
+use linerate_host::sys::readiness::{Ready, poll};
 use linerate_measure::forward::{Forwarder, MemoryWish, ModeSpec, PortUrl, Settings};
 use linerate_metric::exit;
 use linerate_metric::forward::Idle;

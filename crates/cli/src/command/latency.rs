@@ -3,13 +3,13 @@
 
 use linerate_measure::{Client, TIME_LIMIT_NS};
 use linerate_metric::exit;
-use linerate_metric::fit::{SizePoint, fragments, size_costs};
 use linerate_metric::load::{Background, CURVE_SHARES, LoadCurve, LoadPoint, UnderLoad, knee};
 use linerate_metric::plan::{Ends, Kind, Plan, Protocol, Wait};
 use linerate_metric::record::Record;
-use linerate_metric::set::SetResult;
+use linerate_metric::run_set::SetResult;
+use linerate_metric::size_costs::{SizePoint, fragments, size_costs};
 use linerate_metric::units::{format_count, format_exact_bytes};
-use linerate_metric::waiting::Turns;
+use linerate_metric::waiting_costs::Turns;
 
 use super::series::{self, Ended, Runner};
 use crate::args::LatencyArgs;

@@ -1,23 +1,23 @@
 //! Measurements between two hosts: run, repeat, check, print.
 
 use jiff::Timestamp;
-use linerate_host::stop::Stop;
+use linerate_host::stop_flag::Stop;
 use linerate_metric::event::{Event, Problem, What};
 use linerate_metric::exit;
 use linerate_metric::expect::Verdict;
 use linerate_metric::record::{Record, new_id};
-use linerate_metric::set::{RunSet, SET_SCHEMA, SetResult};
+use linerate_metric::run_set::{RunSet, SET_SCHEMA, SetResult};
 use linerate_metric::units::format_count;
 
-use super::explained;
+use super::stage_passes;
 use crate::args::MeasureArgs;
 use crate::failure::Failure;
-use crate::nic::Nics;
 use crate::output::{self, Output};
 use crate::plan::Measurement;
+use crate::port_devices::Nics;
 use crate::printer::Teller;
-use crate::scene::{Part, Scene};
-use crate::{live, network};
+use crate::ui_update::{Part, Scene};
+use crate::{lab_network, live};
 
 /// Runs a measurement and returns the exit code.
 pub fn run(measurement: Result<Measurement, Failure>, args: &MeasureArgs) -> u8 {
@@ -46,7 +46,7 @@ pub fn stop_on_signals() -> Result<Stop, Failure> {
 /// Makes the runs until a failure; returns the records and the failure.
 fn runs(measurement: &Measurement, stop: &Stop, teller: &Teller) -> (Vec<Record>, Option<Failure>) {
     let flag = stop.as_flag();
-    let network = network::around();
+    let network = lab_network::around();
     let mut runs: Vec<Record> = Vec::new();
     for test in 1..=measurement.repeat {
         let tell = |what| teller.tell(Event { test, what });
@@ -58,7 +58,7 @@ fn runs(measurement: &Measurement, stop: &Stop, teller: &Teller) -> (Vec<Record>
                 ..Part::default()
             }));
         }
-        let ran = explained::run(&measurement.client, network.as_ref(), &flag, &mut |what| {
+        let ran = stage_passes::run(&measurement.client, network.as_ref(), &flag, &mut |what| {
             tell(what)
         });
         let (record, failure) = match ran {
@@ -131,7 +131,7 @@ fn measure(
     }
     if let Some(file) = &measurement.trace {
         // The results are printed even if the timeline cannot be written.
-        if let Err(unwritten) = explained::write_trace(file, &mut runs) {
+        if let Err(unwritten) = stage_passes::write_trace(file, &mut runs) {
             failure.get_or_insert(unwritten);
         }
     }

@@ -6,8 +6,8 @@ use std::path::Path;
 use linerate_metric::event::Problem;
 use linerate_metric::exit;
 use linerate_metric::record::Record;
+use linerate_report::comparison::SideBySide;
 use linerate_report::document::{Document, read_document};
-use linerate_report::side::SideBySide;
 use linerate_report::store::{write_bytes, write_file};
 use linerate_report::{csv, html, markdown, text, trace};
 
@@ -187,7 +187,7 @@ fn write_trace(file: &Path, documents: &[Document]) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use linerate_metric::set::{RunSet, SET_SCHEMA, SetResult};
+    use linerate_metric::run_set::{RunSet, SET_SCHEMA, SetResult};
 
     use super::*;
 

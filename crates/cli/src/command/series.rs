@@ -5,21 +5,21 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use linerate_host::stop::Stop;
+use linerate_host::stop_flag::Stop;
 use linerate_measure::{Client, MeasureError, Network};
 use linerate_metric::event::{Event, What};
 use linerate_metric::exit;
 use linerate_metric::record::{Record, new_id};
-use linerate_metric::set::{RunSet, SET_SCHEMA, SetResult};
+use linerate_metric::run_set::{RunSet, SET_SCHEMA, SetResult};
 
 use super::measure::{ended_by_far_end, stop_on_signals};
 use crate::args::MeasureArgs;
 use crate::failure::Failure;
-use crate::nic::Nics;
 use crate::output::Output;
+use crate::port_devices::Nics;
 use crate::printer::Teller;
-use crate::scene::{Part, Scene};
-use crate::{live, network};
+use crate::ui_update::{Part, Scene};
+use crate::{lab_network, live};
 
 /// Makes runs and keeps their records.
 pub struct Runner<'a> {
@@ -218,7 +218,7 @@ fn series(
         let mut runner = Runner {
             stop: &stop,
             teller,
-            network: network::around(),
+            network: lab_network::around(),
             test: 0,
             runs: Vec::new(),
             notes: Vec::new(),

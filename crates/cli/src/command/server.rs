@@ -11,7 +11,7 @@ use linerate_report::store::Store;
 use super::measure::stop_on_signals;
 use crate::args::ServerArgs;
 use crate::failure::Failure;
-use crate::key::Source;
+use crate::key_source::Source;
 use crate::output::Output;
 use crate::printer::while_printing;
 use crate::privilege::{self, Needs};
@@ -38,7 +38,7 @@ fn options(args: &ServerArgs) -> Result<ServerOptions, Failure> {
         },
         once: args.one_off,
         grants: args.grant.clone(),
-        settings: (args.grant.contains(&Grant::Tune)).then(crate::far::maker),
+        settings: (args.grant.contains(&Grant::Tune)).then(crate::remote::maker),
         peers: peers(args),
     })
 }
@@ -59,7 +59,7 @@ fn peers(args: &ServerArgs) -> PeerOptions {
 }
 
 fn serve(args: &ServerArgs, output: &mut Output) -> Result<u8, Failure> {
-    let network = crate::network::around();
+    let network = crate::lab_network::around();
     let in_lab = network.is_some();
     let server = Server::bind(&options(args)?)?.within(network);
     // Before the first thread: threads inherit the capabilities of the thread that starts them.

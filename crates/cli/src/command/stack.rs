@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use linerate_measure::stack::host::{self, HostOptions, Told};
-use linerate_metric::device_stamps::DeviceStamps;
+use linerate_measure::netstack::service_host::{self, HostOptions, Told};
+use linerate_metric::device_timestamps::DeviceStamps;
 use linerate_metric::event::{Event, Problem, What};
 use linerate_metric::exit;
 use linerate_metric::plan::{Ends, Kind, Plan, Protocol, Wait};
@@ -15,11 +15,11 @@ use super::measure::stop_on_signals;
 use crate::args::StackHostArgs;
 use crate::failure::Failure;
 use crate::live;
-use crate::nic::Nics;
 use crate::output::{Output, print};
 use crate::plan::stack;
+use crate::port_devices::Nics;
 use crate::printer::Teller;
-use crate::scene::Scene;
+use crate::ui_update::Scene;
 
 /// Default interval of the full-screen display.
 const SHOWN: Duration = Duration::from_millis(500);
@@ -79,7 +79,7 @@ fn serve(args: &StackHostArgs, output: &mut Output) -> Result<u8, Failure> {
     let _nics = Nics::for_stack(args.stack.dev.as_ref(), &stop, output)?;
     let ran = live::series(shown, "", &stop, output, |output| {
         let mut lost = Lost::new();
-        host::run(
+        service_host::run(
             &options,
             &stop.as_flag(),
             &mut |told| match output.teller().cloned() {

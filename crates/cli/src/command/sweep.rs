@@ -4,34 +4,34 @@
 use std::path::PathBuf;
 
 use jiff::Timestamp;
-use linerate_host::stop::Stop;
+use linerate_host::stop_flag::Stop;
 use linerate_metric::event::Problem;
 use linerate_metric::exit;
 use linerate_metric::experiment::{Knob as Axis, Setting};
 use linerate_metric::figure;
 use linerate_metric::record::{Record, new_id};
-use linerate_metric::set::{RunSet, SET_SCHEMA, SetResult};
+use linerate_metric::run_set::{RunSet, SET_SCHEMA, SetResult};
 use linerate_metric::statistics::{estimate, median};
 use linerate_metric::sweep::{Sweep, SweepPoint, buffer_bytes};
 use linerate_tune::TuneError;
 use linerate_tune::journal::{Journal, folder};
 use linerate_tune::knob::Knob;
 use linerate_tune::matrix;
-use linerate_tune::over::Over;
 use linerate_tune::search::Point;
+use linerate_tune::sweep_axis::Over;
 use serde::{Deserialize, Serialize};
 
 use super::measure::stop_on_signals;
-use super::measured::{fresh_seed, kind_of, timed};
+use super::measuring_command::{fresh_seed, kind_of, timed};
 use super::series::Ended;
 use crate::args::SweepArgs;
 use crate::failure::Failure;
+use crate::knob_applier::{self, Turner};
 use crate::knobs::Knobs;
 use crate::output::Output;
 use crate::printer::Teller;
-use crate::scene::Part;
-use crate::turn::{self, Turner};
-use crate::{child, live, words};
+use crate::ui_update::Part;
+use crate::{child_process, live, shell_words};
 
 /// Runs the command and returns the exit code.
 pub fn run(args: &SweepArgs) -> u8 {
@@ -77,7 +77,7 @@ fn sweep(args: &SweepArgs, output: &mut Output) -> Result<u8, Failure> {
     let (asked, mut done, mut journal) = match &args.resume {
         Some(name) => resumed(name)?,
         None => {
-            child::check_page("sweep", &args.command)?;
+            child_process::check_page("sweep", &args.command)?;
             begun(args)?
         }
     };
@@ -88,7 +88,7 @@ fn sweep(args: &SweepArgs, output: &mut Output) -> Result<u8, Failure> {
     let known = Knobs::of(&args.knobs, &asked.command)?;
     check_may(&asked, &known)?;
     let stop = stop_on_signals()?;
-    turn::left_note()
+    knob_applier::left_note()
         .iter()
         .for_each(|note| output.remark(note));
     let mut turner = Turner::new(asked.axes.clone(), &known, &asked.command, &stop)?;
@@ -111,7 +111,7 @@ fn sweep(args: &SweepArgs, output: &mut Output) -> Result<u8, Failure> {
         order: &order,
         stop: &stop,
     };
-    let title = format!("sweep of {}", words::join(&asked.command));
+    let title = format!("sweep of {}", shell_words::join(&asked.command));
     let ended = live::series(args.screen.is_asked(), &title, &stop, output, |output| {
         measured.run(&mut turner, &mut done, journal.as_mut(), output)
     })?;
@@ -126,7 +126,7 @@ fn sweep(args: &SweepArgs, output: &mut Output) -> Result<u8, Failure> {
         Err(Ended::Stopped) | Ok(()) => None,
     };
     if done.iter().all(|done| done.record.is_none()) {
-        turn::warn_of(&notes, output);
+        knob_applier::warn_of(&notes, output);
         // No run has a result, so there is nothing to resume.
         if !interrupted && let Some(journal) = journal {
             journal.remove().map_err(unusable)?;
@@ -349,7 +349,7 @@ fn with<'a>(
     let mut words = command.to_vec();
     for (axis, value) in values {
         match &axis.set {
-            Set::Option(option) => words::set_option(&mut words, option, value)?,
+            Set::Option(option) => shell_words::set_option(&mut words, option, value)?,
             Set::StackKey(key) if value != DEFAULT => words.push(format!("--set={key}={value}")),
             _ => {}
         }
@@ -454,7 +454,7 @@ impl Plan<'_> {
         if let Err(why) = turner.apply(&self.places[point])? {
             return Ok((None, Some(why)));
         }
-        match child::measure(&self.commands[point], self.stop, screen) {
+        match child_process::measure(&self.commands[point], self.stop, screen) {
             Ok(record) => Ok((Some(Box::new(record)), None)),
             // A lost server fails all points.
             Err(Ended::Over(failure)) if failure.code != exit::PEER => {
@@ -537,7 +537,7 @@ fn set_of(
         runs,
         result: SetResult {
             sweep: Some(Box::new(Sweep {
-                command: words::join(&asked.command),
+                command: shell_words::join(&asked.command),
                 figure: asked.figure.clone(),
                 better: figure.better(),
                 seed: asked.seed,

@@ -10,13 +10,13 @@ use linerate_metric::plan::{
 };
 use linerate_metric::record::Record;
 
-use super::explained;
 use super::measure::stop_on_signals;
+use super::stage_passes;
 use crate::args::TtcpArgs;
 use crate::failure::Failure;
-use crate::nic::Nics;
 use crate::output::{self, Output, print};
-use crate::{live, network};
+use crate::port_devices::Nics;
+use crate::{lab_network, live};
 
 /// Interval of the full-screen display: the 16 MiB of a classic run take seconds at most.
 const SHOWN_NS: u64 = 250_000_000;
@@ -124,7 +124,7 @@ fn measure(args: &TtcpArgs, output: &mut Output) -> Result<u8, Failure> {
     let stop = stop_on_signals()?;
     let _nics = Nics::for_stack(args.stack.stack.dev.as_ref(), &stop, output)?;
     let flag = stop.as_flag();
-    let network = network::around();
+    let network = lab_network::around();
     let ran = live::while_told(args.screen.is_asked(), &stop, output, |teller| {
         client.run_within(network.as_ref(), &flag, &mut |what| {
             teller.tell(Event { test: 1, what });
@@ -133,7 +133,7 @@ fn measure(args: &TtcpArgs, output: &mut Output) -> Result<u8, Failure> {
     let (record, failure) = ran?;
     let mut runs = [record];
     let unwritten = match &args.trace {
-        Some(file) => explained::write_trace(file, &mut runs).err(),
+        Some(file) => stage_passes::write_trace(file, &mut runs).err(),
         None => None,
     };
     let [record] = runs;

@@ -387,7 +387,7 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::printer::Told;
-    use crate::scene::{Part, Scene};
+    use crate::ui_update::{Part, Scene};
     use linerate_measure::SeenPlace;
     use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
     use ratatui::Terminal;

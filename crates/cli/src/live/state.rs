@@ -12,7 +12,7 @@ use linerate_report::{style::clean, text};
 
 use super::run::Run;
 use crate::printer::Told;
-use crate::scene::{Part, Scene};
+use crate::ui_update::{Part, Scene};
 
 /// Maximum number of finished lines and of notes: more than any terminal shows.
 const LISTED: usize = 256;

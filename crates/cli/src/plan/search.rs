@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-use linerate_measure::search;
+use linerate_measure::rate_search;
 use linerate_metric::pace::Pacing;
 
 use super::{Measurement, nanos, refuse, throughput};
 use crate::args::ThroughputArgs;
 use crate::failure::Failure;
-use crate::load::Load;
+use crate::load_option::Load;
 
 /// A search for the highest rate (`-b max`).
 pub struct SearchPlan {
     /// Run that each trial varies.
     pub measurement: Measurement,
-    pub options: search::Options,
+    pub options: rate_search::Options,
     pub trial_ns: u64,
     pub confirmation_ns: u64,
 }
@@ -93,7 +93,7 @@ pub fn search(args: &ThroughputArgs) -> Result<SearchPlan, Failure> {
     let measurement = throughput(args)?;
     let payload = measurement.client.plan.payload_bytes.max(64) as f64;
     Ok(SearchPlan {
-        options: search::Options {
+        options: rate_search::Options {
             loss,
             resolution,
             trials: MOST_TRIALS,

@@ -1,6 +1,6 @@
 //! Our stack: port, addresses and configuration, from its options.
 
-use linerate_measure::stack::{facts, open, refuse};
+use linerate_measure::netstack::{open_stack, rejections, stack_facts};
 use linerate_metric::event::Problem;
 use linerate_metric::plan::{Kind, Plan, Protocol, Sched, Wait};
 use linerate_metric::stack::{STACK_NAME, StackPlan};
@@ -186,12 +186,12 @@ fn described(args: &StackArgs, asked: &Asked) -> Result<Option<StackPlan>, Failu
         addresses: args.ip.iter().map(ToString::to_string).collect(),
         gateways: args.gateway.iter().map(ToString::to_string).collect(),
         profile,
-        configuration: facts::rows(&config),
+        configuration: stack_facts::rows(&config),
         ..StackPlan::default()
     };
     // Errors of the URL or the addresses are usage errors.
-    open::addressing(&plan).map_err(refused)?;
-    open::url(&config, &plan)?;
+    open_stack::addressing(&plan).map_err(refused)?;
+    open_stack::url(&config, &plan)?;
     Ok(Some(plan))
 }
 
@@ -211,7 +211,7 @@ fn refuse_pauses(plan: &Plan, stack: &StackPlan) -> Result<(), Failure> {
     if !plan.round_trip.rt_yield {
         return Ok(());
     }
-    let config = open::config(stack).map_err(refused)?;
+    let config = open_stack::config(stack).map_err(refused)?;
     if config.poll_interval.is_some() {
         return super::refuse(
             "--rt-yield with a poll.interval",
@@ -241,7 +241,7 @@ pub fn near(plan: &mut Plan, args: &NearStackArgs, buffers: BufferOptions) -> Re
             control,
             ..StackPlan::default()
         };
-        refuse::check(plan, &only)?;
+        rejections::check(plan, &only)?;
     }
     let Some(mut stack) = described(&args.stack, &Asked::new(plan, buffers))? else {
         return Ok(());
@@ -289,7 +289,7 @@ mod tests {
         };
         let measurement = crate::plan::throughput(&args).map_err(|failure| failure.problem)?;
         let stack = measurement.client.plan.near_stack.expect("our stack");
-        Ok(open::config(&stack).unwrap())
+        Ok(open_stack::config(&stack).unwrap())
     }
 
     #[test]

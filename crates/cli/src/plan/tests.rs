@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use clap::FromArgMatches;
-use linerate_measure::peers::call::{CALLERS, check};
+use linerate_measure::interop::client::{CALLERS, check};
 use linerate_metric::plan::Direction;
 use linerate_metric::record::Record;
 
 use super::*;
 use crate::args::{Cli, Command, command};
-use crate::load::Load;
+use crate::load_option::Load;
 
 /// Effect of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::args::{Offload, ThroughputArgs};
 use crate::failure::Failure;
-use crate::load::Load;
+use crate::load_option::Load;
 
 /// Plans `linerate throughput`.
 pub fn throughput(args: &ThroughputArgs) -> Result<Measurement, Failure> {

@@ -4,9 +4,9 @@ use super::error::ControlError;
 use super::frame::Frame;
 use super::hello::{Hello, Security};
 use super::magic::CONTROL_MAGIC;
-use super::seal::{self, Proof, Seal, Step};
+use super::noise::{self, Proof, Seal, Step};
 use super::{FRAME_LIMIT_BYTES, HELLO_LIMIT_BYTES};
-use crate::queue::Queue;
+use crate::byte_queue::Queue;
 
 /// Bytes that may be passed to [`Connection::receive`] beyond an incomplete frame: the largest read
 /// that a caller should make.
@@ -148,7 +148,7 @@ impl Connection {
             return Err(ControlError::Failed);
         }
         let message = match self.seal {
-            Some(_) => seal::LENGTH_BYTES + seal::MESSAGE_BYTES,
+            Some(_) => noise::LENGTH_BYTES + noise::MESSAGE_BYTES,
             None => 0,
         };
         let room = OPENING_BYTES + LENGTH_BYTES + self.taken_limit() + READ_AHEAD_BYTES + message;
@@ -278,7 +278,7 @@ impl Connection {
             self.open(Security::Noise);
             if matches!(step, Err(ControlError::KeyDiffers)) {
                 // A message of length 0 signals that the keys differ.
-                answer = vec![0; seal::LENGTH_BYTES];
+                answer = vec![0; noise::LENGTH_BYTES];
             }
         }
         self.outgoing.push(&answer);

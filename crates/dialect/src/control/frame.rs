@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use linerate_metric::calls::{CallClock, Calls};
+use linerate_metric::call_times::{CallClock, Calls};
 use linerate_metric::cost::MemoryCost;
 use linerate_metric::event::Problem;
 use linerate_metric::facts::{Host, Role};

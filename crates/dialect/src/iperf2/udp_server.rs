@@ -1,9 +1,9 @@
 //! Server side of a UDP flow.
 
 use super::datagram::{HEADER_BYTES, LEGACY_HEADER_BYTES, read_header};
+use super::receiver_stats::Tally;
 use super::report::{Layout, REPORT_BYTES, REPORT_LEAST_BYTES, Report};
 use super::settings::{Settings, Way, flags};
-use super::tally::Tally;
 use super::word;
 
 /// Silence after the end of a flow before its state can be removed, in nanoseconds. A client that

@@ -1,10 +1,10 @@
 //! Client side of a control connection.
 
+use super::control_buffers::Wire;
 use super::cookie::Cookie;
 use super::error::{Iperf3Error, Phase};
-use super::inbox::Wire;
+use super::error_code::Refusal;
 use super::params::Params;
-use super::refusal::Refusal;
 use super::results::Results;
 use super::state::State;
 use super::{PARAMS_LIMIT_BYTES, RESULTS_LIMIT_BYTES};

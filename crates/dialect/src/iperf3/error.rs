@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::refusal::Refusal;
+use super::error_code::Refusal;
 use super::{DEPTH_LIMIT, READ_AHEAD_BYTES};
 
 /// Phase of a control connection, for error texts.

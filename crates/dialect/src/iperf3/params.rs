@@ -1,9 +1,9 @@
 //! Test parameters that a client requests.
 
-mod text;
+mod params_json;
 
+use super::error_code::Refusal;
 use super::flow::Way;
-use super::refusal::Refusal;
 
 /// Maximum number of flows in one direction: upstream's limit.
 pub const PARALLEL_LIMIT: u32 = 128;

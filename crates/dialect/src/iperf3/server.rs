@@ -1,11 +1,11 @@
 //! Server side of a control connection.
 
+use super::control_buffers::Wire;
 use super::cookie::{COOKIE_BYTES, Cookie};
 use super::error::{Iperf3Error, Phase};
+use super::error_code::{BUSY, Refusal};
 use super::flow::Flow;
-use super::inbox::Wire;
 use super::params::Params;
-use super::refusal::{BUSY, Refusal};
 use super::results::Results;
 use super::state::State;
 use super::{CLIENT_RESULTS_LIMIT_BYTES, PARAMS_LIMIT_BYTES, RESULTS_LIMIT_BYTES};

@@ -1,12 +1,12 @@
 //! Client side of a control connection.
 
 use super::error::NuttcpError;
-use super::line::Lines;
+use super::line_reader::Lines;
+use super::parameters::{Test, Version, Way};
 use super::report::{Interval, Report, far_report, whole_buffers};
-use super::test::{Test, Version, Way};
 use super::{HELLO, VERSION};
-use crate::far::FarReport;
-use crate::queue::Queue;
+use crate::byte_queue::Queue;
+use crate::remote_report::FarReport;
 
 /// Event from the server.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Errors of a nuttcp control connection.
 
-use super::line::{LINE_LIMIT_BYTES, TEXT_LIMIT_BYTES};
-use super::test::Version;
+use super::line_reader::{LINE_LIMIT_BYTES, TEXT_LIMIT_BYTES};
+use super::parameters::Version;
 
 /// Error of a control connection. Send the queued bytes, then close the connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use super::test::{Test, Way};
-use crate::far::{FarFigures, FarFlow, FarReport};
+use super::parameters::{Test, Way};
+use crate::remote_report::{FarFigures, FarFlow, FarReport};
 use crate::sniff::Carrier;
 use linerate_metric::plan::Direction;
 

@@ -1,12 +1,12 @@
 //! Server side of a control connection.
 
 use super::error::NuttcpError;
-use super::line::Lines;
+use super::line_reader::Lines;
+use super::parameters::{Test, Version, Way};
 use super::report::{Counts, Interval, interval_line, report_lines};
-use super::test::{Test, Version, Way};
 use super::{HELLO, VERSION};
-use crate::far::FarReport;
-use crate::queue::Queue;
+use crate::byte_queue::Queue;
+use crate::remote_report::FarReport;
 
 /// Bytes that may wait for a client before interval lines are dropped.
 const UNREAD_BYTES: usize = 64 << 10;

@@ -10,7 +10,7 @@
 
 use std::cell::Cell;
 
-use super::test::{Test, Way};
+use super::parameters::{Test, Way};
 use crate::plain::Totals;
 
 /// Time from BOD0 to BOD1, in nanoseconds.

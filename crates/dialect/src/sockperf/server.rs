@@ -1,7 +1,7 @@
 //! Responding end.
 
 use super::message::{FROM_CLIENT, Header, Messages, Piece, SockperfError, WARM_UP};
-use crate::queue::Queue;
+use crate::byte_queue::Queue;
 
 /// Bytes of replies that may wait for a client; then nothing more is read from it.
 pub const BACKLOG_LIMIT_BYTES: usize = 256 << 10;

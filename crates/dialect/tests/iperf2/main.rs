@@ -7,7 +7,7 @@ mod settings;
 mod sniff;
 mod tcp;
 mod udp;
-mod writes;
+mod write_times;
 
 use linerate_dialect::iperf2::{Settings, TcpClient, UdpClient, UdpServer, Way, fill};
 use proptest::prelude::*;

@@ -8,10 +8,10 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 use data::{Ready, Side, move_data};
-use linerate_dialect::far::FarReport;
 use linerate_dialect::nuttcp::{
     Client, ClientEvent, Counts, Interval, NuttcpError, Server, ServerEvent, Test, Way,
 };
+use linerate_dialect::remote_report::FarReport;
 
 /// Reports of both ends on a test.
 pub struct Outcome {

@@ -5,7 +5,7 @@ use crate::file::LabOf;
 
 #[test]
 fn every_host_of_a_network_has_an_address_before_it_is_up() {
-    let text = crate::shipped::shipped("udp-hops").unwrap();
+    let text = crate::builtin::shipped("udp-hops").unwrap();
     let mut experiment = Experiment::from_toml(text).unwrap();
     let mut topology = Topology::hops(1);
     topology
@@ -93,7 +93,7 @@ fn what_a_point_lacks_is_told_with_what_to_do_and_the_exit_code_of_its_kind() {
         named.collect()
     };
     let left_out = |name: &str, knobs: &[(&str, &str)], cores: usize, rootless: bool| {
-        let text = crate::shipped::shipped(name).unwrap();
+        let text = crate::builtin::shipped(name).unwrap();
         let skips = Experiment::from_toml(text).unwrap().skip;
         LeftOut::of(&skips, &point(knobs), cores, rootless)
     };
@@ -122,7 +122,7 @@ fn what_a_point_lacks_is_told_with_what_to_do_and_the_exit_code_of_its_kind() {
 #[test]
 fn addresses_of_its_own_network_are_found_in_commands() {
     let own = |name: &str, only: &[(&str, &str)]| {
-        let text = crate::shipped::shipped(name).unwrap();
+        let text = crate::builtin::shipped(name).unwrap();
         let only = only.iter();
         let only = only.map(|(knob, value)| ((*knob).to_owned(), (*value).to_owned()));
         let experiment = Experiment::from_toml(text).unwrap();
@@ -141,7 +141,7 @@ fn addresses_of_its_own_network_are_found_in_commands() {
 
 #[test]
 fn files_that_commands_leave_are_found_wherever_they_are_named() {
-    let text = crate::shipped::shipped("ttcp-calls").unwrap();
+    let text = crate::builtin::shipped("ttcp-calls").unwrap();
     let mut experiment = Experiment::from_toml(text).unwrap();
     let left = |experiment: &Experiment, only: &[(&str, &str)]| {
         let only = only.iter();

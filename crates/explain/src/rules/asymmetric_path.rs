@@ -7,8 +7,8 @@ use linerate_metric::units::{format_bit_rate, format_nanos, format_share};
 use super::congestion_loss::{QUEUED, held_by_congestion};
 use super::tcp_info;
 use crate::Rule;
-use crate::case::{Case, FULL, STANDING_NS, Way, name};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, FULL, STANDING_NS, Way, name};
 
 /// Smallest ratio of both directions that counts as asymmetric.
 const RATIO: f64 = 1.5;
@@ -58,7 +58,7 @@ impl AsymmetricPath {
         if ratio < RATIO || !slow.fills_path() {
             return None;
         }
-        let shape = |way: &crate::case::Way<'_>| way.own_shape().map(|shape| shape.rate_bps);
+        let shape = |way: &crate::run_view::Way<'_>| way.own_shape().map(|shape| shape.rate_bps);
         Draft::limit(self.id(), End::Path)
             .cost(1.0 - 1.0 / ratio)
             .says(format!(

@@ -5,8 +5,8 @@ use linerate_metric::plan::{Kind, Protocol};
 use linerate_metric::units::{format_bytes, format_share};
 
 use crate::Rule;
-use crate::case::{Case, Way, name, rate_word};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, Way, name, rate_word};
 
 /// Frames per poll from which the cost of the poll is small
 /// (docs/method/defaults.md#constants-of-estimates).

@@ -8,8 +8,8 @@ use linerate_metric::units::format_count;
 
 use super::tcp_info;
 use crate::Rule;
-use crate::case::{Case, Time, Way, name};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, Time, Way, name};
 
 /// Longest round-trip time of a path that is limited by processors and not by its length.
 const SHORT_NS: f64 = 1e6;

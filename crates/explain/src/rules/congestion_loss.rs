@@ -6,8 +6,8 @@ use linerate_metric::units::format_share;
 
 use super::{is_paced, sent_again, tcp_info};
 use crate::Rule;
-use crate::case::{Case, DROPS, MATHIS, Tcp, Way, name, rate_word};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, DROPS, MATHIS, Tcp, Way, name, rate_word};
 
 /// Smallest loss share that matters: by Mathis' formula it limits a stream of 1448 B segments on a
 /// path of 1 ms to 450 Mb/s.

@@ -6,8 +6,8 @@ use linerate_metric::plan::Kind;
 use linerate_metric::units::format_share;
 
 use crate::Rule;
-use crate::case::{Case, name};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, name};
 
 /// Largest share of the frequency that may be missing.
 const MATTERS: f64 = 0.15;

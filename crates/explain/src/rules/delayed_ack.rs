@@ -8,8 +8,8 @@ use linerate_metric::units::{format_bytes, format_nanos};
 
 use super::{HEADROOM, tcp_info, within_headroom};
 use crate::Rule;
-use crate::case::{Case, Way, name};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, Way, name};
 
 /// Delay of acknowledgements, ns: Linux 40 ms (TCP_DELACK_MIN), others up to the 500 ms of RFC 1122
 /// section 4.2.3.2, mostly 200 ms. Shorter than the timer if payload arrives in between.

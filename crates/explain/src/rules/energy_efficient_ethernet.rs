@@ -5,8 +5,8 @@ use linerate_metric::finding::Finding;
 use linerate_metric::units::format_nanos;
 
 use crate::Rule;
-use crate::case::{Case, name};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, name};
 
 /// Wake time of a link by its speed in bit/s, ns (IEEE 802.3az, table 78-4, minimum `T_w_sys_tx`).
 const WAKE_NS: &[(u64, f64)] = &[

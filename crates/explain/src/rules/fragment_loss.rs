@@ -6,8 +6,8 @@ use linerate_metric::units::{format_count, format_share};
 
 use super::reassembly::refused;
 use crate::Rule;
-use crate::case::{Case, Way, name};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, Way, name};
 
 /// Smallest loss share that matters.
 const MATTERS: f64 = 0.001;

@@ -6,8 +6,8 @@ use linerate_metric::plan::Protocol;
 use linerate_metric::units::format_bytes;
 
 use crate::Rule;
-use crate::case::{Case, Way, name};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, Way, name};
 
 /// Default maximum of an interface.
 const DEFAULT: u32 = 65_536;

@@ -8,8 +8,8 @@ use linerate_metric::units::{format_nanos, format_share};
 
 use super::schedstat;
 use crate::Rule;
-use crate::case::{Case, Way, name};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, Way, name};
 
 /// Time of two wake-ups on cores that do not enter idle states, ns: 4.3 us on the 2-core VM with
 /// /dev/cpu_dma_latency held.

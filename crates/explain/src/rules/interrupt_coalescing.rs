@@ -5,8 +5,8 @@ use linerate_metric::finding::Finding;
 use linerate_metric::units::format_nanos;
 
 use crate::Rule;
-use crate::case::{Case, name};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, name};
 
 /// Smallest share of a median round trip that matters.
 const MATTERS: f64 = 0.1;

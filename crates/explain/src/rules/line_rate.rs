@@ -5,8 +5,8 @@ use linerate_metric::plan::Kind;
 use linerate_metric::units::{format_bit_rate, format_share};
 
 use crate::Rule;
-use crate::case::{Case, Way, name};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, Way, name};
 
 /// Share of the link speed from which it is saturated.
 const FULL: f64 = 0.9;

@@ -5,8 +5,8 @@ use linerate_metric::plan::Kind;
 use linerate_metric::units::{format_count, format_share};
 
 use crate::Rule;
-use crate::case::{Case, Way};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, Way};
 
 /// See docs/CAUSES.md#link-down.
 pub struct LinkDown;

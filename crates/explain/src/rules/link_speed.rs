@@ -6,8 +6,8 @@ use linerate_metric::plan::Kind;
 use linerate_metric::units::format_bit_rate;
 
 use crate::Rule;
-use crate::case::{Case, name};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, name};
 
 /// Share of the slower link in use from which its speed is the limit.
 const USED: f64 = 0.75;

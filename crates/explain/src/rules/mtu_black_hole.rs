@@ -7,8 +7,8 @@ use linerate_metric::units::{format_count, parse_duration};
 
 use super::{of_ways, sent_again, tcp_info};
 use crate::Rule;
-use crate::case::{Case, Way, name};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, Way, name};
 
 /// Packet size up to which nearly every path works (RFC 8200 section 5: 1280).
 const LARGE: u64 = 1_100;

@@ -7,8 +7,8 @@ use linerate_metric::units::{format_bytes, format_nanos};
 use super::delayed_ack::stall;
 use super::{HEADROOM, tcp_info, within_headroom};
 use crate::Rule;
-use crate::case::{Case, Way, name};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, Way, name};
 
 /// See docs/CAUSES.md#nagle.
 pub struct Nagle;

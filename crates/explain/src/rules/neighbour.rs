@@ -6,8 +6,8 @@ use linerate_metric::plan::Kind;
 use linerate_metric::units::{format_count, format_nanos};
 
 use crate::Rule;
-use crate::case::{Case, name};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, name};
 
 /// Retry time of address resolution (net.ipv4.neigh.*.retrans_time_ms), ns.
 const ASKED_AGAIN_NS: u64 = 900_000_000;

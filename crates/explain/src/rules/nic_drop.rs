@@ -5,8 +5,8 @@ use linerate_metric::plan::{Kind, Protocol};
 use linerate_metric::units::{format_count, format_share};
 
 use crate::Rule;
-use crate::case::{Case, Way, name};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, Way, name};
 
 /// Smallest share of the packets that matters.
 pub(super) const MATTERS: f64 = 0.0005;

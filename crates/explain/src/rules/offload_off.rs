@@ -8,8 +8,8 @@ use linerate_metric::units::format_share;
 
 use super::schedstat;
 use crate::Rule;
-use crate::case::{Case, Way, name};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, Way, name};
 
 /// Cost of a byte without segmentation offload over the cost with it: 88 Gb/s against 9.7 on veth
 /// of the 2-core VM.

@@ -8,8 +8,8 @@ use linerate_metric::units::{format_bytes, format_nanos};
 use super::receive_window::SHORT_NS;
 use super::{HEADROOM, headroom, is_paced, tcp_info, within_headroom};
 use crate::Rule;
-use crate::case::{Case, Way};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, Way};
 
 /// Round-trip time from which a path counts as long: idle neighbouring hosts stay below it.
 const LONG_NS: u64 = 1_000_000;

@@ -9,8 +9,8 @@ use linerate_metric::units::{format_bit_rate, format_count, format_nanos, format
 use super::congestion_loss::{FEW, QUEUED, dropped_in_view, held_by_congestion, mathis, selective};
 use super::{of_ways, sent_again, tcp_info, within_headroom};
 use crate::Rule;
-use crate::case::{Case, STANDING_NS, Way, name, rate_word};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, STANDING_NS, Way, name, rate_word};
 
 /// Smallest share of lost datagrams or segments that matters.
 const MATTERS: f64 = 0.0005;

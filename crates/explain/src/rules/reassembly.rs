@@ -5,8 +5,8 @@ use linerate_metric::plan::Protocol;
 use linerate_metric::units::{format_count, format_share};
 
 use crate::Rule;
-use crate::case::{Case, Way, name};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, Way, name};
 
 /// Fewest dropped fragments; fewer are noise.
 const FEW: u64 = 10;

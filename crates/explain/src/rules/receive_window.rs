@@ -8,8 +8,8 @@ use linerate_metric::units::{format_bytes, format_share};
 
 use super::{HEADROOM, WAITING_GAIN, is_paced, tcp_info, waiting_gain, within_headroom};
 use crate::Rule;
-use crate::case::{Case, Tcp, Way, name};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, Tcp, Way, name};
 
 /// Smallest share of the time limited by the window that matters.
 const MATTERS: f64 = 0.2;

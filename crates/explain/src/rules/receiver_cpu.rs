@@ -7,8 +7,8 @@ use linerate_metric::units::format_share;
 
 use super::schedstat;
 use crate::Rule;
-use crate::case::{Case, Way, name, part_name};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, Way, name, part_name};
 
 /// See docs/CAUSES.md#receiver-cpu.
 pub struct ReceiverCpu;

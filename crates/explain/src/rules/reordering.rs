@@ -6,8 +6,8 @@ use linerate_metric::units::{format_count, format_share};
 
 use super::tcp_info;
 use crate::Rule;
-use crate::case::{Case, Way};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, Way};
 
 /// Smallest share of late datagrams that matters.
 const MATTERS: f64 = 0.005;

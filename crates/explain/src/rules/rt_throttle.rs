@@ -7,8 +7,8 @@ use linerate_metric::units::format_nanos;
 
 use super::{at_end, other_end, schedstat};
 use crate::Rule;
-use crate::case::{Case, name};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, name};
 
 /// Default period of the throttle (kernel.sched_rt_period_us), us.
 const PERIOD_US: f64 = 1_000_000.0;

@@ -7,8 +7,8 @@ use linerate_metric::units::format_share;
 
 use super::{at_end, schedstat};
 use crate::Rule;
-use crate::case::{Case, Way, name};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, Way, name};
 
 /// Smallest share of the time that matters for round trips, and for streams, whose buffers bridge
 /// short waits.

@@ -7,8 +7,8 @@ use linerate_metric::units::{format_bytes, format_nanos, format_share};
 
 use super::{HEADROOM, WAITING_GAIN, is_paced, schedstat, tcp_info, waiting_gain, within_headroom};
 use crate::Rule;
-use crate::case::{Case, Way, name};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, Way, name};
 
 /// Smallest share of the time that matters.
 const MATTERS: f64 = 0.15;

@@ -6,8 +6,8 @@ use linerate_metric::record::CountedAt;
 
 use super::receiver_cpu::{not_in_view, saturated};
 use crate::Rule;
-use crate::case::Case;
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::Case;
 
 /// Smallest processor share of a forwarding thread without idle time.
 const BUSY: f64 = 0.85;

@@ -8,8 +8,8 @@ use linerate_metric::units::{format_bit_rate, format_nanos, format_share};
 
 use super::tcp_info;
 use crate::Rule;
-use crate::case::{Case, PLATEAU, Way, name};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, PLATEAU, Way, name};
 
 /// Share of a known rate from which it is used up.
 const FULL: f64 = 0.9;

@@ -8,8 +8,8 @@ use linerate_metric::units::format_share;
 
 use super::{HEADROOM, headroom, parts, schedstat};
 use crate::Rule;
-use crate::case::{Case, Time, Way};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, Time, Way};
 
 /// Smallest share of the time waiting for the core that matters.
 const MATTERS: f64 = 0.1;

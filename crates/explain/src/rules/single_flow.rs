@@ -6,8 +6,8 @@ use linerate_metric::record::CountedAt;
 
 use super::schedstat;
 use crate::Rule;
-use crate::case::{Case, Way, name};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, Way, name};
 
 /// See docs/CAUSES.md#single-flow.
 pub struct SingleFlow;

@@ -9,8 +9,8 @@ use linerate_metric::units::{format_bit_rate, format_nanos, format_share};
 use super::receive_window::{CLOSED_BY_READER, SMALL, on_its_way, use_of_window};
 use super::{is_paced, schedstat, tcp_info};
 use crate::Rule;
-use crate::case::{Case, Way, name};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, Way, name};
 
 /// Smallest share of the time that matters.
 const MATTERS: f64 = 0.25;

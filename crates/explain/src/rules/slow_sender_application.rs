@@ -7,8 +7,8 @@ use linerate_metric::units::{format_bit_rate, format_share};
 
 use super::{is_paced, schedstat, tcp_info};
 use crate::Rule;
-use crate::case::{Case, Way, name};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, Way, name};
 
 /// Send buffer from which a sender does not wait for space unless it is full.
 const LARGE: u64 = 256 << 10;

@@ -8,8 +8,8 @@ use linerate_metric::units::{format_bytes, format_per_second, format_share};
 
 use super::{is_paced, schedstat};
 use crate::Rule;
-use crate::case::{Case, Way, name};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, Way, name};
 
 /// Fixed cost of a stream's send call, ns, in addition to 0.08 ns per byte: a write of 1 KiB takes
 /// 3.5 us on the 2-core VM (docs/method/defaults.md#constants-of-estimates). Only the ratio of both

@@ -7,8 +7,8 @@ use linerate_metric::record::CountedAt;
 use linerate_metric::units::format_bytes;
 
 use crate::Rule;
-use crate::case::{Case, Way, name};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, Way, name};
 
 /// Cost from which it is a cause.
 const MATTERS: f64 = 0.02;

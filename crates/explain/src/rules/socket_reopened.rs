@@ -5,8 +5,8 @@ use linerate_metric::round_trip::Attachment;
 use linerate_metric::units::{format_nanos, format_share};
 
 use crate::Rule;
-use crate::case::Case;
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::Case;
 
 /// Smallest share of the time from open to close that matters.
 const MATTERS: f64 = 0.05;

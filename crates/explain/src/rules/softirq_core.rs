@@ -7,8 +7,8 @@ use linerate_metric::units::format_share;
 
 use super::schedstat;
 use crate::Rule;
-use crate::case::{Case, name};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, name};
 
 /// Smallest share of a processor used by interrupts that matters.
 const MATTERS: f64 = 0.2;

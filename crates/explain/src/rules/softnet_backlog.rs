@@ -6,8 +6,8 @@ use linerate_metric::units::{format_count, format_share};
 
 use super::nic_drop::{FEW, MATTERS, needed_again};
 use crate::Rule;
-use crate::case::{Case, Way, name};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, Way, name};
 
 /// See docs/CAUSES.md#softnet-backlog.
 pub struct SoftnetBacklog;

@@ -10,8 +10,8 @@ use super::burst_size::{ENOUGH, POLL};
 use super::nic_drop::{FEW, MATTERS};
 use super::path_loss::IN_LINE;
 use crate::Rule;
-use crate::case::{Case, Way, name};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, Way, name};
 
 /// Ring length that holds the small frames of a time slice at 1 Gb/s.
 const LONG: u32 = 1024;

@@ -6,8 +6,8 @@ use linerate_metric::round_trip::OUTSTANDING_LIMIT;
 use linerate_metric::units::format_share;
 
 use crate::Rule;
-use crate::case::Case;
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::Case;
 
 /// Smallest share of rounds without a frame that matters.
 const MATTERS: f64 = 0.3;

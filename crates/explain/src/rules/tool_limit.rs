@@ -8,8 +8,8 @@ use linerate_metric::units::{format_bit_rate, format_count, format_share};
 
 use super::{is_paced, schedstat};
 use crate::Rule;
-use crate::case::{Case, Way, name};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, Way, name};
 
 /// Largest share of the intended load that may be missing
 /// (docs/method/defaults.md#constants-of-estimates).

@@ -6,8 +6,8 @@ use linerate_metric::plan::Kind;
 use linerate_metric::units::format_nanos;
 
 use crate::Rule;
-use crate::case::{Case, name};
-use crate::draft::Draft;
+use crate::finding_builder::Draft;
+use crate::run_view::{Case, name};
 
 /// Microframe of USB 2 (section 8.4.3.1): frames wait for the next one in both directions.
 const MICROFRAME_NS: f64 = 125_000.0;

@@ -2,8 +2,8 @@
 
 use super::Answer;
 use super::capability::WANTED;
-use super::ground::Ground;
-use crate::sys::trial::{self, UserNamespace};
+use super::inputs::Ground;
+use crate::sys::feature_probes::{self, UserNamespace};
 
 /// Features that older kernels lack: first release and feature.
 const MILESTONES: &[((u32, u32), &str)] = &[
@@ -65,7 +65,7 @@ pub(super) fn privileges(ground: &Ground) -> Answer {
 }
 
 pub(super) fn user_namespaces(ground: &Ground) -> Answer {
-    match trial::user_namespace() {
+    match feature_probes::user_namespace() {
         Ok(outcome) => user_namespaces_of(ground, outcome),
         Err(error) => Answer::unknown(format!("could not be tested: {error}")),
     }
@@ -129,7 +129,7 @@ fn user_namespaces_of(ground: &Ground, outcome: UserNamespace) -> Answer {
 
 pub(super) fn io_uring(ground: &Ground) -> Answer {
     const SETTING: &str = "kernel.io_uring_disabled";
-    let error = match trial::io_uring() {
+    let error = match feature_probes::io_uring() {
         Ok(()) => return Answer::ok("rings can be created"),
         Err(error) => error,
     };

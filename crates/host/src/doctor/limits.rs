@@ -3,7 +3,7 @@
 use rustix::process::{Resource, Rlimit, getrlimit};
 
 use super::Answer;
-use super::ground::Ground;
+use super::inputs::Ground;
 use crate::snapshot::{meminfo_bytes, meminfo_count};
 
 const MIB: u64 = 1 << 20;

@@ -7,13 +7,13 @@
 pub mod cache_line;
 
 mod capability;
-mod feature;
-mod ground;
+mod inputs;
 mod kernel;
+mod kernel_feature;
 mod limits;
 mod network;
 mod processor;
-mod stamping;
+mod timestamping;
 mod tracing;
 
 #[cfg(test)]
@@ -21,7 +21,7 @@ mod tests;
 
 use linerate_metric::facts::{Ability, Check, EXAMINATION_SCHEMA, Examination};
 
-use ground::Ground;
+use inputs::Ground;
 
 pub use cache_line::cache_line_round_trip;
 pub use processor::processors_apart;
@@ -54,7 +54,7 @@ const PROBES: &[Probe] = &[
     ("io-uring", kernel::io_uring),
     ("netem", network::netem),
     ("tun", network::tun),
-    ("time-stamping", stamping::time_stamping),
+    ("time-stamping", timestamping::time_stamping),
     ("perf-events", tracing::perf_events),
     ("tracefs", tracing::tracefs),
     // Last: it samples processor time over the duration of the other checks.

@@ -4,11 +4,11 @@ use std::io;
 
 use linerate_metric::facts::Ability;
 
-use super::ground::Ground;
-use super::{Answer, feature};
+use super::inputs::Ground;
+use super::{Answer, kernel_feature};
 use crate::snapshot::{self, Offload, netlink};
-use crate::sys::trial;
-use feature::Presence;
+use crate::sys::feature_probes;
+use kernel_feature::Presence;
 
 const CONGESTION_CONTROL: &str = "net.ipv4.tcp_congestion_control";
 const ALLOWED_CONTROLS: &str = "net.ipv4.tcp_allowed_congestion_control";
@@ -38,7 +38,7 @@ pub(super) fn congestion_control(ground: &Ground) -> Answer {
         ways.push("`-C cubic`");
     }
     ways.push("`sudo sysctl -w net.ipv4.tcp_congestion_control=cubic`");
-    if feature::FQ.presence(ground) != Presence::Absent {
+    if kernel_feature::FQ.presence(ground) != Presence::Absent {
         ways.push("`sudo tc qdisc replace dev IF root fq`");
     }
     answer.enable(ways.join(" or "))
@@ -66,7 +66,7 @@ pub(super) fn allowed_congestion_controls(ground: &Ground) -> Answer {
 }
 
 pub(super) fn default_qdisc(ground: &Ground) -> Answer {
-    let fq = feature::FQ.presence(ground);
+    let fq = kernel_feature::FQ.presence(ground);
     match (ground.setting(DEFAULT_QDISC), fq) {
         (Some(qdisc), Presence::Absent) => Answer::limited(format!(
             "{qdisc}; the kernel lacks fq, which paces precisely"
@@ -181,7 +181,7 @@ pub(super) fn socket_buffers(ground: &Ground) -> Answer {
 }
 
 pub(super) fn af_xdp(ground: &Ground) -> Answer {
-    af_xdp_of(ground, trial::af_xdp())
+    af_xdp_of(ground, feature_probes::af_xdp())
 }
 
 fn af_xdp_of(ground: &Ground, outcome: io::Result<()>) -> Answer {
@@ -208,7 +208,7 @@ fn af_xdp_of(ground: &Ground, outcome: io::Result<()>) -> Answer {
 }
 
 pub(super) fn netem(ground: &Ground) -> Answer {
-    match feature::NETEM.presence(ground) {
+    match kernel_feature::NETEM.presence(ground) {
         Presence::Ready => {
             Answer::ok("in the kernel: lab links support delay, loss and reordering")
         }
@@ -234,7 +234,7 @@ pub(super) fn tun(ground: &Ground) -> Answer {
     let here = files.exists(DEVICE);
     if !registered {
         // Opening the device would load the module, and checks change nothing.
-        return match (feature::TUN.presence(ground), here) {
+        return match (kernel_feature::TUN.presence(ground), here) {
             (Presence::Loadable, true) => {
                 Answer::ok(format!("{DEVICE}, kernel module loaded on first use"))
             }

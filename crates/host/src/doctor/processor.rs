@@ -3,9 +3,9 @@
 use std::thread;
 use std::time::Duration;
 
-use super::ground::Ground;
+use super::inputs::Ground;
 use super::{Answer, cache_line};
-use crate::knob::idle::DMA_LATENCY;
+use crate::settings::idle_hold::DMA_LATENCY;
 use crate::snapshot::{Files, cpu_list, idle_states as states_of, text_of_cpu_list};
 use crate::steal::Ticks;
 use crate::sys::{clock, cpu};

@@ -3,17 +3,17 @@
 use std::io;
 
 use super::Answer;
-use super::ground::Ground;
-use crate::sys::trial::{self, PerfEvent};
+use super::inputs::Ground;
+use crate::sys::feature_probes::{self, PerfEvent};
 
 const PARANOID: &str = "kernel.perf_event_paranoid";
 
 pub(super) fn perf_events(ground: &Ground) -> Answer {
     perf_events_of(
         ground.number(PARANOID),
-        trial::perf_event(PerfEvent::TaskClockUser),
-        trial::perf_event(PerfEvent::TaskClockKernel),
-        trial::perf_event(PerfEvent::Cycles),
+        feature_probes::perf_event(PerfEvent::TaskClockUser),
+        feature_probes::perf_event(PerfEvent::TaskClockKernel),
+        feature_probes::perf_event(PerfEvent::Cycles),
     )
 }
 

@@ -82,7 +82,7 @@ fn product(files: &Files) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::files::tree;
+    use super::super::system_files::tree;
     use super::*;
 
     type Case = (

@@ -6,7 +6,7 @@ use linerate_metric::facts::{ChildQdisc, Interface};
 
 use super::netlink::{self, Link};
 use super::{Files, offloads};
-use crate::knob;
+use crate::settings;
 use crate::sys::ethtool::{Driver, Ethtool};
 
 /// Drivers that report a speed without a physical wire; the kernel does not limit them to it.
@@ -55,7 +55,7 @@ fn facts(files: &Files, link: &Link) -> Interface {
         .as_ref()
         .and_then(|ethtool| ethtool.energy_efficient().ok());
     // The kernel omits settings that the driver does not support.
-    let settings = knob::coalescing(&link.name).unwrap_or_default();
+    let settings = settings::coalescing(&link.name).unwrap_or_default();
     let channels = ethtool.as_ref().and_then(|ethtool| ethtool.channels().ok());
 
     let driver_name = driver
@@ -216,7 +216,7 @@ pub(super) fn mac(address: &[u8]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::files::tree;
+    use super::super::system_files::tree;
     use super::*;
     use std::net::{Ipv4Addr, Ipv6Addr};
 

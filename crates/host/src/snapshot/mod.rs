@@ -5,36 +5,36 @@
 //! sockets, which belong to the namespace of the calling thread: /sys/class/net shows the namespace
 //! in which it was mounted. A fact that cannot be read is absent.
 
+pub mod loss_counters;
 pub mod netlink;
-pub mod places;
 
-mod files;
+mod connected_networks;
 mod hypervisor;
 mod interface;
-mod networks;
-mod nodes;
+mod numa_nodes;
 mod offloads;
 mod processor;
 mod sysctls;
 mod system;
+mod system_files;
 
 #[cfg(test)]
 mod tests;
 
 use linerate_metric::facts;
 
-pub use files::Files;
 pub use interface::{interface, interface_towards, is_own_address};
-pub use nodes::NumaNodes;
+pub use numa_nodes::NumaNodes;
 pub use offloads::{Offload, offloads};
 pub use processor::{cpu_list, text_of_cpu_list};
 pub use sysctls::SYSCTLS;
+pub use system_files::Files;
 
-#[cfg(test)]
-pub(crate) use files::tree;
 pub(crate) use processor::idle_states;
 pub(crate) use sysctls::value as sysctl;
 pub(crate) use system::{host as host_on, meminfo_bytes, meminfo_count};
+#[cfg(test)]
+pub(crate) use system_files::tree;
 
 /// Reads the facts of this host, without its role and the interface of a run.
 #[must_use]
@@ -53,7 +53,7 @@ pub fn frequency(cpus: &[u32]) -> Option<(u64, u64)> {
 /// in them are neighbours. Loopback and tunnels are excluded; empty where the kernel lists nothing.
 #[must_use]
 pub fn connected_networks() -> Vec<(std::net::IpAddr, u8)> {
-    networks::connected_networks()
+    connected_networks::connected_networks()
 }
 
 /// Reads the NUMA node of every processor.

@@ -4,7 +4,7 @@
 //! layout a newer kernel changed, but a missing fact must not fail a record. Attribute numbers are
 //! from linux/if_link.h and linux/rtnetlink.h.
 
-pub mod neighbours;
+pub mod neighbour_watch;
 mod qdiscs;
 
 pub use qdiscs::{Qdisc, qdisc_kinds, qdiscs};

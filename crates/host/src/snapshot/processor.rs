@@ -242,7 +242,7 @@ fn mitigations(files: &Files) -> BTreeMap<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::files::tree;
+    use super::super::system_files::tree;
     use super::*;
     use proptest::prelude::*;
 

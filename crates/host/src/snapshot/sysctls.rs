@@ -61,7 +61,7 @@ pub(crate) fn value(files: &Files, name: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::files::tree;
+    use super::super::system_files::tree;
     use super::*;
 
     #[test]

@@ -3,7 +3,7 @@
 use linerate_metric::facts::Host;
 
 use super::{Files, processor, sysctls};
-use crate::sys::sched;
+use crate::sys::scheduling;
 
 pub(crate) fn host(files: &Files) -> Host {
     let uname = rustix::system::uname();
@@ -26,7 +26,7 @@ pub(crate) fn host(files: &Files) -> Host {
         clock_source: files
             .text("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
         wake_up_ns: None,
-        started_as: sched::real_time(),
+        started_as: scheduling::real_time(),
         interface: None,
         stack: None,
         sysctls: sysctls::read(files),
@@ -104,7 +104,7 @@ fn meminfo_value<'a>(meminfo: &'a str, name: &str) -> Option<&'a str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::files::tree;
+    use super::super::system_files::tree;
     use super::*;
 
     #[test]

@@ -126,7 +126,7 @@ pub fn receive_addressed(socket: &impl AsRawFd, room: &mut [u8]) -> io::Result<A
     let name = unsafe { storage.view_as::<libc::sockaddr_storage>() };
     let mut to = None;
     let flags = Flags::DONT_WAIT.raw();
-    let (bytes, length) = super::message::receive_named::<CONTROL>(
+    let (bytes, length) = super::control_message::receive_named::<CONTROL>(
         socket,
         room,
         flags,
@@ -199,8 +199,12 @@ mod tests {
             client.send_to(b"hello", (to, port)).unwrap();
             let mut room = [0; 16];
             let patience = std::time::Duration::from_secs(10);
-            super::super::wait::poll(&server, super::super::wait::Ready::Receive, patience)
-                .unwrap();
+            super::super::readiness::poll(
+                &server,
+                super::super::readiness::Ready::Receive,
+                patience,
+            )
+            .unwrap();
             let got = receive_addressed(&server, &mut room).unwrap();
             assert_eq!((got.bytes, got.to), (5, Some(to)));
             assert_eq!(got.from.port(), client.local_addr().unwrap().port());

@@ -7,8 +7,8 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use super::ethtool_set::request;
-use super::indirection::{RXNFC_WORDS as WORDS, data_of};
+use super::ethtool_features::request;
+use super::rss_table::{RXNFC_WORDS as WORDS, data_of};
 
 /// `ETHTOOL_GRXCLSRLCNT`, `_GRXCLSRULE`, `_GRXCLSRLALL`, `_SRXCLSRLDEL` and `_SRXCLSRLINS`.
 const COUNT: u32 = 0x2e;

@@ -7,7 +7,7 @@ use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd};
 
-use super::message::{self, word};
+use super::control_message::{self, word};
 
 fn check(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
@@ -303,12 +303,13 @@ pub fn receive_segments(
     const CONTROL: usize = 64;
 
     let mut segment = None;
-    let bytes = message::receive::<CONTROL>(socket, room, flags.raw(), |level, kind, data| {
-        if (level, kind) == (libc::SOL_UDP, libc::UDP_GRO) {
-            let size = word(data, 0).and_then(|size| u16::try_from(size).ok());
-            segment = size.filter(|&size| size > 0);
-        }
-    })?;
+    let bytes =
+        control_message::receive::<CONTROL>(socket, room, flags.raw(), |level, kind, data| {
+            if (level, kind) == (libc::SOL_UDP, libc::UDP_GRO) {
+                let size = word(data, 0).and_then(|size| u16::try_from(size).ok());
+                segment = size.filter(|&size| size > 0);
+            }
+        })?;
     Ok((bytes, segment))
 }
 

@@ -1,13 +1,13 @@
 //! Capacity of a device: the tests of RFC 2544 on any ports, with the loss goals of MLRsearch.
 
-pub mod bursts;
-pub mod campaign;
-mod doubts;
-pub mod judge;
+pub mod burst_search;
+mod caveats;
+pub mod loss_attribution;
+pub mod multi_goal_search;
+pub mod rfc2544_suite;
 mod run;
-pub mod search;
 #[cfg(test)]
-mod simulated;
+mod simulation;
 
-pub use campaign::{Amount, Ask, Campaign, Options, Seen, Test};
+pub use rfc2544_suite::{Amount, Ask, Campaign, Options, Seen, Test};
 pub use run::{Measured, run};

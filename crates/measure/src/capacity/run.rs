@@ -8,8 +8,8 @@ use linerate_metric::capacity::{CapacityTrial, SizeCapacity};
 use linerate_metric::generate::{Load, TemplatePlan};
 use linerate_metric::record::{Doubt, Record};
 
-use super::campaign::{Amount, Ask, Campaign, Options, Seen, Test};
-use super::doubts::all_of;
+use super::caveats::all_of;
+use super::rfc2544_suite::{Amount, Ask, Campaign, Options, Seen, Test};
 use crate::MeasureError;
 use crate::generate::{Ports, Ran, Settings, What, doubts, record, run as generate};
 

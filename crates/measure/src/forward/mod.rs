@@ -9,19 +9,19 @@
 //! source of frames is a mode like the others.
 
 pub mod frame;
-pub mod modes;
-pub mod saturate;
+pub mod mode_table;
+pub mod saturation;
 pub mod settings;
 pub mod stream;
 
-mod bit_rates;
-mod engine;
-mod gate;
-mod idling;
+mod bit_rate_meter;
+mod cpu_choice;
+mod forwarder;
+mod forwarder_port;
+mod idle_policy;
 mod mode;
-mod port;
-mod processors;
-mod recorded;
+mod queue_decorators;
+mod stream_recorder;
 
 mod run;
 mod worker;
@@ -29,13 +29,13 @@ mod worker;
 #[cfg(test)]
 mod tests;
 
-pub use engine::{Forwarder, MemoryWish, Outcome, Primed};
+pub use forwarder::{Forwarder, MemoryWish, Outcome, Primed};
+pub use forwarder_port::PortTotals;
+pub(crate) use forwarder_port::{absences_since, xdp_facts};
 pub use linerate_port::{
-    BURST_FRAMES, CACHED_FRAMES, Cause, Onward, PortError, PortUrl, QueueTotals, kind::KINDS,
+    BURST_FRAMES, CACHED_FRAMES, Cause, Onward, PortError, PortUrl, QueueTotals, kinds::KINDS,
 };
-pub use modes::{MODES, ModeHelp, ModeSpec};
-pub use port::PortTotals;
-pub(crate) use port::{absences_since, xdp_facts};
+pub use mode_table::{MODES, ModeHelp, ModeSpec};
 
 pub(crate) use run::{NO_PEER_NEXT, WHOLE_CORE, no_peer, peer_left};
 pub use run::{Ran, Reading, Times, Told, plan, record, run};

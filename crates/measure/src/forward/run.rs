@@ -14,8 +14,8 @@ use linerate_metric::record::{CountedAt, Doubt, Interval, Loss, Record, Summary,
 use linerate_metric::units::format_nanos;
 use linerate_port::{PortError, PortUrl, QueueTotals};
 
-use super::engine::{Forwarder, Primed};
-use super::port::PortTotals;
+use super::forwarder::{Forwarder, Primed};
+use super::forwarder_port::PortTotals;
 use super::settings::Settings;
 use crate::MeasureError;
 

@@ -6,7 +6,7 @@ use linerate_metric::forward::{Idle, PortTopology};
 use linerate_port::BURST_FRAMES;
 
 use super::frame::{FrameSpec, Mac};
-use super::modes::ModeSpec;
+use super::mode_table::ModeSpec;
 
 /// Settings of a start, as the shell's `set` command changes them.
 #[derive(Clone, Debug, PartialEq)]

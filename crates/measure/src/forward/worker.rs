@@ -6,17 +6,17 @@ use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::time::Duration;
 
 use linerate_host::sys::cpu::{self, ThreadUsage};
-use linerate_host::sys::{clock, ticks};
+use linerate_host::sys::{clock, tick_clock};
 use linerate_metric::forward::Idle;
-use linerate_port::kind::{AnyReceive, AnyTransmit};
+use linerate_port::kinds::{AnyReceive, AnyTransmit};
 use linerate_port::{Memory, Pool, PortError, Receive, Transmit};
 
-use super::gate::{self, Outlet, Teller};
-use super::idling::{self, Cost, Idling, Way};
+use super::idle_policy::{self, Cost, Idling, Way};
 use super::mode::tx_only::TxOnly;
-use super::recorded::Recorded;
+use super::queue_decorators::{self, Outlet, Teller};
 use super::settings::Settings;
 use super::stream::{Facts, ForwardMode, NoPlan, Stream};
+use super::stream_recorder::Recorded;
 
 /// Requests to a running thread, and its reports.
 #[derive(Default)]
@@ -165,7 +165,7 @@ impl ForwardTask {
             let (settings, memory) = (Arc::clone(&self.settings), self.memory.clone());
             let teller = self.teller.clone();
             return self.run_as::<M, _, _>(plan, |facts, receive, transmit| {
-                gate::gated(
+                queue_decorators::gated(
                     receive,
                     transmit,
                     facts,
@@ -224,7 +224,7 @@ impl ForwardTask {
         )
         .unwrap_or(Idling::of(Way::Yield));
         let wake_ns = matches!(settings.idle, Idle::Interrupt)
-            .then(idling::wake_ns)
+            .then(idle_policy::wake_ns)
             .flatten();
         presence.meet();
         for lane in &mut lanes {
@@ -472,13 +472,13 @@ impl<R: Receive, T: Outlet, M: ForwardMode> Lane<R, T, M> {
         let Some(recorded) = &self.recorded else {
             return self.mode.step(&mut self.stream, pool, memory);
         };
-        let source = ticks::source();
+        let source = tick_clock::source();
         let before = self.stream.receive.counters().read().frames;
         let times = recorded.times_frames();
         let from = if times { clock::now() } else { 0 };
-        let began = ticks::read(source);
+        let began = tick_clock::read(source);
         let handled = self.mode.step(&mut self.stream, pool, memory);
-        let took = ticks::read(source).wrapping_sub(began);
+        let took = tick_clock::read(source).wrapping_sub(began);
         let received = self.stream.receive.counters().read().frames - before;
         if times && received > 0 {
             recorded.stayed(clock::now().saturating_sub(from));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use linerate_metric::generate::FCS_BYTES;
 use linerate_metric::units::format_count;
-use linerate_port::kind::pcap::hold_to_read;
+use linerate_port::kinds::pcap::hold_to_read;
 use linerate_port::pcap::{self, CaptureError, CaptureReader};
 
 use crate::MeasureError;

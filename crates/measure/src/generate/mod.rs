@@ -5,21 +5,21 @@
 //! record of a run. [`template`] defines the contents of the frames.
 
 pub mod template;
-mod threads;
+mod thread_count;
 
+mod arrival_window;
 mod capture;
-mod course;
-mod engine;
-mod ports;
+mod frame_sink;
+mod frame_source;
+mod generator_ports;
+mod queue_growth;
 mod record;
 mod run;
-mod sink;
-mod source;
-mod span;
+mod worker;
 
 pub use capture::Capture;
-pub use course::{Course, Filling};
-pub use ports::{Arrival, Ports};
+pub use frame_sink::ACCOUNTS;
+pub use generator_ports::{Arrival, Ports};
+pub use queue_growth::{Course, Filling};
 pub use record::{doubts, plan, record};
 pub use run::{Disturbance, Facts, Ran, Reading, Settings, Told, What, run};
-pub use sink::ACCOUNTS;

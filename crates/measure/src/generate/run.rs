@@ -20,16 +20,16 @@ use linerate_port::{
 };
 
 use super::capture::Capture;
-use super::course::Filling;
-use super::engine::{Receiver, Sender, Shared, Spent, Worker};
-use super::ports::{Carriers, Ports, totals};
-use super::sink::{ACCOUNTS, Arrived, Known, Sink};
-use super::source::{Frames, Source};
+use super::frame_sink::{ACCOUNTS, Arrived, Known, Sink};
+use super::frame_source::{Frames, Source};
+use super::generator_ports::{Carriers, Ports, totals};
+use super::queue_growth::Filling;
 use super::template::{Layout, MAC_BYTES, Template};
-use super::threads;
+use super::thread_count;
+use super::worker::{Receiver, Sender, Shared, Spent, Worker};
 use crate::MeasureError;
-use crate::hire::hire;
-use crate::stamped::instruments::processors;
+use crate::spawn_all::hire;
+use crate::timestamps::scheduler_tracer::processors;
 
 /// Input from which frames are made.
 #[derive(Clone, Debug)]
@@ -122,7 +122,7 @@ impl Settings {
     /// [`MeasureError`] if a processor is not usable, or if there are too many or too few for the
     /// threads.
     pub fn check_threads(&self, receives: bool) -> Result<(), MeasureError> {
-        threads::of(self, receives, &cpu::usable().unwrap_or_default()).map(|_| ())
+        thread_count::of(self, receives, &cpu::usable().unwrap_or_default()).map(|_| ())
     }
 
     fn check_load(&self) -> Result<(), MeasureError> {
@@ -317,7 +317,7 @@ pub fn run(
     let receives = ports.reflects || ports.receive.is_some();
     let sink = receives.then(|| Sink::new(known, accounts, epoch).sent_for(duration));
     let usable = cpu::usable().unwrap_or_default();
-    let threads = threads::of(settings, receives, &usable)?;
+    let threads = thread_count::of(settings, receives, &usable)?;
     let cpus = settings.cpus.clone();
     let polite = usable.len() <= threads as usize;
     let shared = Shared::new(threads as usize, polite);

@@ -8,21 +8,21 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use linerate_host::snapshot::places::name;
+use linerate_host::snapshot::loss_counters::name;
 use linerate_metric::facts::{Host, Role};
 use linerate_metric::record::PlaceCounter;
 use linerate_metric::stack::StackFacts;
 
-mod explain;
-mod ledger;
-mod live;
-mod network;
-mod places;
+mod accounting;
+mod attribution;
+mod counter_snapshot;
+mod lab_network;
+mod live_view;
 
-pub use ledger::{Ledger, Spot};
-pub use live::{Lookout, SeenPlace};
-pub use network::Network;
-pub use places::{Ways, account, name_of};
+pub use accounting::{Ways, account, name_of};
+pub use counter_snapshot::{Ledger, Spot};
+pub use lab_network::Network;
+pub use live_view::{Lookout, SeenPlace};
 
 /// Frames dropped at the full receive ring of the user-space stack's port.
 const PORT_RING_FULL: &str = "port_ring_full";
@@ -38,7 +38,7 @@ pub fn own_ledger(role: Role, host: &Host, ipv6: bool) -> Ledger {
         Some(None),
     ];
     let spot = |interface| Spot {
-        host: places::name_of(role).to_owned(),
+        host: accounting::name_of(role).to_owned(),
         namespace: None,
         interface,
     };
@@ -62,7 +62,7 @@ pub fn of_stack(role: Role, stack: &StackFacts) -> Vec<PlaceCounter> {
         (PORT_NO_BUFFER, stack.counter("link", PORT_NO_BUFFER)),
     ]
     .map(|(counter, after)| PlaceCounter {
-        host: places::name_of(role).to_owned(),
+        host: accounting::name_of(role).to_owned(),
         interface: None,
         counter: counter.to_owned(),
         before: 0,

@@ -13,13 +13,13 @@ use linerate_metric::round_trip::Attachment;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::checks;
+use super::dial::Local;
 use super::pace;
-use super::reach::Local;
 use super::setup::{AgreedFlow, flow_options, part};
 use crate::error::MeasureError;
-use crate::lane::Opening;
-use crate::peers::framing::Framing;
+use crate::interop::framing::Framing;
 use crate::transport::Correspondent;
+use crate::worker::Opening;
 
 /// Checks and resolves what the client can decide before its proposal.
 pub(crate) fn settle(

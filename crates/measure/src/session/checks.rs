@@ -268,7 +268,7 @@ pub fn check_copies(plan: &Plan, role: Role) -> Result<(), MeasureError> {
         next_step,
     };
     let socket = probe_socket(plan.protocol)?;
-    linerate_host::sys::skip::allow_zero_copy(&socket).map_err(|error| {
+    linerate_host::sys::zerocopy::allow_zero_copy(&socket).map_err(|error| {
         refused(
             format!("the kernel does not support it ({error})"),
             "leave it out: MSG_ZEROCOPY needs Linux 4.14 for TCP, 5.0 for UDP".to_owned(),

@@ -10,7 +10,7 @@ use linerate_dialect::control::clock::{Offset, Sample};
 use linerate_dialect::control::{
     Accept, Bye, ClockQuestion, Connection, Frame, Key, Propose, Refuse, Start,
 };
-use linerate_host::sys::{clock, descriptors};
+use linerate_host::sys::{clock, fd_table};
 use linerate_metric::event::What;
 use linerate_metric::facts::Role;
 use linerate_metric::plan::{Direction, Ends, Kind, Plan};
@@ -18,25 +18,25 @@ use linerate_metric::record::{Doubt, Record};
 use linerate_metric::stack::Control;
 
 use super::agreement::{agreed, take_over};
-use super::burn::Burn;
-use super::doubts::doubts_before;
-use super::files;
-use super::ground::{Ground, first_of};
-use super::manner::{Manner, may_run};
+use super::client_doubts::doubts_before;
+use super::control_connection::{FAR_PATIENCE, Wire};
+use super::cpu_load::Burn;
+use super::descriptor_limit;
+use super::dial::{Family, Local, open};
+use super::local_stack::{Ground, first_of};
 use super::pace;
 use super::random;
-use super::reach::{Family, Local, open};
 use super::setup::{self, Ready};
-use super::wire::{FAR_PATIENCE, Wire};
+use super::thread_plan::{Manner, may_run};
 use super::{boot_id, hello};
-use crate::assemble::{Report, assemble};
-use crate::end::End;
+use crate::coordinator::End;
 use crate::error::MeasureError;
 use crate::flow::Part;
+use crate::flow_memory::Memory;
+use crate::interop::client;
 use crate::loss::{Network, Region, own_ledger};
-use crate::memory::Memory;
-use crate::peers::call;
-use crate::stamped::Clocks;
+use crate::record_assembly::{Report, assemble};
+use crate::timestamps::Clocks;
 
 /// Pause between attempts with `--retry`, and the delay until Ctrl-C is noticed.
 pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(100);
@@ -82,7 +82,7 @@ impl Client {
         // server.
         may_run(&self.plan, Role::Client)?;
         if self.plan.dialect.is_some() {
-            if let Some(done) = call::run(self, network, stop, emit)? {
+            if let Some(done) = client::run(self, network, stop, emit)? {
                 return Ok(done);
             }
             // The protocol was to be detected, and is our own.
@@ -90,7 +90,7 @@ impl Client {
             own.plan.dialect = None;
             return own.run_within(network, stop, emit);
         }
-        descriptors::raise_limit();
+        fd_table::raise_limit();
         let local = Local::parse(self.plan.bind.as_deref())?;
         let ground = Ground::of(&self.plan)?;
         let began = Instant::now();
@@ -133,7 +133,7 @@ impl Client {
         let host = ground.host_facts(far.ip());
         let shares_cores = greeting.boot_id.is_some() && greeting.boot_id == host.boot_id;
         let mut plan = self.plan.clone();
-        files::check(&plan, Role::Client)?;
+        descriptor_limit::check(&plan, Role::Client)?;
         let refused = ground.settle(&mut plan, far, local)?;
         let unhonoured = ground.check_pace(&plan, sending(&plan), &host)?;
         let _hold = setup::hold_idle(&plan)?;

@@ -2,9 +2,9 @@
 
 use std::io;
 
-use linerate_host::knob::idle::idle_hold;
-use linerate_host::sys::perf::{Tracepoint, Tracepoints, tracepoint_ids};
-use linerate_host::sys::{cpu, sched, socket};
+use linerate_host::settings::idle_hold::idle_hold;
+use linerate_host::sys::perf_events::{Tracepoint, Tracepoints, tracepoint_ids};
+use linerate_host::sys::{cpu, scheduling, socket};
 use linerate_metric::record::Doubt;
 use socket2::{Domain, Socket, Type};
 
@@ -49,7 +49,7 @@ fn try_it(grant: Grant) -> io::Result<()> {
     match grant {
         Grant::Idle => idle_hold().map(drop),
         // In a thread of its own, so that this one keeps its scheduling.
-        Grant::Sched => std::thread::spawn(|| sched::fifo(1))
+        Grant::Sched => std::thread::spawn(|| scheduling::fifo(1))
             .join()
             .unwrap_or_else(|_| Err(io::Error::other("the probe thread panicked"))),
         // One privilege covers both.

@@ -13,11 +13,11 @@ use linerate_metric::plan::{
 use linerate_metric::round_trip::{Attachment, Group, OUTSTANDING_LIMIT, RATE_LIMIT};
 
 use crate::flow::Part;
-use crate::lane::call_bytes;
-use crate::stamped::Log;
-use crate::stamped::instruments::needs;
-use crate::transport::calls::{TRACE_BYTES, TRACES_BYTES};
+use crate::timestamps::Log;
+use crate::timestamps::scheduler_tracer::needs;
+use crate::transport::call_times::{TRACE_BYTES, TRACES_BYTES};
 use crate::transport::{pool_bytes, zero_copy_bytes};
+use crate::worker::call_bytes;
 
 /// Time after which a connection that is not classified is closed.
 pub const GREETING_PATIENCE: Duration = Duration::from_secs(10);

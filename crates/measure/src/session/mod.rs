@@ -1,43 +1,43 @@
 //! Sessions between client and server: control connection, negotiation, test setup and admission.
 
+pub(crate) mod acceptor;
 pub(crate) mod agreement;
-pub(crate) mod burn;
 mod checks;
 pub(crate) mod client;
-mod doors;
-mod doubts;
-pub(crate) mod files;
-pub(crate) mod footing;
+mod client_doubts;
+pub(crate) mod control_connection;
+pub(crate) mod cpu_load;
+pub(crate) mod descriptor_limit;
+pub(crate) mod dial;
+mod flow_open_responder;
 mod grants;
-mod greeter;
-pub(crate) mod ground;
-pub(crate) mod house;
 pub(crate) mod limits;
-pub(crate) mod lobby;
-pub(crate) mod manner;
+mod listen_ports;
+pub(crate) mod local_stack;
 pub(crate) mod pace;
-pub(crate) mod porch;
 mod random;
-pub(crate) mod reach;
 mod server;
-mod service;
 #[expect(
     clippy::module_inception,
     reason = "one session among the modules that sessions need"
 )]
-pub(crate) mod session;
+pub(crate) mod server_session;
+pub(crate) mod server_stack;
+pub(crate) mod server_state;
+mod service;
 pub(crate) mod settings;
 pub(crate) mod setup;
-pub(crate) mod wire;
+pub(crate) mod thread_plan;
+pub(crate) mod udp_demux;
 
 pub use client::Client;
-pub use doors::Also;
+pub use control_connection::PEER_PATIENCE;
+pub use dial::Family;
 pub use limits::TIME_LIMIT_NS;
 pub use linerate_dialect::control::{Key, KeyError, SECRET_MAX_BYTES, SECRET_MIN_BYTES};
-pub use reach::Family;
+pub use listen_ports::Also;
 pub use server::{Emit, GRANTS, Grant, PeerOptions, Server, ServerOptions};
 pub use settings::{FarSettings, Held, Maker};
-pub use wire::PEER_PATIENCE;
 
 use linerate_dialect::control::Hello;
 

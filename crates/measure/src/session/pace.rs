@@ -6,10 +6,10 @@ use std::net::{IpAddr, SocketAddr};
 use linerate_host::snapshot::netlink;
 use linerate_host::sys::pacing::{DepartureClock, DepartureTimes, set_max_rate};
 use linerate_metric::facts::Host;
-use linerate_metric::fit;
 use linerate_metric::pace::Pacing;
 use linerate_metric::plan::{Plan, Protocol};
 use linerate_metric::record::Doubt;
+use linerate_metric::size_costs;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::checks::probe_socket;
@@ -21,7 +21,7 @@ use crate::transport::FlowOptions;
 fn on_the_wire(payload: u64, mtu: u64, ipv6: bool) -> u64 {
     const ETHERNET: u64 = 14;
     const UDP: u64 = 8;
-    let packets = fit::fragments(payload, mtu, ipv6);
+    let packets = size_costs::fragments(payload, mtu, ipv6);
     // RFC 8200 section 4.5: over IPv6 a fragment has a header of 8 bytes more.
     let ip = match (ipv6, packets) {
         (false, _) => 20,

@@ -9,19 +9,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use linerate_dialect::control::Key;
-use linerate_host::sys::descriptors;
+use linerate_host::sys::fd_table;
 use linerate_metric::event::{Event, What};
 
-use super::doors::{self, Also, Door};
+use super::acceptor::Lobby;
+use super::dial::Family;
 use super::grants;
-use super::house::House;
-use super::lobby::Lobby;
-use super::reach::Family;
+use super::listen_ports::{self, Also, Door};
+use super::server_state::House;
 use super::settings::Maker;
 use crate::error::MeasureError;
+use crate::interop::handlers::Hall;
 use crate::loss::Network;
-use crate::peers::serve::Hall;
-use crate::stamped::instruments;
+use crate::timestamps::scheduler_tracer;
 
 /// Options of a server.
 #[derive(Clone, Debug, Default)]
@@ -56,7 +56,7 @@ pub struct PeerOptions {
     /// Only protocols served in addition to our own; absent: all.
     pub only: Option<Vec<String>>,
     /// Networks whose unvalidated addresses get replies, in addition to directly connected ones.
-    pub allow: Vec<linerate_dialect::guard::Network>,
+    pub allow: Vec<linerate_dialect::amplification_guard::Network>,
     /// Most concurrent tests; absent: the server's own limit.
     pub max_tests: Option<usize>,
     /// Most payload bits per second that one test sends; absent: no limit for validated clients.
@@ -127,10 +127,10 @@ impl Server {
     /// # Errors
     /// [`MeasureError::PortTaken`], or an invalid address or interface.
     pub fn bind(options: &ServerOptions) -> Result<Self, MeasureError> {
-        descriptors::raise_limit();
-        instruments::remember_tracepoints();
+        fd_table::raise_limit();
+        scheduler_tracer::remember_tracepoints();
         Ok(Self {
-            doors: doors::open(options)?,
+            doors: listen_ports::open(options)?,
             options: options.clone(),
             network: None,
         })

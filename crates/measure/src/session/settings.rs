@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use linerate_dialect::control::{Bye, Connection, Frame, Key, Settings, SettingsAnswer};
 
-use super::reach::{Local, open};
-use super::wire::{Line, Wire};
+use super::control_connection::{Line, Wire};
+use super::dial::{Local, open};
 use super::{boot_id, hello, random};
 use crate::error::MeasureError;
 

@@ -7,23 +7,23 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use linerate_dialect::control::Token;
-use linerate_host::knob::idle::{self, IdleHold, idle_hold};
-use linerate_host::sys::memory::{self, LockedMemory};
+use linerate_host::settings::idle_hold::{self, IdleHold, idle_hold};
+use linerate_host::sys::locked_memory::{self, LockedMemory};
 use linerate_metric::cost::THREADS_LISTED;
 use linerate_metric::facts::{Host, Role};
 use linerate_metric::plan::{Direction, Kind, Plan, Protocol, ReceiveCopy, SendCopy};
 use rustix::io::Errno;
 
 use super::checks;
-use super::manner::Manner;
-use crate::end::FlowHandle;
+use super::thread_plan::Manner;
+use crate::coordinator::FlowHandle;
 use crate::error::MeasureError;
 use crate::flow::{Part, Shared};
-use crate::lane::{self, FlowSpec, GateKeeper, LaneError, LaneHandle, LaneSpec, Opening};
-use crate::pattern::Pattern;
-use crate::peers::framing::Framing;
-use crate::stack::StackThread;
+use crate::interop::framing::Framing;
+use crate::netstack::StackThread;
+use crate::payload_pattern::Pattern;
 use crate::transport::{Correspondent, FlowOptions};
+use crate::worker::{self, FlowSpec, GateKeeper, LaneError, LaneHandle, LaneSpec, Opening};
 use crate::workload::PATIENCE_NS;
 
 /// Returns the role of an end in a direction; directions are named from the client's side.
@@ -188,7 +188,7 @@ pub fn prepare(
             lent.push(spec);
             continue;
         }
-        match lane::start(spec, keeper.gate(), report.clone(), Arc::clone(&bell)) {
+        match worker::start(spec, keeper.gate(), report.clone(), Arc::clone(&bell)) {
             Ok(lane) => lanes.push(lane),
             Err(error) => {
                 result = Err(MeasureError::system("new thread", error));
@@ -197,7 +197,7 @@ pub fn prepare(
         }
     }
     if let Some(stack) = stack {
-        match lane::start_on(stack, lent, keeper.gate(), report.clone(), &bell) {
+        match worker::start_on(stack, lent, keeper.gate(), report.clone(), &bell) {
             Ok(lent) => lanes = lent,
             Err(error) => result = Err(MeasureError::system("the stack's thread", error)),
         }
@@ -346,7 +346,7 @@ pub fn hold_idle(plan: &Plan) -> Result<Option<IdleHold>, MeasureError> {
         .map_err(|error| MeasureError::OptionRefused {
             option: "--hold-latency".to_owned(),
             why: error.to_string(),
-            next_step: idle::next_step(&error),
+            next_step: idle_hold::next_step(&error),
         })
 }
 
@@ -358,7 +358,7 @@ pub fn lock_memory(plan: &Plan) -> Result<Option<LockedMemory>, MeasureError> {
     if !plan.round_trip.lock_memory {
         return Ok(None);
     }
-    memory::lock()
+    locked_memory::lock()
         .map(Some)
         .map_err(|error| MeasureError::OptionRefused {
             option: "--lock-memory".to_owned(),

@@ -1,20 +1,20 @@
 //! Transport over kernel sockets.
 
 mod buffer;
-mod call;
 pub(crate) mod connect;
-mod device;
-mod facts;
 mod options;
+mod socket_facts;
+pub(super) mod socket_wait;
 mod sockets;
-mod stamped;
+mod syscall;
+mod timestamping_device;
+mod timestamps;
 mod transfer;
-pub(super) mod waiting;
 
 pub use self::buffer::Buffer;
-pub use self::call::{EINVAL, EIO, outcome};
-pub(crate) use self::facts::congestion_control;
-pub use self::facts::{Watch, facts_of};
+pub(crate) use self::socket_facts::congestion_control;
+pub use self::socket_facts::{Watch, facts_of};
+pub use self::syscall::{EINVAL, EIO, outcome};
 
 use std::fs::File;
 use std::io;
@@ -26,24 +26,24 @@ use std::task;
 use std::time::Duration;
 
 use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::messages::Messages;
+use linerate_host::sys::datagram_batch::Messages;
 use linerate_host::sys::pacing::{self, DepartureTimes};
-use linerate_host::sys::skip::{self, Pipe};
+use linerate_host::sys::packet_timestamps::{self, Bridge};
+use linerate_host::sys::readiness::Ready;
 use linerate_host::sys::socket::{self, Flags};
-use linerate_host::sys::stamp::{self, Bridge};
-use linerate_host::sys::wait::Ready;
+use linerate_host::sys::zerocopy::{self, Pipe};
 use linerate_metric::plan::{Copies, LARGEST_DATAGRAM_BYTES, Protocol, ReceiveCopy, SendCopy};
 use linerate_metric::record::Socket as SocketFacts;
 use socket2::Socket;
 
-use self::call::{at_once, sending};
-use self::device::Device;
+pub use self::socket_wait::IDLE_PATIENCE;
+pub use self::socket_wait::{Block, Epoll, Poll, Select, Spin, Waiting};
 use self::sockets::Peer;
+use self::syscall::{at_once, sending};
+use self::timestamping_device::Device;
 use self::transfer::Lies;
-pub use self::waiting::IDLE_PATIENCE;
-pub use self::waiting::{Block, Epoll, Poll, Select, Spin, Waiting};
-use super::calls::{Call, CallTally, Recorder, Silent};
-use super::way::{Way, ZeroCopySends, memory_file};
+use super::call_times::{Call, CallTally, Recorder, Silent};
+use super::copy_mode::{Way, ZeroCopySends, memory_file};
 use super::{
     Adapter, Attempts, Capabilities, Departure, Echoed, FlowOptions, Meta, Setup, Transport,
 };
@@ -240,7 +240,7 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
     fn way(&self, socket: &Socket, options: &FlowOptions) -> io::Result<Option<Way>> {
         let way = match (self.copies.send, &self.file) {
             (SendCopy::ZeroCopy, _) if options.zero_copy => {
-                skip::allow_zero_copy(socket)?;
+                zerocopy::allow_zero_copy(socket)?;
                 let place = match options.protocol {
                     Protocol::Udp => self.payload_bytes,
                     Protocol::Tcp => 0,
@@ -616,12 +616,12 @@ impl<W: Waiting, R: Recorder> Transport for Kernel<W, R> {
 
     fn note_arrivals(&self, socket: Index) {
         // The first query enables timestamps; its result does not matter.
-        let _ = stamp::last_arrival(&self.entry(socket).socket);
+        let _ = packet_timestamps::last_arrival(&self.entry(socket).socket);
     }
 
     fn since_arrival(&self, socket: Index) -> Option<Nanos> {
         let socket = &self.entry(socket).socket;
-        if let Some(arrived) = stamp::last_arrival(socket) {
+        if let Some(arrived) = packet_timestamps::last_arrival(socket) {
             return Some(clock::real().saturating_sub(arrived));
         }
         // A jiffy of the slowest kernels (100 Hz) bounds the rounding error.

@@ -4,11 +4,11 @@
 //! spin, `poll`, `select`, `epoll`) is chosen when the run starts. Workloads are compiled once for
 //! every combination.
 
-pub mod calls;
+pub mod call_times;
+mod copy_mode;
 mod kernel;
-pub(crate) mod stack;
+pub(crate) mod netstack;
 mod uring;
-mod way;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -18,21 +18,21 @@ use std::time::Duration;
 
 use linerate_host::sys::clock::Nanos;
 use linerate_host::sys::pacing::DepartureClock;
-pub use linerate_host::sys::stamp::Place;
-pub use linerate_host::sys::wait::Ready;
+pub use linerate_host::sys::packet_timestamps::Place;
+pub use linerate_host::sys::readiness::Ready;
 use linerate_metric::plan::{Copies, Protocol, SocketPlan, Wait};
 use linerate_metric::record::Socket as SocketFacts;
 use linerate_metric::stack::StackFacts;
 
 use crate::flow::Timeline;
-use calls::CallTally;
+use call_times::CallTally;
 
+pub(crate) use copy_mode::zero_copy_bytes;
 pub(crate) use kernel::connect::open as open_socket;
 pub use kernel::{Block, Epoll, Kernel, Poll as PollCall, Select, Spin, Waiting, Watch};
 pub(crate) use kernel::{congestion_control, facts_of};
-pub use stack::{OnStack, Recorded, system as stack_error, why_closed, why_opening};
+pub use netstack::{OnStack, Recorded, system as stack_error, why_closed, why_opening};
 pub use uring::{Uring, pool_bytes};
-pub(crate) use way::zero_copy_bytes;
 
 /// Metadata of received payload. A field is `None` when it was not requested or the transport
 /// does not support it.

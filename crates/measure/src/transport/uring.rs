@@ -16,7 +16,7 @@ use linerate_metric::plan::Protocol;
 use linerate_metric::record::Socket as SocketFacts;
 use socket2::Socket;
 
-use super::calls::{Call, CallTally, Found, Recorder};
+use super::call_times::{Call, CallTally, Found, Recorder};
 use super::kernel::connect;
 use super::kernel::{
     AWAKE_NS, Buffer, EINVAL, EIO, IDLE_PATIENCE, Index, SEGMENT_LIMITS, UDP_CALL_BYTES, Watch,

@@ -4,15 +4,15 @@
 //! never loops. One driver polls the transport, steps every flow of the thread, and idles when none
 //! can continue. A workload is one file and one line in [`WORKLOADS`].
 
-mod readiness;
-pub mod room;
+mod edge_driver;
+pub mod histogram_pool;
+mod readiness_driver;
 mod round_trip;
-mod schedule;
 #[cfg(test)]
-mod scripted;
-mod stamped;
+mod scripted_transport;
+mod send_schedule;
 mod stream;
-mod turnover;
+mod timestamped_round_trip;
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,10 +21,10 @@ use std::sync::Arc;
 use linerate_host::sys::clock::Nanos;
 use linerate_metric::plan::{Direction, Kind, Plan};
 
-use self::room::Room;
+use self::histogram_pool::Room;
 use crate::flow::{FlowOutcome, Part, Phase, Shared, Timeline};
-use crate::pattern::Pattern;
-use crate::peers::framing::Framing;
+use crate::interop::framing::Framing;
+use crate::payload_pattern::Pattern;
 use crate::transport::{FlowOptions, Transport};
 
 /// Progress of a step.

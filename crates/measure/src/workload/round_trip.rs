@@ -1,13 +1,13 @@
 //! Latency: requests and responses. This file has the closed loop: one request at a time per flow.
 
-mod answers;
-pub(super) mod breath;
-pub(super) mod device;
-mod open;
+pub(super) mod device_timestamps;
+mod in_flight;
 mod open_loop;
-mod questions;
-mod reopen;
-mod slow;
+mod reconnect;
+mod request_tracker;
+mod responder;
+pub(super) mod rt_yield;
+mod slow_responses;
 
 use std::cell::RefCell;
 use std::io;
@@ -19,12 +19,12 @@ use linerate_host::sys::clock::Nanos;
 use linerate_metric::plan::Protocol;
 use linerate_metric::round_trip::Attachment;
 
-use self::answers::{TcpAcceptor, TcpResponder, UdpResponder};
 use self::open_loop::OpenLoop;
-use self::questions::{Answer, Questions, Verdict, judge_around, judge_framed};
-use self::reopen::{Reopener, Steps};
-use super::room::Room;
-use super::{Lane, Opened, Progress, Workload, drive, turnover};
+use self::reconnect::{Reopener, Steps};
+use self::request_tracker::{Answer, Questions, Verdict, judge_around, judge_framed};
+use self::responder::{TcpAcceptor, TcpResponder, UdpResponder};
+use super::histogram_pool::Room;
+use super::{Lane, Opened, Progress, Workload, drive, edge_driver};
 use crate::flow::{FlowOutcome, Part};
 use crate::transport::Transport;
 
@@ -35,7 +35,7 @@ pub fn run<T: Transport>(
     flows: Vec<Opened<T::Socket>>,
 ) -> Vec<FlowOutcome> {
     if !lane.plan.stamps.is_none() {
-        return super::stamped::run(lane, transport, flows);
+        return super::timestamped_round_trip::run(lane, transport, flows);
     }
     let asked = &lane.plan.round_trip;
     let reopened = asked.attachment == Attachment::Reopened;
@@ -51,7 +51,7 @@ pub fn run<T: Transport>(
             // UDP: a queued datagram behind a stale response would not be reported edge-triggered.
             let by_changes = lane.plan.protocol == Protocol::Tcp;
             match by_changes && transport.capabilities().tells_changes {
-                true => turnover::drive(transport, flows),
+                true => edge_driver::drive(transport, flows),
                 false => drive(transport, flows),
             }
         }
@@ -62,7 +62,7 @@ pub fn run<T: Transport>(
         (Protocol::Tcp, Part::Sink) if reopened => {
             let flows = flows.into_iter().map(|flow| TcpAcceptor::new(lane, flow));
             match transport.capabilities().tells_changes {
-                true => turnover::drive(transport, flows.collect()),
+                true => edge_driver::drive(transport, flows.collect()),
                 false => drive(transport, flows.collect()),
             }
         }
@@ -391,7 +391,7 @@ impl<T: Transport> Workload<T> for TcpAsker<'_, T::Socket> {
 mod tests {
     use linerate_metric::plan::{Kind, Plan, Protocol};
 
-    use crate::workload::scripted::{Far, START_NS, asked};
+    use crate::workload::scripted_transport::{Far, START_NS, asked};
 
     #[test]
     fn the_last_question_is_waited_for_as_every_other() {

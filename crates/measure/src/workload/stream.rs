@@ -9,15 +9,15 @@ use linerate_host::sys::clock::Nanos;
 use linerate_metric::pace::Pacing;
 use linerate_metric::plan::Protocol;
 
-use super::round_trip::breath::Breath;
-use super::{Lane, Opened, Progress, Workload, drive, drive_each, drive_with, readiness};
-use crate::arrival::Arrivals;
+use super::round_trip::rt_yield::Breath;
+use super::{Lane, Opened, Progress, Workload, drive, drive_each, drive_with, readiness_driver};
+use crate::delay_variation::Arrivals;
 use crate::flow::{FlowOutcome, Part, Shared, Timing};
-use crate::meter::Totals;
-use crate::pacing::Pacer;
-use crate::pattern::{Pattern, Verifier};
-use crate::peers::framing::{Framing, Seen};
-use crate::sequence::Sequence;
+use crate::flow_counters::Totals;
+use crate::interop::framing::{Framing, Seen};
+use crate::pacer::Pacer;
+use crate::payload_pattern::{Pattern, Verifier};
+use crate::sequence_tracker::Sequence;
 use crate::transport::{Ready, Transport};
 
 /// Silence after which a receiver counts the rest of a finished UDP flow as lost.
@@ -128,14 +128,15 @@ fn move_all<T: Transport, W: Workload<T>>(
         return drive_with(transport, flows, || breath.pause());
     }
     let paced = lane.part == Part::Source && lane.plan.rate_bps.is_some();
-    if paced || flows.len() < readiness::FLOWS_FROM {
+    if paced || flows.len() < readiness_driver::FLOWS_FROM {
         return drive(transport, flows);
     }
     // A TCP socket reports its end, unless the run is over: sweeping ten thousand idle flows ten
     // times
     // a second would take a tenth of a core. With UDP the last datagram may be lost.
     let looks = || lane.plan.protocol == Protocol::Udp || lane.phase.is_ending();
-    readiness::drive(transport, flows, ready, looks).unwrap_or_else(|flows| drive(transport, flows))
+    readiness_driver::drive(transport, flows, ready, looks)
+        .unwrap_or_else(|flows| drive(transport, flows))
 }
 
 /// Sending limits of one flow: its share of the amount, and its rate.
@@ -659,7 +660,7 @@ impl<T: Transport> Workload<T> for UdpSink<'_, T::Socket> {
 mod tests {
     use linerate_metric::plan::{Kind, Plan, Protocol};
 
-    use crate::workload::scripted::{Far, asked};
+    use crate::workload::scripted_transport::{Far, asked};
 
     #[test]
     fn a_full_socket_loses_what_is_due_while_it_is_counted() {

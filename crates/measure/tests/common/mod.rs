@@ -1,7 +1,7 @@
 //! Server in this process, and runs against it.
 #![allow(dead_code, reason = "each test binary uses some of it")]
 
-pub mod foreign;
+pub mod third_party;
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;

@@ -2,11 +2,11 @@
 //!
 //! No allocation after opening. Formats: draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng.
 
-mod read;
-mod write;
+mod reader;
+mod writer;
 
-pub use read::{CaptureError, CaptureReader, Record, open};
-pub use write::CaptureWriter;
+pub use reader::{CaptureError, CaptureReader, Record, open};
+pub use writer::CaptureWriter;
 
 /// `LINKTYPE_ETHERNET`.
 const LINK_ETHERNET: u16 = 1;

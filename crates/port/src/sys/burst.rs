@@ -4,7 +4,7 @@ use std::fmt;
 use std::slice;
 
 use crate::sys::frame::{Frame, total_bytes};
-use crate::sys::memory::Memory;
+use crate::sys::frame_memory::Memory;
 
 /// Maximum frames moved by one poll: the usual burst of poll-mode programs, so that results are
 /// comparable; 32 handles are 256 B, four cache lines.

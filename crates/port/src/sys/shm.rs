@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 
-use crate::cursor::Indices;
+use crate::ring_cursor::Indices;
 use crate::sys::prefetch::{self, LINE};
 
 /// First bytes of the memory; the last one is the version of the layout.
@@ -24,11 +24,11 @@ const HUGE_PAGE: usize = 2 << 20;
 /// Largest ring accepted, which limits the memory that a peer can make this process map.
 const MOST_SLOTS: u32 = 1 << 17;
 
-mod ends;
+mod slot_ring;
 
-pub(crate) use ends::{SlotReceiver, SlotSender, ahead};
+pub(crate) use slot_ring::{SlotReceiver, SlotSender, ahead};
 
-use ends::Slotted;
+use slot_ring::Slotted;
 
 #[repr(C)]
 struct Header {

@@ -6,8 +6,8 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
-use crate::sys::interface::{Settings, asking_socket, request, set_internet};
-use crate::sys::xsk_offload::{TCP_SEGMENTATION, TX_CHECKSUMS, switch_of};
+use crate::sys::interface_ioctl::{Settings, asking_socket, request, set_internet};
+use crate::sys::interface_offloads::{TCP_SEGMENTATION, TX_CHECKSUMS, switch_of};
 
 /// Options of a new tap.
 #[derive(Clone, Copy, Debug)]

@@ -9,7 +9,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 
-use crate::cursor::Word;
+use crate::ring_cursor::Word;
 
 /// Storage of a ring's entries.
 pub trait Slots {

@@ -3,7 +3,7 @@
 use linerate_metric::forward::{BusyPollFacts, ForwardPort, QueueFigures, XdpFacts};
 
 use super::statistics::{line, rule, ruled};
-use crate::words::or_unknown;
+use crate::phrases::or_unknown;
 
 /// Rates of a port since the last display.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

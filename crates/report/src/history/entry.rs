@@ -8,7 +8,7 @@ use linerate_metric::experiment::{ExperimentResult, Shape, ShapeState};
 use linerate_metric::facts::Role;
 use linerate_metric::plan::Direction;
 use linerate_metric::record::Record;
-use linerate_metric::set::SetResult;
+use linerate_metric::run_set::SetResult;
 use serde::{Deserialize, Serialize};
 
 use crate::document::Document;

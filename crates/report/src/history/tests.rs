@@ -4,7 +4,7 @@ use super::*;
 use linerate_metric::expect::Unit;
 use linerate_metric::plan::{Kind, Plan, Protocol};
 use linerate_metric::record::{Record, Summary};
-use linerate_metric::set::{RunSet, SET_SCHEMA, SetResult};
+use linerate_metric::run_set::{RunSet, SET_SCHEMA, SetResult};
 
 fn run(id: &str, day: i8, goodput: f64) -> Record {
     let started = jiff::civil::date(2026, 11, day)

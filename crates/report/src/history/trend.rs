@@ -1,7 +1,7 @@
 //! Figure over time, with its change points.
 
 use jiff::Timestamp;
-use linerate_metric::changes::{Level, levels};
+use linerate_metric::change_points::{Level, levels};
 use linerate_metric::expect::Unit;
 use serde::Serialize;
 

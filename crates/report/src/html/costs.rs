@@ -8,8 +8,8 @@ use linerate_metric::units::{format_bit_rate, format_count, format_share};
 use super::figure;
 use super::pretty;
 use super::run::{Columns, directions, of, omitted, time_axis};
+use crate::phrases::{self, or_unknown};
 use crate::svg::{Axis, Chart, Mark, Series, Unit, escape};
-use crate::words::{self, or_unknown};
 use crate::{costs, figures};
 
 /// Largest number of streams with a line each.
@@ -74,7 +74,7 @@ fn stream_chart(run: &Record, direction: Direction) -> String {
             0 | 1 => "Goodput of each stream over time".to_owned(),
             _ => format!(
                 "Goodput of each stream over time, {}",
-                words::way_of(run, direction)
+                phrases::way_of(run, direction)
             ),
         },
         low: true,

@@ -4,19 +4,19 @@ use std::fmt::Write as _;
 
 use linerate_metric::expect::Unit;
 use linerate_metric::experiment::{ExperimentResult, PlotOf, Point, Setting, ShapeState, number};
-use linerate_metric::set::RunSet;
+use linerate_metric::run_set::RunSet;
 use linerate_metric::statistics::Estimate;
 use linerate_metric::units::{format_count, format_nanos};
 
 use super::figure::{Data, Row, chart};
-use super::{hosts, points, pretty};
+use super::{experiment_points, hosts, pretty};
 use crate::experiment::{
     Grid, circumstances, grid, published, shape_words, skipped, state, trends, verdict,
 };
 use crate::markdown;
+use crate::phrases::{self, capitalised};
 use crate::svg::{self, Axis, Bar, BarChart, Chart, Mark, Series, escape};
 use crate::text;
-use crate::words::{self, capitalised};
 
 /// Text for an experiment with reduced duration.
 const QUICK: &str = "quick: fewer points, each shorter";
@@ -31,7 +31,7 @@ pub(super) fn body(result: &ExperimentResult, set: &RunSet) -> String {
     );
     let mut about = format!(
         "{}, started {}",
-        words::amount(set.runs.len() as u64, "run"),
+        phrases::amount(set.runs.len() as u64, "run"),
         set.started.strftime("%Y-%m-%d %H:%M:%S UTC")
     );
     for how in circumstances(result) {
@@ -45,7 +45,7 @@ pub(super) fn body(result: &ExperimentResult, set: &RunSet) -> String {
     for note in &set.result.notes {
         let _ = writeln!(out, "<p class=\"callout\">{}</p>", escape(note));
     }
-    for kind in words::counted(&set.runs) {
+    for kind in phrases::counted(&set.runs) {
         let _ = writeln!(
             out,
             "<p class=\"callout\"><b>Note.</b> {} <code>{}</code></p>",
@@ -70,9 +70,9 @@ pub(super) fn body(result: &ExperimentResult, set: &RunSet) -> String {
         out.push_str(&tabled(&grid));
     }
     out.push_str(&slow(set));
-    out.push_str(&points::section(result, set));
+    out.push_str(&experiment_points::section(result, set));
     out.push_str(&meanings(result));
-    out.push_str(&points::ways(result, set));
+    out.push_str(&experiment_points::ways(result, set));
     out.push_str(&hosts::section(set.runs.get(..1).unwrap_or_default()));
     out.push_str(&commands(result));
     out
@@ -173,7 +173,7 @@ fn slow(set: &RunSet) -> String {
     let rows: Vec<Vec<String>> = (answers.iter().take(SLOW))
         .map(|(run, slow)| {
             vec![
-                words::name(run),
+                phrases::name(run),
                 slow.number.to_string(),
                 format_nanos(slow.time_ns as f64),
                 slow.cause.clone(),

@@ -5,8 +5,8 @@ use linerate_metric::record::Record;
 use linerate_metric::units::format_share;
 
 use super::{pretty, ticked};
+use crate::phrases;
 use crate::svg::escape;
-use crate::words;
 
 /// Renders the findings of a run; empty without findings.
 pub(super) fn section(run: &Record) -> String {
@@ -35,7 +35,7 @@ fn item(found: &Finding) -> String {
         FindingKind::Limit => "Limit",
         FindingKind::Unknown => "Unknown",
     };
-    let mut about = vec![words::finding_end(found.end).to_owned()];
+    let mut about = vec![phrases::finding_end(found.end).to_owned()];
     about.extend(found.direction.map(|direction| direction.to_string()));
     if found.kind != FindingKind::Unknown {
         about.push(pretty(&format_share(found.cost)));
@@ -55,7 +55,7 @@ fn item(found: &Finding) -> String {
     let readings: String = found
         .evidence
         .iter()
-        .map(|reading| format!("<li>{}</li>", escape(&pretty(&words::evidence(reading)))))
+        .map(|reading| format!("<li>{}</li>", escape(&pretty(&phrases::evidence(reading)))))
         .collect();
     out.push_str(&format!("<ul class=\"muted\">{readings}</ul>\n"));
     out.push_str(&format!("<p>Remedy: {}", ticked(&pretty(&found.remedy))));

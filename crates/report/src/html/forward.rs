@@ -9,9 +9,9 @@ use linerate_metric::units::{format_bytes, format_count, format_per_second, form
 
 use super::figure::{self, Data, Row};
 use crate::forward;
+use crate::phrases::{amount, or_unknown};
 use crate::svg::{Axis, Chart, Mark, Series, Unit, escape};
 use crate::text::Grid;
-use crate::words::{amount, or_unknown};
 
 /// Renders ports, emulated links and threads; also the statistics as text in testpmd's layout.
 pub(super) fn section(run: &Record) -> String {

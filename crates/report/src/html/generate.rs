@@ -5,7 +5,7 @@ use linerate_metric::units::{format_count, format_nanos, format_per_second};
 
 use super::figure::{self, Data, Row};
 use super::run::{Columns, of, time_axis};
-use super::{compare, pretty};
+use super::{pretty, run_comparison};
 use crate::svg::{Axis, Chart, Mark, Series, Unit, escape};
 use crate::text::generate as text;
 
@@ -35,7 +35,7 @@ pub(super) fn section(run: &Record) -> String {
         out.push_str("<h3>Times</h3>\n");
         out.push_str(&figure::grid(&grid));
     }
-    out.push_str(&compare::distribution_of(
+    out.push_str(&run_comparison::distribution_of(
         "One-way delay by percentile",
         ("one_way_delay_ns", "frames", "one-way delay"),
         &[run],

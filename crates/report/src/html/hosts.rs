@@ -5,8 +5,8 @@ use linerate_metric::plan::Kind;
 use linerate_metric::record::Record;
 
 use crate::facts::{self, Fact, Row};
+use crate::phrases::{self, amount};
 use crate::svg::escape;
-use crate::words::{self, amount};
 
 /// Number of hosts per table, limited by the width.
 const BESIDE: usize = 2;
@@ -67,10 +67,10 @@ pub(super) fn section(runs: &[Record]) -> String {
         }
         let what: Vec<&str> = rows.iter().map(|row| row.name).collect();
         let summary = match run.hosts.len() == first.len() {
-            true => format!("Of {}: other {}", words::name(run), what.join(", ")),
+            true => format!("Of {}: other {}", phrases::name(run), what.join(", ")),
             false => {
                 let names: Vec<String> = run.hosts.iter().map(in_a_line).collect();
-                format!("Of {}: {}", words::name(run), names.join("; "))
+                format!("Of {}: {}", phrases::name(run), names.join("; "))
             }
         };
         out.push_str(&folded(&summary, &rows, &run.hosts));

@@ -4,8 +4,8 @@ use linerate_metric::record::Record;
 use linerate_metric::units::{format_count, format_share};
 
 use super::pretty;
+use crate::phrases;
 use crate::svg::{Flow, NARROW, WIDE, escape};
-use crate::words;
 
 /// Places of loss in path order.
 const ORDER: &[&str] = &[
@@ -49,7 +49,7 @@ pub(super) fn flows(run: &Record) -> String {
         let flow = Flow {
             title: format!(
                 "Datagrams sent, lost and received, {}",
-                words::way_of(run, way.direction)
+                phrases::way_of(run, way.direction)
             ),
             sent: (format!("{} sent", format_count(sent)), sent),
             lost: losses

@@ -3,19 +3,19 @@
 
 mod calls;
 mod capacity;
-mod compare;
-mod comparison;
 mod costs;
 mod experiment;
+mod experiment_points;
 mod figure;
 mod findings;
 mod forward;
 mod generate;
 mod hosts;
 mod loss_flow;
-mod path;
-mod points;
+mod paired_comparison;
+mod path_section;
 mod run;
+mod run_comparison;
 mod series;
 mod stages;
 mod sweep;
@@ -25,13 +25,13 @@ mod tuning;
 use linerate_metric::comparison::Comparison;
 use linerate_metric::expect::Unit;
 use linerate_metric::record::Record;
-use linerate_metric::set::RunSet;
+use linerate_metric::run_set::RunSet;
 use linerate_metric::statistics::median;
 
+use crate::comparison::SideBySide;
 use crate::document::Document;
-use crate::side::SideBySide;
 use crate::svg::{self, escape};
-use crate::{differences, markdown, text, words};
+use crate::{differences, markdown, phrases, text};
 
 /// Head of the page. The content security policy forbids loading external resources.
 const HEAD: &str = "<meta charset=\"utf-8\">\n\
@@ -47,7 +47,14 @@ const SCRIPT: &str = concat!(include_str!("script.js"), include_str!("timeline.j
 #[must_use]
 pub fn report(title: &str, runs: &[Record], notes: &[String]) -> String {
     let shown = Shown::of(runs, runs.len());
-    page(title, &shown, notes, &words::headline(runs), "", Each::Run)
+    page(
+        title,
+        &shown,
+        notes,
+        &phrases::headline(runs),
+        "",
+        Each::Run,
+    )
 }
 
 /// Renders a comparison of documents: figures with intervals, differences in options and hosts,
@@ -64,10 +71,10 @@ pub fn side_by_side(title: &str, sides: &SideBySide, documents: &[Document]) -> 
         let mut row = vec![name.clone()];
         row.extend(sides.sides.iter().map(|side| {
             let value = side.figures.get(&name);
-            words::or_unknown(value, |value| markdown::figure(known.unit, value))
+            phrases::or_unknown(value, |value| markdown::figure(known.unit, value))
         }));
         let ratio = sides.ratio(&name);
-        row.extend(two.then(|| words::or_unknown(ratio, words::ratio)));
+        row.extend(two.then(|| phrases::or_unknown(ratio, phrases::ratio)));
         row
     });
     own.push_str(&figure::grid(&text::Grid {
@@ -138,7 +145,7 @@ impl Shown {
                 continue;
             }
             let runs = document.runs();
-            let name = |run: &Record| match words::name(run) {
+            let name = |run: &Record| match phrases::name(run) {
                 _ if runs.len() == 1 => side.name.clone(),
                 name if name == side.name => name,
                 name => format!("{}: {name}", side.name),
@@ -172,16 +179,16 @@ pub fn of_set(title: &str, set: &RunSet) -> String {
         runs = sweep::shown(found, &set.runs);
         runs.truncate(SHOWN_ALIKE);
     } else if set.result.is_many_alike() {
-        runs = typical(&set.runs, comparison::of(&set.result));
+        runs = typical(&set.runs, paired_comparison::of(&set.result));
         runs.truncate(SHOWN_ALIKE);
     }
-    let mut sentences = words::set_headline(&set.result, &runs);
+    let mut sentences = phrases::set_headline(&set.result, &runs);
     let mut shown = Shown::of(&runs, set.runs.len());
     if set.result.waiting_costs.is_some() {
         // One round per wait mode is shown; sentences and chart cover all rounds.
         shown.runs = typical(&set.runs, None);
         shown.lengths = vec![shown.runs.len()];
-        sentences = words::set_headline(&set.result, &set.runs);
+        sentences = phrases::set_headline(&set.result, &set.runs);
     }
     let mut own = set
         .result
@@ -209,7 +216,7 @@ pub fn of_set(title: &str, set: &RunSet) -> String {
         );
     }
     own.push_str(&tuning::section(set));
-    own.push_str(&comparison::section(set));
+    own.push_str(&paired_comparison::section(set));
     own.push_str(&tuning::in_vain(set));
     own.push_str(&sweep::section(set));
     let result = &set.result;
@@ -287,11 +294,11 @@ fn page(
     follows: &str,
     kind: Each,
 ) -> String {
-    let runs = &words::told_apart(&shown.runs)[..];
+    let runs = &phrases::told_apart(&shown.runs)[..];
     let mut body = String::new();
     body.push_str(&header(title, (runs, shown.made), notes, sentences));
     body.push_str(follows);
-    let ways: Vec<String> = runs.iter().map(path::section).collect();
+    let ways: Vec<String> = runs.iter().map(path_section::section).collect();
     let first = ways.iter().find(|way| !way.is_empty());
     if let Some(way) = first {
         body.push_str(&format!("<section>\n{way}</section>\n"));
@@ -304,7 +311,11 @@ fn page(
         each.push_str(&run::section(run, &anchor(runs, number), own));
     }
     if kind != Each::Step {
-        body.push_str(&compare::section(runs, &shown.lengths, &shown.series));
+        body.push_str(&run_comparison::section(
+            runs,
+            &shown.lengths,
+            &shown.series,
+        ));
     }
     if kind == Each::Run {
         body.push_str(&each);
@@ -349,7 +360,7 @@ fn header(
         out.push_str("<p class=\"lead\">No run has a result.</p>\n");
     }
     if let Some(first) = runs.first() {
-        let count = words::amount(made as u64, "run");
+        let count = phrases::amount(made as u64, "run");
         let shown = match runs.len() {
             n if n == made => String::new(),
             n => format!(" ({n} shown)"),

@@ -5,11 +5,11 @@ use linerate_metric::record::{CountedAt, Interval, Record, Summary};
 use linerate_metric::units::{format_bit_rate, format_count, format_nanos, format_share};
 
 use super::figure::{self, Data, Row};
-use super::{compare, costs, pretty, stages};
+use super::{costs, pretty, run_comparison, stages};
 use crate::figures::{self, Figure};
+use crate::phrases::{self, or_unknown};
 use crate::round_trips;
 use crate::svg::{Axis, Chart, Mark, Reference, Series, Shade, Unit, escape};
-use crate::words::{self, or_unknown};
 
 /// Number of streams shown in the table.
 const STREAMS: usize = 64;
@@ -19,15 +19,15 @@ const STREAMS: usize = 64;
 pub(super) fn section(run: &Record, anchor: &str, way: &str) -> String {
     let mut out = format!(
         "<section class=\"run\" id=\"{anchor}\">\n<h2>{}</h2>\n",
-        escape(&words::name(run))
+        escape(&phrases::name(run))
     );
-    let mut details = words::details(&run.plan);
+    let mut details = phrases::details(&run.plan);
     if let Some(wait) = &run.plan.wait {
-        details.push(words::ends("client", "server", wait, &run.plan.cpu));
+        details.push(phrases::ends("client", "server", wait, &run.plan.cpu));
     }
     out.push_str(&format!(
         "<p class=\"muted\">{}: {}</p>\n",
-        escape(&words::run_title(run)),
+        escape(&phrases::run_title(run)),
         escape(&pretty(&details.join(", ")))
     ));
     if run.interrupted {
@@ -58,7 +58,7 @@ pub(super) fn section(run: &Record, anchor: &str, way: &str) -> String {
         Kind::Generate => out.push_str(&super::generate::section(run)),
         Kind::Stack => {}
         Kind::Latency => {
-            out.push_str(&compare::distribution(
+            out.push_str(&run_comparison::distribution(
                 "Round-trip times by percentile",
                 &[run],
             ));
@@ -105,7 +105,7 @@ fn cards(run: &Record) -> String {
                     .iter()
                     .map(|way| {
                         let label = if several {
-                            format!(", {}", words::way_of(run, way.direction))
+                            format!(", {}", phrases::way_of(run, way.direction))
                         } else {
                             String::new()
                         };
@@ -258,8 +258,8 @@ impl Columns {
             if self.rows.get(at).is_none_or(|row| row.x != x) {
                 let text = format!(
                     "{}-{} {}",
-                    words::short(from / self.unit.size),
-                    words::short(to / self.unit.size),
+                    phrases::short(from / self.unit.size),
+                    phrases::short(to / self.unit.size),
                     self.unit.name
                 );
                 self.rows.insert(
@@ -296,14 +296,14 @@ fn goodput_over_time(run: &Record) -> String {
     let mut highest: f64 = 0.0;
     for direction in directions(run) {
         let spans = columns.add(
-            words::way_of(run, direction),
+            phrases::way_of(run, direction),
             &of(run, direction),
             |interval| Some(rate(interval)),
             format_bit_rate,
         );
         highest = spans.iter().map(|span| span.2).fold(highest, f64::max);
         series.push(Series {
-            name: words::way_of(run, direction).to_owned(),
+            name: phrases::way_of(run, direction).to_owned(),
             mark: Mark::Step(spans),
         });
     }
@@ -355,14 +355,14 @@ fn lost_over_time(run: &Record) -> String {
             continue;
         }
         let spans = columns.add(
-            words::way_of(run, direction),
+            phrases::way_of(run, direction),
             &intervals,
             |interval| read(interval).map(|count| count as f64),
             |count| format_count(count as u64),
         );
         highest = spans.iter().map(|span| span.2).fold(highest, f64::max);
         series.push(Series {
-            name: words::way_of(run, direction).to_owned(),
+            name: phrases::way_of(run, direction).to_owned(),
             mark: Mark::Bars(spans),
         });
     }
@@ -485,7 +485,7 @@ fn slow(run: &Record) -> String {
         or_unknown(run.summary.slow, format_count),
         escape(&pretty(&or_unknown(
             run.plan.round_trip.limit_ns,
-            words::duration
+            phrases::duration
         ))),
         format_count(run.slow.len() as u64),
         escape(&round_trips::causes(run))
@@ -526,7 +526,7 @@ fn losses(run: &Record) -> String {
         out.push_str(&format!(
             "<tr><th scope=\"row\">{}</th><td class=\"text\">{}</td><td>{}</td><td class=\"text\">{}</td></tr>",
             escape(&loss.place),
-            words::way_of(run, loss.direction),
+            phrases::way_of(run, loss.direction),
             figures::loss_count(loss),
             figures::place(&loss.place).unwrap_or_default()
         ));
@@ -543,7 +543,7 @@ fn all_figures(run: &Record) -> String {
         .map(|way| {
             let mut figures = figures::figures(&run.plan, &way.summary);
             figures.extend(figures::times_of(&way.summary));
-            (words::way_of(run, way.direction).to_owned(), figures)
+            (phrases::way_of(run, way.direction).to_owned(), figures)
         })
         .collect();
     if columns.is_empty() {
@@ -597,7 +597,7 @@ fn streams(run: &Record) -> String {
         .flat_map(|way| {
             way.streams
                 .iter()
-                .map(move |stream| (words::way_of(run, way.direction), stream))
+                .map(move |stream| (phrases::way_of(run, way.direction), stream))
         })
         .collect();
     if flows.len() <= run.directions.len() {

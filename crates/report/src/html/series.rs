@@ -9,8 +9,8 @@ use linerate_metric::units::{format_bytes, format_count, format_nanos};
 
 use super::figure::{self, Data, Row};
 use super::pretty;
+use crate::phrases;
 use crate::svg::{Axis, Chart, Mark, Series, Unit};
-use crate::words;
 
 /// Line of a chart: name, and values by x.
 struct Line {
@@ -100,7 +100,7 @@ fn sent(of: fn(&Quantiles) -> u64) -> impl Fn(&Record) -> Option<u64> {
 fn rounds(title: &str, trips: &[&Record]) -> String {
     let mut lines: Vec<Line> = Vec::new();
     for run in trips {
-        let name = words::name(run);
+        let name = phrases::name(run);
         let Some(median) = run.summary.rtt_ns.map(|rtt| rtt.p50 as f64) else {
             continue;
         };

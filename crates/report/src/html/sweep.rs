@@ -2,7 +2,7 @@
 
 use linerate_metric::figure as figures;
 use linerate_metric::record::Record;
-use linerate_metric::set::RunSet;
+use linerate_metric::run_set::RunSet;
 use linerate_metric::sweep::{Sweep, SweepPoint};
 use linerate_metric::units::{format_bytes, format_nanos};
 

@@ -5,15 +5,15 @@ use linerate_metric::expect::Unit::Nanos;
 use linerate_metric::experiment::Setting;
 use linerate_metric::figure as figures;
 use linerate_metric::plan::Kind;
-use linerate_metric::set::RunSet;
+use linerate_metric::run_set::RunSet;
 use linerate_metric::tuning::{Trial, Tuning};
 use linerate_metric::units::{format_bytes, format_share};
 
 use super::figure::{self, Data, Row};
 use super::{pretty, unit};
+use crate::phrases;
 use crate::svg::{Axis, Chart, Mark, Reference, Series, Unit, escape};
 use crate::text::{Grid, tuning as text};
-use crate::words;
 
 /// Renders the search, the goal before and after, and the changes with their commands.
 pub(super) fn section(set: &RunSet) -> String {
@@ -116,7 +116,7 @@ fn changes(found: &Tuning) -> String {
         out.push_str(&figure::commands(&commands.join("\n")));
     }
     for snippet in &found.snippets {
-        let what = words::capitalised(text::of_format(&snippet.format));
+        let what = phrases::capitalised(text::of_format(&snippet.format));
         out.push_str(&format!("<h3>{}</h3>\n", escape(&what)));
         out.push_str(&figure::commands(&snippet.text));
     }
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
     use linerate_metric::comparison::{Better, Pair, Question, SIGNIFICANCE, Side, of_pairs};
     use linerate_metric::experiment::Setting;
-    use linerate_metric::set::{SET_SCHEMA, SetResult};
+    use linerate_metric::run_set::{SET_SCHEMA, SetResult};
     use linerate_metric::statistics::estimate;
     use linerate_metric::tuning::{Change, Pointed, Snippet, Spent, Vain};
 

@@ -2,7 +2,7 @@
 
 use linerate_metric::units::format_count;
 
-use crate::words::short;
+use crate::phrases::short;
 
 /// Ratio of two amounts above which a linear axis shows the shorter bar as a stroke only.
 const APART: f64 = 20.0;

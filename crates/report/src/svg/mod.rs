@@ -7,16 +7,16 @@ mod axis;
 mod bars;
 mod chart;
 mod downsample;
-mod flow;
-mod heat;
-mod path;
+mod heat_map;
+mod loss_flow;
+mod path_diagram;
 
 pub(crate) use axis::{Axis, Unit};
 pub(crate) use bars::{Bar, BarChart};
 pub(crate) use chart::{Chart, Mark, Reference, Series, Shade};
-pub(crate) use flow::Flow;
-pub(crate) use heat::Heat;
-pub(crate) use path::{Column, Crossing, Place, Way};
+pub(crate) use heat_map::Heat;
+pub(crate) use loss_flow::Flow;
+pub(crate) use path_diagram::{Column, Crossing, Place, Way};
 
 use std::fmt::Write;
 

@@ -6,8 +6,8 @@ use linerate_metric::units::{
 };
 
 use super::table::Grid;
+use crate::phrases::{duration, or_unknown};
 use crate::style::{Paint, Style, clean, wrap};
-use crate::words::{duration, or_unknown};
 
 /// Describes a trial: `trial 3, throughput, 64: 52.0 k/s for 1.00 s, 48.2 k/s received, 7.30 %
 /// lost`. When the offered load missed the intended load, both are shown.

@@ -6,8 +6,8 @@ use linerate_metric::figure;
 use linerate_metric::statistics::Estimate;
 
 use super::table::{Grid, table};
+use crate::phrases;
 use crate::style::{Paint, Style, clean, hang, wrap};
-use crate::words;
 
 /// Describes a pair of runs: `pair 3: A 9.41 Gb/s, B 9.80 Gb/s: +4.1 %`.
 #[must_use]
@@ -68,10 +68,10 @@ fn rows(found: &Comparison) -> [Vec<String>; 2] {
     let row = |letter: &str, side: &Side| {
         vec![
             letter.to_owned(),
-            words::or_unknown(side.value, |v| value(v.median)),
-            words::or_unknown(side.value, |v| value(v.low)),
-            words::or_unknown(side.value, |v| value(v.high)),
-            words::or_unknown(side.value, |v| v.runs.to_string()),
+            phrases::or_unknown(side.value, |v| value(v.median)),
+            phrases::or_unknown(side.value, |v| value(v.low)),
+            phrases::or_unknown(side.value, |v| value(v.high)),
+            phrases::or_unknown(side.value, |v| v.runs.to_string()),
         ]
     };
     [row("A", &found.a), row("B", &found.b)]
@@ -128,7 +128,7 @@ pub(crate) fn verdict_words(found: &Comparison) -> String {
         return "Undecided: no valid pair.".to_owned();
     };
     let name = clean(&found.figure);
-    let p = words::or_unknown(found.p_value, probability);
+    let p = phrases::or_unknown(found.p_value, probability);
     let (size, low, high, largest) = match found.ratio {
         Some(ratio) => sizes(ratio, found.largest_difference),
         None => differences(&found.figure, told),
@@ -194,13 +194,13 @@ fn sizes(ratio: Estimate, largest: Option<f64>) -> (String, String, String, Stri
     let change = ratio.median - 1.0;
     let way = if change > 0.0 { "higher" } else { "lower" };
     let size = match change.abs() >= 1.0 {
-        true => format!("{} as high", words::times(ratio.median)),
+        true => format!("{} as high", phrases::times(ratio.median)),
         false => format!("{} {way}", share(change.abs())),
     };
     let [low, high] = [ratio.low, ratio.high].map(|end| signed(end - 1.0));
     let largest = match (ratio.low, ratio.high) == (1.0, 1.0) {
         true => String::new(),
-        false => words::or_unknown(largest, share),
+        false => phrases::or_unknown(largest, share),
     };
     (size, low, high, largest)
 }

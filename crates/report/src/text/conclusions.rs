@@ -1,20 +1,20 @@
 //! Conclusions from several runs: cost by size, by wait mode, by load.
 
-use linerate_metric::fit::{Cost, SizeCosts};
 use linerate_metric::forward::Saturation;
 use linerate_metric::histogram::Quantiles;
 use linerate_metric::load::{KNEE_ANSWERED, LoadCurve, LoadPoint, UnderLoad};
-use linerate_metric::set::SetResult;
+use linerate_metric::run_set::SetResult;
+use linerate_metric::size_costs::{Cost, SizeCosts};
 use linerate_metric::statistics::Estimate;
 use linerate_metric::units::{
     format_bit_rate, format_count, format_nanos, format_per_second, format_share,
 };
-use linerate_metric::waiting::WaitingCosts;
+use linerate_metric::waiting_costs::WaitingCosts;
 
 use super::table::{Grid, table};
 use crate::forward;
+use crate::phrases;
 use crate::style::{Style, clean, wrap};
-use crate::words;
 
 /// Conclusion from several runs: a table and its explanation.
 pub(crate) struct Conclusion {
@@ -121,8 +121,8 @@ fn by_size(costs: &SizeCosts) -> Conclusion {
         vec![
             name.to_owned(),
             fine(cost.ns),
-            words::or_unknown(cost.low_ns, fine),
-            words::or_unknown(cost.high_ns, fine),
+            phrases::or_unknown(cost.low_ns, fine),
+            phrases::or_unknown(cost.high_ns, fine),
             meaning.to_owned(),
         ]
     };

@@ -5,8 +5,8 @@ use linerate_metric::plan::{Kind, Protocol};
 use linerate_metric::record::Record;
 use linerate_metric::units::format_share;
 
+use crate::phrases;
 use crate::style::{Paint, Style, clean, hang};
-use crate::words;
 
 /// Number of findings shown of a long list.
 const SHOWN: usize = 6;
@@ -15,8 +15,8 @@ const SHOWN: usize = 6;
 #[must_use]
 pub fn explained(record: &Record, style: &Style) -> String {
     let title = match &record.label {
-        Some(label) => format!("{label}: {}", words::run_title(record)),
-        None => words::run_title(record),
+        Some(label) => format!("{label}: {}", phrases::run_title(record)),
+        None => phrases::run_title(record),
     };
     let title = style.paint(Paint::Bold, &clean(&title));
     match record.findings.is_empty() {
@@ -69,8 +69,8 @@ fn one(found: &Finding, serving: bool, style: &Style) -> String {
         FindingKind::Unknown => ("unknown", Paint::Warn),
     };
     let prefix = format!("{word} ");
-    let mut about = vec![words::finding_end(found.end).to_owned()];
-    about.extend((found.direction).map(|direction| words::way(direction, serving).to_owned()));
+    let mut about = vec![phrases::finding_end(found.end).to_owned()];
+    about.extend((found.direction).map(|direction| phrases::way(direction, serving).to_owned()));
     if found.kind != FindingKind::Unknown {
         about.push(format_share(found.cost));
     }
@@ -128,6 +128,6 @@ fn one(found: &Finding, serving: bool, style: &Style) -> String {
 
 /// Renders the evidence in one line.
 fn evidence(found: &Finding) -> String {
-    let readings = found.evidence.iter().map(words::evidence);
+    let readings = found.evidence.iter().map(phrases::evidence);
     readings.collect::<Vec<_>>().join("; ")
 }

@@ -9,8 +9,8 @@ use linerate_metric::units::{
 
 use super::table::Grid;
 use super::{SHOWN, and_more};
+use crate::phrases::or_unknown;
 use crate::style::Style;
-use crate::words::or_unknown;
 
 /// Returns the tables of a run: load, losses and order, delay, rate error, flows.
 pub(crate) fn tables(record: &Record, style: &Style) -> Vec<String> {

@@ -6,8 +6,8 @@ use linerate_metric::plan::Direction;
 use super::sentence_note;
 use super::table::table;
 use crate::history::{Entry, Shapes, Trend};
+use crate::phrases;
 use crate::style::{Paint, Style, clean, hang, wrap};
-use crate::words;
 
 /// Figures in the order of preference for a list; the first that an entry has is shown.
 const SHOWN: &[&str] = &[
@@ -55,7 +55,7 @@ fn figure(entry: &Entry) -> String {
         .find_map(|name| Some((*name, *entry.figures.get(*name)?)));
     let Some((name, value)) = shown else {
         return match (&entry.outcome, entry.runs) {
-            (None, 0 | 1) => words::UNKNOWN.to_owned(),
+            (None, 0 | 1) => phrases::UNKNOWN.to_owned(),
             (None, runs) => count_of(runs),
             (Some(came), runs) => {
                 let said = linerate_metric::figure::format(&came.figure, came.value);
@@ -200,7 +200,7 @@ pub fn marks(entry: &Entry, style: &Style) -> String {
 #[must_use]
 pub fn trend(trend: &Trend, style: &Style) -> String {
     let format = |value: f64| match trend.unit {
-        Unit::Count if value.fract() != 0.0 => words::short(value),
+        Unit::Count if value.fract() != 0.0 => phrases::short(value),
         unit => unit.format(value),
     };
     let (Some(first), Some(last)) = (trend.points.first(), trend.points.last()) else {
@@ -209,7 +209,7 @@ pub fn trend(trend: &Trend, style: &Style) -> String {
             trend.figure
         );
     };
-    let runs = words::amount(trend.points.len() as u64, "run");
+    let runs = phrases::amount(trend.points.len() as u64, "run");
     let title = format!(
         "{} of {runs}, {} to {}",
         trend.figure,

@@ -5,8 +5,8 @@ use comfy_table::{CellAlignment, ContentArrangement, Table};
 use linerate_metric::facts::Host;
 
 use crate::facts::{self, Fact};
+use crate::phrases::UNKNOWN;
 use crate::style::{Paint, Style, clean};
-use crate::words::UNKNOWN;
 
 /// Renders the facts of each host: one column per host, one row per fact.
 #[must_use]

@@ -4,7 +4,8 @@ mod calls;
 pub(crate) mod capacity;
 mod comparison;
 mod conclusions;
-mod examination;
+mod doctor;
+mod document_comparison;
 mod experiment;
 mod findings;
 pub(crate) mod generate;
@@ -14,7 +15,6 @@ mod hosts;
 mod pacing;
 mod search;
 mod set;
-mod side;
 pub mod stack;
 mod stages;
 mod summary;
@@ -29,14 +29,14 @@ pub(crate) use comparison::{
     notes as comparison_notes, sides as comparison_sides, title as comparison_title, verdict_words,
 };
 pub(crate) use conclusions::conclusions_of;
-pub use examination::examination;
+pub use doctor::examination;
+pub use document_comparison::side_by_side;
 pub use findings::{explained, findings};
 pub(crate) use generate::tables as generate_tables;
 pub use hosts::hosts;
 pub use search::trial;
 pub(crate) use search::{headline as search_words, trials};
 pub use set::set;
-pub use side::side_by_side;
 pub(crate) use stages::pass_words;
 pub use summary::{served_summary, summary};
 pub(crate) use sweep::{

@@ -5,8 +5,8 @@ use linerate_metric::record::{DirectionFigures, Record};
 use linerate_metric::units::{format_nanos, format_share};
 
 use super::table::table;
+use crate::phrases::{self, or_unknown};
 use crate::style::Style;
-use crate::words::{self, or_unknown};
 
 /// Renders how precisely the rate was kept, and the recorded delays; `None` for a run without
 /// either.
@@ -28,7 +28,7 @@ pub(super) fn pacing(record: &Record, serving: bool, style: &Style) -> Option<St
         for (name, quantiles) in kinds {
             if let Some(quantiles) = quantiles {
                 let mut row = vec![
-                    words::way(way.direction, serving).to_owned(),
+                    phrases::way(way.direction, serving).to_owned(),
                     error.take().unwrap_or_default(),
                     name.to_owned(),
                 ];

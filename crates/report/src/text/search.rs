@@ -1,11 +1,11 @@
 //! Search for the highest rate: trials and result.
 
-use linerate_metric::set::{RateSearch, RunSet, Trial};
+use linerate_metric::run_set::{RateSearch, RunSet, Trial};
 use linerate_metric::units::{format_bit_rate, format_share};
 
 use super::table::Grid;
+use crate::phrases;
 use crate::style::{Paint, Style, clean, hang, wrap};
-use crate::words;
 
 /// Describes a trial: `trial 3: 52.0 Mb/s intended, 52.0 Mb/s offered, 48.2 Mb/s received, 7.30 %
 /// lost: fails`.
@@ -34,7 +34,7 @@ pub fn trial(trial: &Trial, width: usize) -> String {
 /// Renders the result of a search and its trials.
 pub(super) fn search(set: &RunSet, search: &RateSearch, style: &Style) -> String {
     let title = set.runs.first().map_or_else(String::new, |run| {
-        format!("{}: ", clean(&words::title(&run.plan)))
+        format!("{}: ", clean(&phrases::title(&run.plan)))
     });
     let title = format!("{title}highest rate with {}", limit(search));
     let mut text = style.paint(Paint::Bold, &title);
@@ -141,7 +141,7 @@ fn sentence(search: &RateSearch) -> String {
 mod tests {
     use super::*;
     use linerate_metric::record::Record;
-    use linerate_metric::set::{SET_SCHEMA, SetResult};
+    use linerate_metric::run_set::{SET_SCHEMA, SetResult};
 
     /// The first trial floods the path and must not be shown as the result.
     #[test]

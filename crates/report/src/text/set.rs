@@ -2,13 +2,13 @@
 
 use linerate_metric::expect::{FIGURES, Unit};
 use linerate_metric::record::{Doubt, Record};
-use linerate_metric::set::RunSet;
+use linerate_metric::run_set::RunSet;
 
 use super::conclusions::conclusions;
 use super::table::table;
 use super::{SHOWN, and_more, note, sentence_note};
+use crate::phrases::{self, or_unknown};
 use crate::style::{Paint, Style, clean, wrap};
-use crate::words::{self, or_unknown};
 
 /// Renders a set: for repeats the median and interval of every figure, otherwise one row per
 /// measurement with an explanation.
@@ -37,7 +37,7 @@ pub fn set(set: &RunSet, style: &Style) -> String {
         // There are many rounds, so only their number is shown.
         let title = format!(
             "{}: {} alternating runs",
-            clean(&words::title(&run.plan)),
+            clean(&phrases::title(&run.plan)),
             set.runs.len()
         );
         blocks.push(style.paint(Paint::Bold, &title));
@@ -51,7 +51,7 @@ pub fn set(set: &RunSet, style: &Style) -> String {
         blocks.push(style.paint(Paint::Bold, &title));
     } else if set.result.figures.is_empty() {
         blocks.push(measurements(set, style));
-        let sentences: Vec<_> = words::headline(&set.runs)
+        let sentences: Vec<_> = phrases::headline(&set.runs)
             .iter()
             .flat_map(|sentence| wrap(sentence, style.width))
             .collect();
@@ -76,10 +76,10 @@ fn calls(set: &RunSet, style: &Style) -> Vec<String> {
     if own || result.is_many_alike() || result.waiting_costs.is_some() {
         return Vec::new();
     }
-    let runs = words::told_apart(&set.runs);
+    let runs = phrases::told_apart(&set.runs);
     let table = |run: &Record| {
         let calls = super::calls::calls(run, style)?;
-        let title = format!("calls, {}", clean(&words::name(run)));
+        let title = format!("calls, {}", clean(&phrases::name(run)));
         Some(format!("{}\n{calls}", style.paint(Paint::Bold, &title)))
     };
     runs.iter().filter_map(table).take(SHOWN).collect()
@@ -93,7 +93,7 @@ fn repeats(set: &RunSet, style: &Style) -> String {
         .max()
         .unwrap_or(0);
     let title = set.runs.first().map_or_else(String::new, |run| {
-        format!("{}: ", clean(&words::title(&run.plan)))
+        format!("{}: ", clean(&phrases::title(&run.plan)))
     });
     let mut text = style.paint(Paint::Bold, &format!("{title}median of {runs} runs"));
     text.push('\n');
@@ -109,7 +109,7 @@ fn repeats(set: &RunSet, style: &Style) -> String {
         .map(|(figure, estimate)| {
             // The median of an even number of counts may be fractional.
             let format = |value: f64| match figure.unit {
-                Unit::Count if value.fract() != 0.0 => words::short(value),
+                Unit::Count if value.fract() != 0.0 => phrases::short(value),
                 unit => unit.format(value),
             };
             vec![
@@ -157,8 +157,8 @@ fn repeats(set: &RunSet, style: &Style) -> String {
 const NAME_WIDTH: usize = 34;
 
 fn measurements(set: &RunSet, style: &Style) -> String {
-    let runs = words::told_apart(&set.runs);
-    let rows = words::measurements(&runs);
+    let runs = phrases::told_apart(&set.runs);
+    let rows = phrases::measurements(&runs);
     let name_width = rows
         .iter()
         .map(|row| row.name.chars().count())
@@ -225,12 +225,12 @@ fn notes(set: &RunSet, style: &Style) -> Option<String> {
         None => &set.runs[..],
     };
     if counts_doubts(set) {
-        notes.extend(words::counted(runs).iter().map(|kind| {
+        notes.extend(phrases::counted(runs).iter().map(|kind| {
             let doubt = Doubt::new(&kind.example.doubt, kind.words());
             note(&doubt, style, style.width)
         }));
     } else {
-        for (doubt, names) in words::doubts(runs) {
+        for (doubt, names) in phrases::doubts(runs) {
             let mut doubt = doubt.clone();
             if names.len() < set.runs.len() {
                 doubt.why = format!("{}: {}", names.join("; "), doubt.why);

@@ -9,10 +9,10 @@ use super::{SHOWN, and_more, note, stages};
 use crate::costs;
 use crate::figures::{self, Figure};
 use crate::forward;
+use crate::phrases::{self, UNKNOWN, or_unknown};
 use crate::round_trips;
 use crate::style::{Paint, Style, clean, hang, wrap};
 use crate::timeline::{file_words, trigger_words};
-use crate::words::{self, UNKNOWN, or_unknown};
 
 /// Renders a run: title, figures by direction and stream, cost, losses, findings, caveats. A record
 /// of a server is rendered from the server's view.
@@ -115,10 +115,10 @@ fn forward_blocks(record: &Record, style: &Style) -> Vec<String> {
 fn heading(record: &Record, client: Option<&str>, style: &Style) -> String {
     let plan = &record.plan;
     let title = match (client, &plan.dialect) {
-        (None, _) => words::title(plan),
-        (Some(client), None) => words::served_title(plan, client),
+        (None, _) => phrases::title(plan),
+        (Some(client), None) => phrases::served_title(plan, client),
         (Some(client), Some(dialect)) => {
-            format!("{} ({dialect})", words::served_title(plan, client))
+            format!("{} ({dialect})", phrases::served_title(plan, client))
         }
     };
     let title = match &record.label {
@@ -130,11 +130,11 @@ fn heading(record: &Record, client: Option<&str>, style: &Style) -> String {
         Some(forward) => {
             forward::details(forward, record.summary.duration_ns.or(plan.duration_ns)).join(", ")
         }
-        None => words::details(plan).join(", "),
+        None => phrases::details(plan).join(", "),
     };
     if let Some(wait) = &plan.wait {
         details.push_str("; ");
-        details.push_str(&words::ends("client", "server", wait, &plan.cpu));
+        details.push_str(&phrases::ends("client", "server", wait, &plan.cpu));
     }
     lines.extend(
         wrap(&clean(&details), style.width)
@@ -220,7 +220,7 @@ fn by_direction(record: &Record, serving: bool, style: &Style) -> String {
             headings.extend(shown.iter().map(|figure| figure.name));
         }
         let mut row = vec![
-            words::way(direction.direction, serving).to_owned(),
+            phrases::way(direction.direction, serving).to_owned(),
             or_unknown(direction.summary.duration_ns, |time| {
                 format_nanos(time as f64)
             }),
@@ -279,7 +279,7 @@ fn streams(record: &Record, serving: bool, style: &Style) -> Option<String> {
         .iter()
         .take(SHOWN)
         .map(|(direction, stream)| {
-            let way = words::way(direction.direction, serving).to_owned();
+            let way = phrases::way(direction.direction, serving).to_owned();
             row(stream.id.to_string(), Some(way), &stream.summary)
         })
         .collect();
@@ -289,7 +289,7 @@ fn streams(record: &Record, serving: bool, style: &Style) -> Option<String> {
         rows.push(more);
     }
     for direction in &record.directions {
-        let way = words::way(direction.direction, serving).to_owned();
+        let way = phrases::way(direction.direction, serving).to_owned();
         rows.push(row("all".to_owned(), Some(way), &direction.summary));
     }
     let left = if both_ways { 2 } else { 1 };
@@ -353,7 +353,7 @@ fn timeline(record: &Record, style: &Style) -> Option<String> {
 
 /// Renders the socket buffers granted by the kernel, if sizes were requested.
 fn buffers(record: &Record, style: &Style) -> Option<String> {
-    let words = words::granted_buffers(record)?;
+    let words = phrases::granted_buffers(record)?;
     let prefix = "granted buffers  ";
     let head = style.paint(Paint::Head, prefix);
     Some(hang(prefix, &head, &words, style.width))
@@ -395,7 +395,7 @@ fn losses(record: &Record, serving: bool, style: &Style) -> Option<String> {
         .map(|loss| {
             vec![
                 clean(&loss.place).into_owned(),
-                words::way(loss.direction, serving).to_owned(),
+                phrases::way(loss.direction, serving).to_owned(),
                 figures::loss_count(loss),
                 figures::place(&loss.place).unwrap_or_default().to_owned(),
             ]

@@ -7,8 +7,8 @@ use linerate_metric::units::{format_bytes, format_nanos};
 
 use super::comparison::share;
 use super::table::{Grid, table};
+use crate::phrases;
 use crate::style::{Paint, Style, clean, wrap};
-use crate::words;
 
 /// Blocks of a heat map, from worst to best.
 const BLOCKS: [&str; 8] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
@@ -33,7 +33,7 @@ pub(super) fn sweep(found: &Sweep, style: &Style) -> String {
     blocks.push(points(found, style));
     let mut sentences = Vec::new();
     if let Some(best) = found.best.and_then(|best| found.points.get(best)) {
-        let value = words::or_unknown(best.value, |v| figure::format(&found.figure, v.median));
+        let value = phrases::or_unknown(best.value, |v| figure::format(&found.figure, v.median));
         let mut sentence = format!("Best: {} with {value}.", setting(found, best));
         let at_least = cheap(found, best);
         if let Some(cheap) = at_least {
@@ -45,8 +45,8 @@ pub(super) fn sweep(found: &Sweep, style: &Style) -> String {
                 " {} is within {} of it and takes {} instead of {}.",
                 setting(found, cheap),
                 share(loss.max(0.001)),
-                words::or_unknown(cheap.memory_bytes, bytes),
-                words::or_unknown(best.memory_bytes, bytes)
+                phrases::or_unknown(cheap.memory_bytes, bytes),
+                phrases::or_unknown(best.memory_bytes, bytes)
             ));
         }
         sentences.push(sentence);
@@ -225,11 +225,11 @@ pub(crate) fn grid(found: &Sweep) -> Option<Grid> {
             .map(|axis| point.setting.get(&axis.name).map_or("", |v| v).to_owned())
             .map(|value| clean(&value).into_owned())
             .collect();
-        row.push(words::or_unknown(point.value, |v| value(v.median)));
-        row.push(words::or_unknown(point.value, |v| value(v.low)));
-        row.push(words::or_unknown(point.value, |v| value(v.high)));
-        row.push(words::or_unknown(point.memory_bytes, bytes));
-        row.push(words::or_unknown(point.cpu_ns, format_nanos));
+        row.push(phrases::or_unknown(point.value, |v| value(v.median)));
+        row.push(phrases::or_unknown(point.value, |v| value(v.low)));
+        row.push(phrases::or_unknown(point.value, |v| value(v.high)));
+        row.push(phrases::or_unknown(point.memory_bytes, bytes));
+        row.push(phrases::or_unknown(point.cpu_ns, format_nanos));
         row.push(if point.pareto { "*" } else { "" }.to_owned());
         row
     });

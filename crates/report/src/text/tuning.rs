@@ -7,8 +7,8 @@ use linerate_metric::units::{format_bytes, format_nanos, format_share};
 
 use super::comparison::{signed, verdict_words};
 use super::table::Grid;
+use crate::phrases;
 use crate::style::{Paint, Style, clean, hang, wrap};
-use crate::words;
 
 /// Renders the result of `tune`.
 pub(super) fn tuning(found: &Tuning, style: &Style) -> String {
@@ -74,9 +74,9 @@ pub(crate) fn before_and_after(found: &Tuning) -> Option<Grid> {
     let proof = found.proof.as_deref()?;
     let name = clean(&found.goal);
     let value = |value: f64| figure::format(&found.goal, value);
-    let side = |side: &Side| words::or_unknown(side.value, |v| value(v.median));
-    let bytes = |value: Option<f64>| words::or_unknown(value, |v| format_bytes(v as u64));
-    let cost = |value: Option<f64>| words::or_unknown(value, format_nanos);
+    let side = |side: &Side| phrases::or_unknown(side.value, |v| value(v.median));
+    let bytes = |value: Option<f64>| phrases::or_unknown(value, |v| format_bytes(v as u64));
+    let cost = |value: Option<f64>| phrases::or_unknown(value, format_nanos);
     let row = |what: &str, before: String, after: String| vec![what.to_owned(), before, after];
     let rows = vec![
         row(&name, side(&proof.a), side(&proof.b)),
@@ -122,7 +122,7 @@ pub(crate) fn undecided(found: &Tuning) -> Option<&'static str> {
 
 /// Formats the loss without a change; a question mark if its pairs were too few or too noisy.
 fn without(change: &Change) -> String {
-    let lost = words::or_unknown(change.without, |ratio| signed(ratio.median - 1.0));
+    let lost = phrases::or_unknown(change.without, |ratio| signed(ratio.median - 1.0));
     match change.undecided {
         true => format!("{lost} (?)"),
         false => lost,
@@ -195,7 +195,7 @@ pub(crate) fn without_proof(found: &Tuning) -> String {
                 "Best so far, not proved: {} with {}{start}, median of {}.",
                 clean(&setting.join(" ")),
                 value(best.value),
-                words::amount(best.runs as u64, "run")
+                phrases::amount(best.runs as u64, "run")
             ),
         }
     });

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use linerate_metric::calls::{Call, CallClock, CallTimes};
+use linerate_metric::call_times::{Call, CallClock, CallTimes};
 use linerate_metric::facts::Role;
 use linerate_metric::histogram::{Histogram, HistogramData};
 use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol, Wait};

@@ -1,11 +1,11 @@
 //! Sample sets of runs with their results.
 
-use linerate_metric::fit::{Cost, SizeCosts};
 use linerate_metric::load::{LoadCurve, LoadPoint, UnderLoad};
 use linerate_metric::plan::{Direction, Protocol, Wait};
 use linerate_metric::record::Record;
-use linerate_metric::set::{RunSet, SET_SCHEMA, SetResult};
-use linerate_metric::waiting::Turns;
+use linerate_metric::run_set::{RunSet, SET_SCHEMA, SetResult};
+use linerate_metric::size_costs::{Cost, SizeCosts};
+use linerate_metric::waiting_costs::Turns;
 
 use super::{latency, latency_blocking, latency_spinning, tcp, tcp_receive, tcp_send, udp_both};
 

@@ -6,7 +6,7 @@ use super::Config;
 use crate::addressing::Addressing;
 use crate::link::Link;
 use crate::neighbors::Neighbors;
-use crate::paths::Paths;
+use crate::pmtu_cache::Paths;
 use crate::stack::{frames_of_its_own, memory_plan};
 use crate::tcp::Tcp;
 use crate::udp::Udp;

@@ -8,7 +8,7 @@ use linerate_port::vnet::VnetHeader;
 use super::Stack;
 use crate::icmp::{self, News};
 use crate::link::Link;
-use crate::problem;
+use crate::parameter_problem;
 use crate::tcp::Tcp;
 use crate::udp::reassembly::Outcome;
 use crate::udp::{Arrival, Refusal, Udp};
@@ -84,7 +84,7 @@ impl Stack {
         let bytes = self.memory.bytes(frame);
         if let Some(told) = ip::problem(&bytes[at..]) {
             let to_many = bytes[at - ETHERNET_BYTES] & 1 != 0;
-            problem::tell(&mut self.link, &bytes[at..], told, to_many);
+            parameter_problem::tell(&mut self.link, &bytes[at..], told, to_many);
         }
     }
 

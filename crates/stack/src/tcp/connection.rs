@@ -6,14 +6,14 @@ use std::task::Poll;
 use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
 use smoltcp::socket::tcp::{self, SocketBuffer, State};
 
-use super::device::Sent;
-use super::edge::{self, Bare};
 use super::recovery::{Nudge, Recovery, ahead};
+use super::smoltcp_device::Sent;
+use super::window_edge::{self, Bare};
 use crate::Nanos;
 use crate::counters::Counters;
 use crate::error::StackError;
-use crate::pages;
-use crate::paths::Path;
+use crate::pmtu_cache::Path;
+use crate::prefault;
 use crate::socket::{SocketId, SocketKind, TcpState, Unreachable};
 use crate::wire::ip::{self, Header};
 use crate::wire::{ACK, RST, SYN, TCP_BYTES, long, word};
@@ -80,7 +80,7 @@ impl Connection {
     pub(super) const SET_BYTES: usize = size_of::<SocketStorage<'static>>();
 
     pub(super) fn new(receive_window: usize, send_buffer: usize) -> Self {
-        let buffer = |bytes| SocketBuffer::new(pages::filled(bytes));
+        let buffer = |bytes| SocketBuffer::new(prefault::filled(bytes));
         let socket = tcp::Socket::new(buffer(receive_window), buffer(send_buffer));
         let mut set = SocketSet::new(vec![SocketStorage::EMPTY]);
         let handle = set.add(socket);
@@ -193,7 +193,7 @@ impl Connection {
     /// and `path` the entry of the path MTU cache.
     pub(super) fn greeted(&mut self, segment: &[u8], longest: u16, path: Option<Path>) {
         self.recovery.greeted(segment);
-        self.sent.told = edge::told_mss(segment);
+        self.sent.told = window_edge::told_mss(segment);
         let own = self.longest_packet(longest);
         if let Some(path) = path.filter(|path| path.mtu < own) {
             self.sent.known(path.mtu, path.until);
@@ -274,7 +274,7 @@ impl Connection {
             return None;
         }
         let number = self.acknowledged()?;
-        if edge::acknowledged(segment) != Some(number) {
+        if window_edge::acknowledged(segment) != Some(number) {
             return None;
         }
         let ends = (self.remote, self.local);
@@ -287,7 +287,7 @@ impl Connection {
     pub(super) fn heard_end(&mut self, header: &Header, packet: &[u8]) -> Option<Bare> {
         let behind = self.sent.ends?.wrapping_add(1);
         let segment = &packet[header.body..header.end];
-        if self.sent.up_to != Some(behind) || edge::acknowledged(segment) != Some(behind) {
+        if self.sent.up_to != Some(behind) || window_edge::acknowledged(segment) != Some(behind) {
             return None;
         }
         let bare = Bare::of(self.expected()?, header, packet)?;

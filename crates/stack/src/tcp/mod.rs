@@ -4,16 +4,16 @@
 //! socket, so that a thousand idle connections cost nothing. This module selects the socket, keeps
 //! its timers, and queues connections to be accepted.
 
-mod challenge;
+mod challenge_ack;
 mod connection;
-mod device;
-mod edge;
-mod listen;
-mod long;
-mod path;
+mod icmp_error;
+mod listen_socket;
+mod path_mtu;
 mod recovery;
-mod trouble;
-mod work;
+mod smoltcp_device;
+mod smoltcp_driver;
+mod super_segment;
+mod window_edge;
 
 use std::net::{IpAddr, SocketAddr};
 use std::task::Poll;
@@ -29,18 +29,18 @@ use crate::Nanos;
 use crate::addressing::Addressing;
 use crate::config::{Checksum, Config, CongestionControl, Psh};
 use crate::error::StackError;
+use crate::index_queue::IndexQueue;
+use crate::index_table::{Table, pair_hash};
 use crate::link::Link;
-use crate::queue::IndexQueue;
 use crate::socket::{SocketId, SocketKind, Unreachable};
-use crate::table::{Table, pair_hash};
-use crate::timers::Timers;
+use crate::timer_heap::Timers;
 use crate::udp::FIRST_FREE_PORT;
 use crate::wire::ip;
 pub(crate) use connection::Connection;
 use connection::Owner;
-pub(crate) use listen::Listener;
-pub(crate) use long::Cut;
-use long::Long;
+pub(crate) use listen_socket::Listener;
+pub(crate) use super_segment::Cut;
+use super_segment::Long;
 
 /// Listening sockets of a stack: a linerate server has a port for each of its protocols.
 pub(crate) const LISTENERS: usize = 64;
@@ -180,7 +180,7 @@ fn segmentation(config: &Config, vnet: usize, frame_bytes: usize) -> Option<usiz
 fn engine(own: &Addressing, capabilities: &DeviceCapabilities, start: Instant) -> Interface {
     let mut config = InterfaceConfig::new(HardwareAddress::Ip);
     config.random_seed = own.seed;
-    let mut engine = Interface::new(config, &mut device::Still(capabilities), start);
+    let mut engine = Interface::new(config, &mut smoltcp_device::Still(capabilities), start);
     engine.update_ip_addrs(|list| {
         for network in &own.networks {
             // Cannot fail: `StackAddressing` allows as many addresses as smoltcp does.

@@ -17,7 +17,7 @@
 //! replayed in steps, which is equivalent to byte counting (RFC 3465). This is done only while the
 //! window limits the sender, as a window that is not used is no evidence about the path (RFC 7661).
 
-use super::device::Sent;
+use super::smoltcp_device::Sent;
 use crate::Nanos;
 use crate::wire::{ACK, FIN, RST, SYN, long, word};
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use linerate_port::vnet::VnetHeader;
 
 use crate::link::Link;
-use crate::pages;
+use crate::prefault;
 use crate::wire::ip::{self, FRAGMENT_BYTES, Piece, V4_BYTES, V6_BYTES};
 use crate::wire::{FRAGMENT_V6, put};
 
@@ -58,7 +58,7 @@ pub(crate) fn pieces(to: IpAddr, length: usize, mtu: usize) -> usize {
 impl Fragmenter {
     pub(crate) fn new(on: bool) -> Self {
         Self {
-            datagram: pages::filled(Self::heap_bytes(on)),
+            datagram: prefault::filled(Self::heap_bytes(on)),
             length: 0,
             sent: 0,
             from: Ipv4Addr::UNSPECIFIED.into(),

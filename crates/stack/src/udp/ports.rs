@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use super::FIRST_FREE_PORT;
-use crate::pages;
-use crate::table::{Table, pair_hash};
+use crate::index_table::{Table, pair_hash};
+use crate::prefault;
 
 /// Table of ports, and of sockets bound to one peer.
 pub(crate) struct Ports {
@@ -22,7 +22,7 @@ pub(crate) struct Ports {
 impl Ports {
     pub(crate) fn new(sockets: usize, seed: u64) -> Self {
         Self {
-            owners: pages::filled(1 << 16),
+            owners: prefault::filled(1 << 16),
             next: FIRST_FREE_PORT + (seed as u16 & 0x3fff),
             pairs: Table::new(sockets),
             paired: 0,

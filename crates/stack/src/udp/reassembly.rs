@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use crate::Nanos;
 use crate::counters::Counters;
-use crate::pages;
+use crate::prefault;
 use crate::wire::ip::{Header, Piece};
 
 /// Separate runs of bytes that a datagram may have before the gaps between them are filled. RFC 815
@@ -80,7 +80,7 @@ impl Reassembly {
     pub(crate) fn new(on: bool, count: u32, bytes: u32, timeout: Nanos) -> Self {
         let buffer = || Buffer {
             state: State::Free,
-            bytes: pages::filled(bytes as usize),
+            bytes: prefault::filled(bytes as usize),
             key: NOBODY,
             protocol: 0,
             deadline: 0,

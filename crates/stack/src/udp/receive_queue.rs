@@ -6,7 +6,7 @@ use linerate_port::Frame;
 
 use crate::Nanos;
 use crate::link::Link;
-use crate::pages;
+use crate::prefault;
 use crate::socket::Meta;
 use crate::wire::ip::Header;
 
@@ -92,7 +92,7 @@ pub(super) struct ReceiveQueue {
 
 impl ReceiveQueue {
     pub(super) fn new(depth: usize) -> Self {
-        let mut slots = pages::room(depth);
+        let mut slots = prefault::room(depth);
         slots.resize_with(depth, Packet::default);
         Self {
             slots,

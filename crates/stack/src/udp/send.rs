@@ -11,9 +11,9 @@ use super::{Socket, Udp};
 use crate::config::Checksum;
 use crate::error::StackError;
 use crate::link::Link;
-use crate::paths::Paths;
+use crate::pmtu_cache::Paths;
 use crate::socket::SocketId;
-use crate::watch::Mark;
+use crate::stage_watch::Mark;
 use crate::wire::ip::{self, V4_BYTES, V6_BYTES};
 use crate::wire::{ETHERNET_BYTES, Sum, UDP, UDP_BYTES, put};
 

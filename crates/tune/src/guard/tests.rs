@@ -1,4 +1,4 @@
-use super::left::{journals, newest_first};
+use super::recovery::{journals, newest_first};
 use super::*;
 use std::cell::RefCell;
 use std::collections::BTreeMap;

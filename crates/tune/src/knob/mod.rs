@@ -1,12 +1,12 @@
 //! Knobs: options of a measurement, keys of the user-space stack, host settings, and user commands.
 
+mod builtin;
+mod file;
 mod limit;
-mod own;
-mod table;
 
+pub use builtin::{knobs, names, set_of};
+pub use file::from_toml;
 pub use limit::Limit;
-pub use own::from_toml;
-pub use table::{knobs, names, set_of};
 
 use serde::{Deserialize, Serialize};
 

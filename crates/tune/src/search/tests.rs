@@ -1,4 +1,4 @@
-mod drifting;
+mod drift_scenarios;
 
 use super::*;
 

@@ -1,10 +1,10 @@
 //! `linerate compare`: A/B comparison in interleaved pairs.
 
-mod apart;
-mod half;
-mod turns;
+mod pair_runner;
+mod pair_source;
+mod stored_results;
 
-pub use turns::{Machine, Turns};
+pub use pair_runner::{Machine, Turns};
 
 use std::cell::RefCell;
 
@@ -16,23 +16,23 @@ use linerate_metric::event::Problem;
 use linerate_metric::exit;
 use linerate_metric::figure;
 use linerate_metric::record::{Record, new_id};
-use linerate_metric::set::{RunSet, SET_SCHEMA, SetResult};
-use linerate_tune::interleave::{Amount, Interleave, TRIES};
+use linerate_metric::run_set::{RunSet, SET_SCHEMA, SetResult};
 use linerate_tune::knob::Knob;
+use linerate_tune::pair_scheduler::{Amount, Interleave, TRIES};
 use linerate_tune::search::Point;
 use regex_lite::Regex;
 
-use self::half::Half;
+use self::pair_source::Half;
 use super::measure::stop_on_signals;
-use super::measured::{fresh_seed, kind_of, timed};
+use super::measuring_command::{fresh_seed, kind_of, timed};
 use super::series::Ended;
 use crate::args::{CompareArgs, PairArgs};
 use crate::failure::Failure;
+use crate::knob_applier::{self, Turner};
 use crate::knobs::{self, Knobs};
 use crate::output::Output;
-use crate::scene::Part;
-use crate::turn::{self, Turner};
-use crate::{child, live, words};
+use crate::ui_update::Part;
+use crate::{child_process, live, shell_words};
 
 /// Default maximum of pairs.
 const MOST_PAIRS: usize = 100;
@@ -59,14 +59,14 @@ fn compare(args: &CompareArgs, output: &mut Output) -> Result<u8, Failure> {
     if args.pairs == Some(0) {
         return refuse("--pairs", "no pair to measure", "give 1 or more");
     }
-    child::check_page("compare", &args.command)?;
+    child_process::check_page("compare", &args.command)?;
     let ways = [
         !args.results.is_empty(),
         !args.command.is_empty(),
         args.command_a.is_some(),
     ];
     match ways {
-        [true, false, false] => apart::apart(args, output),
+        [true, false, false] => stored_results::apart(args, output),
         [false, true, false] => {
             let measured = [&args.a, &args.b].map(|side| measuring(&args.command, side.as_deref()));
             let [a, b] = measured;
@@ -149,14 +149,14 @@ pub fn check_until(until: &PairArgs) -> Result<(), Failure> {
 /// Returns the full command of a side. Its own options replace those of both sides.
 fn measuring(command: &[String], options: Option<&str>) -> Result<Vec<String>, Failure> {
     let mut all = command.to_vec();
-    let own = words::split(options.unwrap_or_default()).map_err(|error| {
+    let own = shell_words::split(options.unwrap_or_default()).map_err(|error| {
         Failure::usage(Problem::new(
             error,
             options.unwrap_or_default(),
             "close the quote",
         ))
     })?;
-    words::add(&mut all, &own);
+    shell_words::add(&mut all, &own);
     timed(&mut all);
     Ok(all)
 }
@@ -210,7 +210,7 @@ fn in_turn(
     known.check_limits()?;
     let (knobs, points) = turned(args, &known)?;
     let stop = stop_on_signals()?;
-    turn::left_note()
+    knob_applier::left_note()
         .iter()
         .for_each(|note| output.remark(note));
     let turner = RefCell::new(Turner::new(knobs, &known, &args.command, &stop)?);
@@ -256,7 +256,7 @@ fn in_turn(
             ))));
         }
         if let Some(line) = prepare[side] {
-            child::shell(line, &stop)?;
+            child_process::shell(line, &stop)?;
         }
         let turned = match &halves[side] {
             Half::Measure(words) => Half::Measure(turner.command(words, &points[side])?),
@@ -290,7 +290,7 @@ fn in_turn(
         .collect();
     let runs = runs.into_inner();
     if turns.pairs.is_empty() {
-        turn::warn_of(&notes, output);
+        knob_applier::warn_of(&notes, output);
         return Err(match ended {
             Err(Ended::Over(failure)) => failure,
             _ => Failure::from(linerate_measure::MeasureError::Interrupted),

@@ -9,7 +9,7 @@ use linerate_measure::forward::{BURST_FRAMES, CACHED_FRAMES, Peer};
 use linerate_metric::forward::{Idle, PortTopology};
 use linerate_metric::plan::Cpus;
 
-use super::testpmd::{NamedMode, NoisyArgs};
+use super::testpmd_options::{NamedMode, NoisyArgs};
 use crate::args::{OutputArgs, duration, heading};
 
 /// Maximum frame length in bytes.

@@ -3,7 +3,7 @@
 use linerate_measure::forward::{KINDS, MODES};
 
 use super::commands::{Command, SECTIONS};
-use super::foreign;
+use super::testpmd_commands;
 
 /// Returns whether a word of the table is a placeholder.
 fn is_free(word: &str) -> bool {
@@ -53,7 +53,7 @@ pub fn unknown(line: &[&str]) -> String {
         return format!("{many}: {beyond}: `{}` ends before{longer}", command.words);
     }
     let similar = similar(line);
-    match (foreign::instead_of(line), &similar[..]) {
+    match (testpmd_commands::instead_of(line), &similar[..]) {
         (Some(instead), _) => format!("not available: {said}: {instead}"),
         (None, []) => format!("no such command: {said}: `help` lists the commands"),
         // One per line, because there may be twenty.

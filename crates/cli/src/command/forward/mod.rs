@@ -2,14 +2,14 @@
 
 pub mod args;
 
+mod command_input;
 mod commands;
-mod foreign;
 mod grammar;
-mod lines;
-mod saturate;
+mod saturation;
 mod screen;
 mod shell;
-pub mod testpmd;
+mod testpmd_commands;
+pub mod testpmd_options;
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -34,8 +34,8 @@ use linerate_report::forward::{
 
 use super::measure::stop_on_signals;
 use crate::failure::Failure;
-use crate::nic::Nics;
 use crate::output::Output;
+use crate::port_devices::Nics;
 use args::ForwardArgs;
 
 /// Time without frames after which receive queues within our own process are empty.
@@ -88,7 +88,7 @@ fn go(args: &ForwardArgs, output: &mut Output) -> Result<u8, Failure> {
         )));
     }
     if args.saturate {
-        return saturate::run(args, &urls, &settings, &mut forwarder, &stop, output);
+        return saturation::run(args, &urls, &settings, &mut forwarder, &stop, output);
     }
     if shell {
         return shell::run(args, settings, (forwarder, nics), &stop, output);
@@ -145,7 +145,7 @@ fn at_once_until_stopped(
     urls: &[PortUrl],
     settings: &Settings,
     forwarder: &mut Forwarder,
-    stop: &linerate_host::stop::Stop,
+    stop: &linerate_host::stop_flag::Stop,
     output: &mut Output,
 ) -> Result<u8, Failure> {
     let times = Times {

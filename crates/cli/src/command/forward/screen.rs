@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use linerate_host::stop::Stop;
+use linerate_host::stop_flag::Stop;
 use linerate_measure::forward::{
     Forwarder, PortTotals, PortUrl, Ran, Reading, Settings, Times, Told, run as forward,
 };
@@ -13,7 +13,7 @@ use super::{QUIET, started};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::printer::Teller;
-use crate::scene::Scene;
+use crate::ui_update::Scene;
 
 /// Interval of the full-screen display.
 pub const INTERVAL: Duration = Duration::from_millis(250);

@@ -1,7 +1,7 @@
 //! The shell: its settings, and the forwarder that its commands start and stop.
 
 mod ports;
-mod set;
+mod settings;
 mod show;
 
 use std::collections::VecDeque;
@@ -9,24 +9,24 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use linerate_host::stop::Stop;
+use linerate_host::stop_flag::Stop;
 use linerate_measure::MeasureError;
 use linerate_measure::forward::{Forwarder, Ran, Settings, Times, plan, record};
 use linerate_metric::event::Event;
 use linerate_metric::exit;
 use linerate_metric::forward::ForwardFigures;
 use linerate_metric::record::{Record, new_id};
-use linerate_metric::set::{RunSet, SET_SCHEMA, SetResult};
+use linerate_metric::run_set::{RunSet, SET_SCHEMA, SetResult};
 use linerate_metric::units::parse_duration;
 use linerate_report::forward::{core_statistics, forward_statistics, stream_map};
 
 use super::args::ForwardArgs;
+use super::command_input::{Line, Lines, PROMPT};
 use super::commands::SECTIONS;
-use super::lines::{Line, Lines, PROMPT};
-use super::{INTERVAL, QUIET, few_in_flight, foreign, grammar, say, started};
+use super::{INTERVAL, QUIET, few_in_flight, grammar, say, started, testpmd_commands};
 use crate::failure::Failure;
-use crate::nic::Nics;
 use crate::output::Output;
+use crate::port_devices::Nics;
 
 /// Result of a command.
 pub enum Reply {
@@ -406,7 +406,7 @@ impl Shell<'_> {
         ]
         .contains(&part)
         {
-            return Ok(Reply::Said(foreign::list()));
+            return Ok(Reply::Said(testpmd_commands::list()));
         }
         let sections: Vec<_> = SECTIONS
             .iter()

@@ -1,7 +1,7 @@
 //! `linerate run`: a whole experiment with its tables, report and records.
 
-mod folder;
 mod journal;
+mod results_dir;
 mod table;
 
 use std::cell::RefCell;
@@ -12,32 +12,32 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
+use linerate_experiment::builtin::{SHIPPED, shipped};
 use linerate_experiment::file::KnobOf;
-use linerate_experiment::shipped::{SHIPPED, shipped};
 use linerate_experiment::{Experiment, ExperimentError, Options, Place, Progress, run as measure};
 use linerate_host::doctor::{cache_line::NEAR_BELOW, processors_apart};
+use linerate_host::sys::readiness::{Ready, poll};
 use linerate_host::sys::terminal::forget_typed;
-use linerate_host::sys::wait::{Ready, poll};
 use linerate_metric::event::Problem;
 use linerate_metric::exit;
 use linerate_metric::experiment::{Distance, Setting};
-use linerate_metric::set::RunSet;
+use linerate_metric::run_set::RunSet;
 use linerate_metric::units::parse_seconds;
 use linerate_report::html;
 use linerate_report::store::{Store, write_file};
 use linerate_tune::knob::{Knob, Set};
 
-use self::folder::{Folder, Table, check, hold, table_in};
 use self::journal::{Asked, Keeper, resumed};
+use self::results_dir::{Folder, Table, check, hold, table_in};
 use self::table::{check_table, table_of};
 use super::measure::stop_on_signals;
 use crate::args::RunArgs;
 use crate::failure::Failure;
+use crate::knob_applier::{Turner, left_note};
 use crate::knobs::Knobs;
 use crate::live;
 use crate::output::{Output, list_style, print};
-use crate::scene::{Part, Scene};
-use crate::turn::{Turner, left_note};
+use crate::ui_update::{Part, Scene};
 
 impl From<ExperimentError> for Failure {
     fn from(error: ExperimentError) -> Self {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use linerate_metric::event::Problem;
-use linerate_metric::set::RunSet;
+use linerate_metric::run_set::RunSet;
 use linerate_report::document::Document;
 use linerate_report::store::Store;
 
@@ -83,7 +83,7 @@ mod tests {
             Record::new(second.to_string(), at(second), plan)
         };
         RunSet {
-            schema: linerate_metric::set::SET_SCHEMA.to_owned(),
+            schema: linerate_metric::run_set::SET_SCHEMA.to_owned(),
             id: id.to_owned(),
             kind: "experiment".to_owned(),
             started: at(begun),

@@ -1,11 +1,11 @@
 //! `linerate tune`: searches for better settings, verifies each change, and restores the old
 //! settings at the end.
 
-mod asked;
-mod bench;
-mod outcome;
-mod proof;
+mod request;
+mod result_set;
 mod search;
+mod trial_runner;
+mod verification;
 
 use jiff::Timestamp;
 use linerate_metric::comparison::{Better, Comparison, Verdict};
@@ -20,17 +20,17 @@ use linerate_tune::knob::Set;
 use linerate_tune::search::Point;
 use linerate_tune::snippet::Turned;
 
-use self::bench::Bench;
+use self::trial_runner::Bench;
 use super::compare;
 use super::measure::stop_on_signals;
-use super::measured::fresh_seed;
+use super::measuring_command::fresh_seed;
 use super::series::Ended;
 use crate::args::TuneArgs;
 use crate::failure::Failure;
+use crate::knob_applier::{self, Turner};
 use crate::knobs::Knobs;
 use crate::output::Output;
-use crate::turn::{self, Turner};
-use crate::{child, live, words};
+use crate::{child_process, live, shell_words};
 
 /// Default maximum of pairs per comparison.
 const MOST_PAIRS: usize = 30;
@@ -55,7 +55,7 @@ fn refuse<T>(object: &str, situation: &str, next_step: &str) -> Result<T, Failur
 
 /// Restores the settings that a killed search left changed.
 fn restore(output: &Output) -> Result<u8, Failure> {
-    let restored = turn::restore_left()?;
+    let restored = knob_applier::restore_left()?;
     for pid in &restored.running {
         output.remark(&format!(
             "note: process {pid} is still running and restores its changes itself"
@@ -175,20 +175,20 @@ fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
     if args.runs == 0 {
         return refuse("--runs 0", "no run to search with", "give 1 or more");
     }
-    let words = asked::words_of(args)?;
-    child::check_page("tune", &words)?;
-    asked::check(&words)?;
+    let words = request::words_of(args)?;
+    child_process::check_page("tune", &words)?;
+    request::check(&words)?;
     let known = Knobs::of(&args.knobs, &words)?;
-    let knobs = asked::knobs_of(args, &words, &known)?;
+    let knobs = request::knobs_of(args, &words, &known)?;
     let figure = figure::named(args.goal.figure()).expect("every goal is a figure");
     let seed = (args.many.seed).unwrap_or_else(|| u64::from(fresh_seed()));
     let stop = stop_on_signals()?;
     let names: Vec<_> = knobs.iter().map(|knob| knob.name.clone()).collect();
-    let most = proof::most_runs(args);
+    let most = verification::most_runs(args);
     output.progress(&format!(
         "linerate {}\ngoal: {}, {} better; seed {seed}\nruns: at most {} for the search, then at most {most} for each \
          change that it finds, and {most} for the proof of all changes\nknobs: {}",
-        words::join(&words),
+        shell_words::join(&words),
         figure.name,
         match figure.better() {
             Better::Higher => "higher is",
@@ -197,8 +197,8 @@ fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
         args.runs,
         names.join(", ")
     ));
-    compare::too_few(proof::amount(args), output);
-    turn::left_note()
+    compare::too_few(verification::amount(args), output);
+    knob_applier::left_note()
         .iter()
         .for_each(|note| output.remark(note));
     let turner = Turner::new(knobs, &known, &words, &stop)?;
@@ -206,7 +206,11 @@ fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
     let mut bench = Bench::new(turner, words, figure, limit, &stop);
     let started = Timestamp::now();
     let mut found = Found::default();
-    let title = format!("tune {} for {}", words::join(&bench.words), figure.name);
+    let title = format!(
+        "tune {} for {}",
+        shell_words::join(&bench.words),
+        figure.name
+    );
     let ended = live::series(args.screen.is_asked(), &title, &stop, output, |output| {
         bench.screen = output.teller().cloned();
         let ended = all(args, seed, &mut bench, &mut found, output);
@@ -260,7 +264,7 @@ fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
         _ => None,
     };
     if found.trials.iter().all(|trial| trial.value.is_none()) {
-        turn::warn_of(&stuck, output);
+        knob_applier::warn_of(&stuck, output);
         return Err(failure.unwrap_or_else(|| match stop.is_set() {
             true => Failure::from(linerate_measure::MeasureError::Interrupted),
             false => Failure::failed(Problem::new(
@@ -274,7 +278,7 @@ fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
     }
     notes.extend(stuck);
     notes.extend(limit.and_then(|limit| none_fits(&found.trials, limit)));
-    let set = outcome::set_of(&bench, found, seed, started, (!complete, keeps), notes);
+    let set = result_set::set_of(&bench, found, seed, started, (!complete, keeps), notes);
     output.set(&set, &[])?;
     if let Some(failure) = failure {
         output.after_result(&failure);
@@ -328,7 +332,7 @@ fn all(
     let Some(winner) = search::search(args, seed, bench, found, first, output)? else {
         return Ok(());
     };
-    proof::prove(args, seed, bench, found, winner, output)
+    verification::prove(args, seed, bench, found, winner, output)
 }
 
 #[cfg(test)]

@@ -3,12 +3,12 @@
 use linerate_metric::event::Problem;
 use linerate_metric::figure;
 use linerate_metric::tuning::{Best, Pointed, Trial, Vain};
+use linerate_tune::finding_knobs::{self, pointers};
 use linerate_tune::knob::{Knob, Set, set_of};
-use linerate_tune::point::{self, pointers};
 use linerate_tune::search::{Dial, FAILURES, Point, Search};
 
-use super::asked::says;
-use super::bench::{Bench, Seen};
+use super::request::says;
+use super::trial_runner::{Bench, Seen};
 use super::{Found, Stage};
 use crate::args::TuneArgs;
 use crate::command::series::Ended;
@@ -83,12 +83,12 @@ pub fn first(
 
 /// Returns the knobs that a finding points at, and those that the command line fixes, which
 /// `compare` can try.
-fn pointed_at(pointer: &point::Pointer, turned: &[&str], words: &[String]) -> String {
+fn pointed_at(pointer: &finding_knobs::Pointer, turned: &[&str], words: &[String]) -> String {
     let mut said = match pointer.knobs.is_empty() {
         true => "no knob that can be set here".to_owned(),
         false => pointer.knobs.join(", "),
     };
-    let given: Vec<&str> = (point::of_cause(&pointer.cause).iter().copied())
+    let given: Vec<&str> = (finding_knobs::of_cause(&pointer.cause).iter().copied())
         .filter(|knob| !turned.contains(knob))
         .filter(|knob| set_of(knob).is_some_and(|set| says(words, &set)))
         .collect();
@@ -104,14 +104,14 @@ fn pointed_at(pointer: &point::Pointer, turned: &[&str], words: &[String]) -> St
 /// Moves the knobs that findings point at to the front.
 fn order(bench: &mut Bench<'_>, found: &Found, output: &Output) {
     let pointers: Vec<_> = (found.pointed.iter())
-        .map(|pointed| point::Pointer {
+        .map(|pointed| finding_knobs::Pointer {
             cause: pointed.cause.clone(),
             cost: pointed.cost,
             what: pointed.what.clone(),
             knobs: pointed.knobs.clone(),
         })
         .collect();
-    let first = point::first(&pointers);
+    let first = finding_knobs::first(&pointers);
     let place = |name: &str| first.iter().position(|known| known == name);
     (bench.turner.knobs).sort_by_key(|knob| place(&knob.name).unwrap_or(usize::MAX));
     if !first.is_empty() {
@@ -372,7 +372,7 @@ mod tests {
                 "stack-psh; fixed by the command line: stack-sndbuf",
             ),
         ] {
-            let pointer = point::Pointer {
+            let pointer = finding_knobs::Pointer {
                 cause: cause.to_owned(),
                 cost: 0.3,
                 what: String::new(),

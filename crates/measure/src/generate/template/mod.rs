@@ -15,7 +15,7 @@ pub use sizes::{IMIX, SHORTEST_BYTES, Sizes};
 pub use tag::{Found, LAYOUTS, Layout, Tag, find};
 pub use values::Values;
 
-use super::sink::{ACCOUNTS, Expected};
+use super::frame_sink::{ACCOUNTS, Expected};
 use header::{Checksum, Headers};
 use linerate_metric::generate::{FCS_BYTES, TemplatePlan};
 use linerate_port::checksum;

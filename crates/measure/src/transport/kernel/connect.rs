@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use linerate_host::sys::wait::{Ready, poll_any};
+use linerate_host::sys::readiness::{Ready, poll_any};
 use linerate_metric::plan::Protocol;
 use socket2::{Domain, SockAddr, Socket, Type};
 

@@ -6,15 +6,15 @@ use std::task;
 use std::time::Duration;
 
 use linerate_host::sys::datagram;
-use linerate_host::sys::skip;
+use linerate_host::sys::readiness::{self, Ready};
 use linerate_host::sys::socket::{self, Flags};
-use linerate_host::sys::wait::{self, Ready};
+use linerate_host::sys::zerocopy;
 use socket2::Socket;
 
-use super::call::{ENOBUFS, at_once, is_way_gone, outcome, receiving, sending};
+use super::syscall::{ENOBUFS, at_once, is_way_gone, outcome, receiving, sending};
 use super::{Entry, Index, Kernel, OPEN, Waiting};
-use crate::transport::calls::{Call, Found, Recorder, watched};
-use crate::transport::way::{Way, ZeroCopySends};
+use crate::transport::call_times::{Call, Found, Recorder, watched};
+use crate::transport::copy_mode::{Way, ZeroCopySends};
 
 /// Pause between two tries to send while the remote end is unreachable: a route or link takes
 /// longer
@@ -146,7 +146,7 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
         };
         calls.begin();
         let sent = match way {
-            Way::File(file) => skip::send_file(socket, file.as_ref(), payload.len()),
+            Way::File(file) => zerocopy::send_file(socket, file.as_ref(), payload.len()),
             Way::Pipe(pipe) => pipe.send(socket, payload),
             Way::ZeroCopy(_) => unreachable!("returned above"),
         };
@@ -159,7 +159,7 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
             .as_ref()
             .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
         if full && W::CALLS_SLEEP {
-            let look = |patience| wait::poll(socket, Ready::Send, patience);
+            let look = |patience| readiness::poll(socket, Ready::Send, patience);
             if let Err(error) = watched(calls, Call::Poll, entry.patience, look) {
                 return task::Poll::Ready(Err(error));
             }
@@ -201,7 +201,7 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
             let entry = self.sockets[index.0].as_ref().expect(OPEN);
             // This send used MSG_DONTWAIT, so the wait that blocking mode implies is made here.
             if entry.paced && W::CALLS_SLEEP {
-                let look = |patience| wait::poll(&entry.socket, Ready::Send, patience);
+                let look = |patience| readiness::poll(&entry.socket, Ready::Send, patience);
                 self.calls.begin();
                 if let Err(error) = watched(&mut self.calls, Call::Poll, entry.patience, look) {
                     return task::Poll::Ready(Err(error));

@@ -14,12 +14,12 @@ use linerate_host::sys::clock::Nanos;
 use linerate_metric::histogram::Histogram;
 use linerate_metric::plan::Protocol;
 
-use super::device::{TARGET, same_outside};
-use super::open::{Open, Question};
-use super::questions::{Questions, Verdict, write_short};
+use super::device_timestamps::{TARGET, same_outside};
+use super::in_flight::{Open, Question};
+use super::request_tracker::{Questions, Verdict, write_short};
 use crate::flow::{FlowOutcome, is_greeting};
 use crate::transport::Transport;
-use crate::workload::schedule::Schedule;
+use crate::workload::send_schedule::Schedule;
 use crate::workload::{AWAKE_NS, Lane, Opened, PATIENCE_NS, Progress, Workload};
 
 /// Time for which an interrupted run waits for outstanding responses.
@@ -462,7 +462,7 @@ impl<T: Transport> Workload<T> for OpenLoop<'_, T::Socket> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::scripted::{Far, START_NS, asked};
+    use crate::workload::scripted_transport::{Far, START_NS, asked};
     use linerate_metric::plan::{Kind, Plan};
     use proptest::prelude::*;
 

@@ -8,7 +8,7 @@ use std::ptr;
 use super::{Meta, PacketSocket};
 use crate::sys::burst::BURST_FRAMES;
 use crate::sys::frame::Frame;
-use crate::sys::memory::Memory;
+use crate::sys::frame_memory::Memory;
 
 /// 64-bit words of a buffer for one control message with a `tpacket_auxdata`, aligned as the kernel
 /// requires.

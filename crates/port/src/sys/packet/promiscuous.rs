@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::PacketSocket;
-use crate::sys::interface::Facts;
+use crate::sys::interface_ioctl::Facts;
 
 /// Promiscuous mode of a device, on or off. The previous mode is restored after the last clone is
 /// dropped, and when the process ends in any way. Receives no frames itself.

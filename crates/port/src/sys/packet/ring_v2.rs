@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::socket::RingMap;
 use super::{Meta, PacketSocket, ReceiveRing};
-use crate::copy::copy;
+use crate::chunked_copy::copy;
 
 /// Maximum bytes in front of a frame in a slot: both headers, their alignment, and space for the
 /// kernel to align the network header (`TPACKET2_HDRLEN` and 16 in net/packet/af_packet.c).

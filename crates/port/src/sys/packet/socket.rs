@@ -7,7 +7,7 @@ use std::ptr::{self, NonNull};
 
 use rustix::net::{SendFlags, send};
 
-use crate::sys::interface::Facts;
+use crate::sys::interface_ioctl::Facts;
 
 /// Packet socket for frames with their Ethernet header.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use linerate_measure::forward::PortUrl;
 
 use super::{Reply, Shell, words};
 use crate::command::forward::max_packet_mtu;
-use crate::nic::Nic;
+use crate::port_devices::Nic;
 
 impl Shell<'_> {
     /// Returns the error for an unknown port, with a list of the ports.

@@ -2,7 +2,7 @@
 //!
 //! [`decide`] makes the decisions, without a clock and without ports.
 
-pub mod decide;
+pub mod emulation;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -13,7 +13,7 @@ use linerate_port::{Frame, Memory, Pool, Receive, Transmit};
 use crate::forward::settings::Settings;
 use crate::forward::stream::{Facts, ForwardMode, HELD_AT_THE_STOP, Stream};
 
-pub use decide::{Counts, Emulation, LinkPlan};
+pub use emulation::{Counts, Emulation, LinkPlan};
 
 /// Frame in the link.
 struct Held {

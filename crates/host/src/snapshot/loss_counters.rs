@@ -1,0 +1,392 @@
+//! Counters of the points where a host can lose packets, cumulative since boot.
+//!
+//! Interface counters cover one interface. Host counters belong to the calling thread's network
+//! namespace, except for the backlog, which is counted for the whole machine.
+
+use super::{Files, netlink};
+
+/// Name and value of a counter.
+pub type Count = (&'static str, u64);
+
+/// Counter names, also used in records.
+pub mod name {
+    /// Packets dropped by the queueing discipline of an interface.
+    pub const QDISC: &str = "qdisc_drops";
+    /// Times that the queueing discipline of an interface delayed packets because of its rate
+    /// limit.
+    pub const OVER_LIMIT: &str = "qdisc_over_limit";
+    /// Rate limit of an interface's queueing discipline, bit/s: a setting, not a count.
+    pub const QDISC_RATE: &str = "qdisc_rate_bps";
+    /// Rate limit of each child of `mq`, bit/s, if equal for all of them: the limit of one flow.
+    pub const QUEUE_RATE: &str = "qdisc_queue_rate_bps";
+    /// Packets sent by an interface; a GSO packet counts once.
+    pub const TX_PACKETS: &str = "tx_packets";
+    /// Packets received by an interface, counted in the same way.
+    pub const RX_PACKETS: &str = "rx_packets";
+    /// Packets dropped or failed on transmission at an interface.
+    pub const TX: &str = "tx_dropped";
+    /// Received packets dropped by the kernel at an interface.
+    pub const RX: &str = "rx_dropped";
+    /// Packets missed on reception at an interface: the device had no buffer.
+    pub const RX_MISSED: &str = "rx_missed";
+    /// Received packets with errors at an interface: bad checksum or length.
+    pub const RX_ERRORS: &str = "rx_errors";
+    /// Times that an interface lost its carrier. Packets sent meanwhile are lost and not counted.
+    pub const CARRIER: &str = "carrier_losses";
+    /// Packets dropped because a processor's backlog was full, whole machine.
+    pub const BACKLOG: &str = "backlog_drops";
+    /// Rounds of receive work that ended because time or budget was used up, whole machine.
+    pub const SQUEEZED: &str = "budget_spent";
+    /// Acknowledgements sent by the delayed-ACK timer (TcpExt DelayedACKs).
+    pub const DELAYED_ACKS: &str = "delayed_acks";
+    /// Segments dropped because a receive queue was full (TcpExt TCPRcvQDrop).
+    pub const RECEIVE_QUEUE_REFUSED: &str = "tcp_receive_queue_refused";
+    /// Packets that could not be fragmented (FragFails).
+    pub const FRAGMENTING_FAILED: &str = "fragmenting_failures";
+    /// ICMP destination-unreachable messages received, including "fragmentation needed".
+    pub const UNREACHABLE: &str = "icmp_unreachable_received";
+    /// Packets dropped during the resolution of a neighbour's address, whole machine.
+    pub const NEIGHBOUR_DISCARDS: &str = "neighbour_discards";
+    /// Failed resolutions of neighbour addresses, whole machine.
+    pub const NEIGHBOUR_FAILURES: &str = "neighbour_failures";
+    /// Times that a neighbour's link-layer address changed while monitored.
+    pub const NEIGHBOUR_CHANGES: &str = "neighbour_address_changes";
+    /// Times that a neighbour did not reply to address resolution while monitored.
+    pub const NEIGHBOUR_UNANSWERED: &str = "neighbour_unanswered";
+    /// Fragments received.
+    pub const FRAGMENTS: &str = "fragments_received";
+    /// Datagrams reassembled from fragments.
+    pub const REASSEMBLED: &str = "reassembled";
+    /// Reassembly failures; the kernel counts fragments or datagrams.
+    pub const REASSEMBLY_FAILED: &str = "reassembly_failures";
+    /// Incomplete datagrams dropped by the reassembly timeout.
+    pub const REASSEMBLY_TIMEOUTS: &str = "reassembly_timeouts";
+    /// Incomplete datagrams that wait for fragments now.
+    pub const REASSEMBLY_OPEN: &str = "reassembly_open";
+}
+
+/// Reads the counters of an interface of the calling thread's namespace; empty without such an
+/// interface.
+#[must_use]
+pub fn interface(name: &str) -> Vec<Count> {
+    let Ok(link) = netlink::link(name) else {
+        return Vec::new();
+    };
+    let mut counts = Vec::new();
+    if let Some(statistics) = link.statistics {
+        counts.extend(of_link(statistics));
+    }
+    counts.extend(
+        link.carrier_losses
+            .map(|losses| (name::CARRIER, losses.into())),
+    );
+    if let Ok(Some((root, below))) = netlink::qdiscs(link.index) {
+        counts.extend(of_qdiscs(&root, &below));
+    }
+    counts
+}
+
+/// Counters and rate limits of an interface's queueing disciplines.
+fn of_qdiscs(root: &netlink::Qdisc, below: &[netlink::Qdisc]) -> Vec<Count> {
+    let mut counts = vec![
+        (name::QDISC, u64::from(root.drops)),
+        (name::OVER_LIMIT, u64::from(root.over_limit)),
+    ];
+    counts.extend(root.rate_bps.map(|rate| (name::QDISC_RATE, rate)));
+    let same = |(first, rest): (&netlink::Qdisc, &[netlink::Qdisc])| {
+        let rate = first.rate_bps?;
+        (rest.iter().all(|other| other.rate_bps == Some(rate))).then_some(rate)
+    };
+    // Below a classful discipline a flow takes one class or another, and the choice is unknown.
+    let each = (below.split_first().filter(|_| root.kind == "mq")).and_then(same);
+    counts.extend(each.map(|rate| (name::QUEUE_RATE, rate)));
+    counts
+}
+
+/// Maps interface statistics to counter names. Errors stay separate from missing buffers: a larger
+/// ring does not repair a cable.
+fn of_link(statistics: netlink::Statistics) -> [Count; 6] {
+    [
+        (name::TX, statistics.tx_dropped + statistics.tx_errors),
+        (name::RX, statistics.rx_dropped),
+        (name::TX_PACKETS, statistics.tx_packets),
+        (name::RX_PACKETS, statistics.rx_packets),
+        (name::RX_MISSED, statistics.rx_missed),
+        (name::RX_ERRORS, statistics.rx_errors),
+    ]
+}
+
+/// Reads the host counters of the calling thread's namespace, for IPv4 or IPv6.
+#[must_use]
+pub fn host(ipv6: bool) -> Vec<Count> {
+    host_on(&Files::machine(), ipv6)
+}
+
+fn host_on(files: &Files, ipv6: bool) -> Vec<Count> {
+    let read = |file: &str| files.text(&format!("/proc/thread-self/net/{file}"));
+    let mut counts = Vec::new();
+    let softnet = read("softnet_stat");
+    for (column, name) in [(1, name::BACKLOG), (2, name::SQUEEZED)] {
+        let count = softnet
+            .as_deref()
+            .and_then(|text| softnet_sum(text, column));
+        counts.extend(count.map(|count| (name, count)));
+    }
+    let netstat = read("netstat");
+    for (counter, name) in [
+        ("DelayedACKs", name::DELAYED_ACKS),
+        ("TCPRcvQDrop", name::RECEIVE_QUEUE_REFUSED),
+    ] {
+        let value = netstat
+            .as_deref()
+            .and_then(|table| paired(table, "TcpExt:", counter));
+        counts.extend(value.map(|value| (name, value)));
+    }
+    let (table, open) = if ipv6 {
+        (read("snmp6"), read("sockstat6"))
+    } else {
+        (read("snmp"), read("sockstat"))
+    };
+    for (counter, name) in [
+        ("ReasmReqds", name::FRAGMENTS),
+        ("ReasmOKs", name::REASSEMBLED),
+        ("ReasmFails", name::REASSEMBLY_FAILED),
+        ("ReasmTimeout", name::REASSEMBLY_TIMEOUTS),
+        ("FragFails", name::FRAGMENTING_FAILED),
+    ] {
+        let value = table.as_deref().and_then(|table| {
+            if ipv6 {
+                flat(table, &format!("Ip6{counter}"))
+            } else {
+                paired(table, "Ip:", counter)
+            }
+        });
+        counts.extend(value.map(|value| (name, value)));
+    }
+    counts.extend(neighbours(files, ipv6));
+    let unreachable = table.as_deref().and_then(|table| match ipv6 {
+        true => flat(table, "Icmp6InDestUnreachs"),
+        false => paired(table, "Icmp:", "InDestUnreachs"),
+    });
+    counts.extend(unreachable.map(|value| (name::UNREACHABLE, value)));
+    let open = open.as_deref().and_then(|text| incomplete(text, ipv6));
+    counts.extend(open.map(|value| (name::REASSEMBLY_OPEN, value)));
+    counts
+}
+
+/// Reads the datagrams that all UDP sockets of the calling thread's namespace together failed to
+/// send and to receive because a buffer was full; `None` where the kernel does not count them.
+#[must_use]
+pub fn udp_buffers_full(ipv6: bool) -> Option<[u64; 2]> {
+    udp_buffers_full_on(&Files::machine(), ipv6)
+}
+
+fn udp_buffers_full_on(files: &Files, ipv6: bool) -> Option<[u64; 2]> {
+    let file = if ipv6 { "snmp6" } else { "snmp" };
+    let table = files.text(&format!("/proc/thread-self/net/{file}"))?;
+    let read = |counter: &str| match ipv6 {
+        true => flat(&table, &format!("Udp6{counter}")),
+        false => paired(&table, "Udp:", counter),
+    };
+    Some([read("SndbufErrors")?, read("RcvbufErrors")?])
+}
+
+/// Counters of neighbour resolution. The kernel counts for the whole machine and shows them in the
+/// initial network namespace only; from a lab they are read through process 1, which is in that
+/// namespace.
+fn neighbours(files: &Files, ipv6: bool) -> Vec<Count> {
+    let cache = if ipv6 { "ndisc_cache" } else { "arp_cache" };
+    let read = |process: &str| files.text(&format!("/proc/{process}/net/stat/{cache}"));
+    let Some(text) = read("thread-self").or_else(|| read("1")) else {
+        return Vec::new();
+    };
+    [
+        ("unresolved_discards", name::NEIGHBOUR_DISCARDS),
+        ("res_failed", name::NEIGHBOUR_FAILURES),
+    ]
+    .into_iter()
+    .filter_map(|(column, name)| Some((name, headed(&text, column)?)))
+    .collect()
+}
+
+/// Sums a hexadecimal column found by its heading; one line per processor.
+fn headed(text: &str, column: &str) -> Option<u64> {
+    let (heading, rows) = text.split_once('\n')?;
+    let place = heading
+        .split_ascii_whitespace()
+        .position(|name| name == column)?;
+    let counts = rows.lines().map(|line| {
+        let word = line.split_ascii_whitespace().nth(place)?;
+        u64::from_str_radix(word, 16).ok()
+    });
+    counts.sum()
+}
+
+/// Sums a hexadecimal column of `softnet_stat`; one line per processor.
+fn softnet_sum(text: &str, column: usize) -> Option<u64> {
+    let counts = text.lines().map(|line| {
+        let word = line.split_ascii_whitespace().nth(column)?;
+        u64::from_str_radix(word, 16).ok()
+    });
+    counts.sum()
+}
+
+/// Returns a value of `snmp`: a line of names, then a line of values, both with the same prefix.
+fn paired(text: &str, protocol: &str, counter: &str) -> Option<u64> {
+    let mut lines = text.lines().filter(|line| line.starts_with(protocol));
+    let names = lines.next()?.split_ascii_whitespace();
+    let mut values = lines.next()?.split_ascii_whitespace();
+    let place = names.into_iter().position(|name| name == counter)?;
+    values.nth(place)?.parse().ok()
+}
+
+/// Returns a value of `snmp6`: one name and value per line.
+fn flat(text: &str, counter: &str) -> Option<u64> {
+    let line = text
+        .lines()
+        .find(|line| line.split_ascii_whitespace().next() == Some(counter))?;
+    line.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+/// Parses `FRAG: inuse 3 memory 7000` of `sockstat`.
+fn incomplete(text: &str, ipv6: bool) -> Option<u64> {
+    let first = if ipv6 { "FRAG6:" } else { "FRAG:" };
+    let line = text.lines().find(|line| line.starts_with(first))?;
+    let mut words = line.split_ascii_whitespace();
+    words.find(|&word| word == "inuse")?;
+    words.next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::system_files::tree;
+    use super::*;
+
+    #[test]
+    fn counters_are_found_by_name_and_not_by_place() {
+        let (_directory, files) = tree(&[
+            (
+                "/proc/thread-self/net/softnet_stat",
+                "00ff 00000010 0 0\n00aa 0000000a 0 0\n",
+            ),
+            (
+                "/proc/thread-self/net/snmp",
+                "Ip: Forwarding ReasmTimeout ReasmReqds ReasmOKs ReasmFails\nIp: 2 1 60 9 4\nIcmp: InMsgs\nIcmp: 3\n",
+            ),
+            (
+                "/proc/thread-self/net/sockstat",
+                "sockets: used 9\nUDP: inuse 1 mem 2\nFRAG: inuse 3 memory 7000\n",
+            ),
+            (
+                "/proc/thread-self/net/snmp6",
+                "Ip6ReasmReqds     \t7\nIp6ReasmOKs 2\nIp6ReasmOKsOther 5\n",
+            ),
+            (
+                "/proc/1/net/stat/arp_cache",
+                "entries  res_failed unresolved_discards\n00000002 00000001 0000001f\n00000002 00000003 00000001\n",
+            ),
+        ]);
+        assert_eq!(
+            host_on(&files, false),
+            [
+                (name::BACKLOG, 26),
+                (name::SQUEEZED, 0),
+                (name::FRAGMENTS, 60),
+                (name::REASSEMBLED, 9),
+                (name::REASSEMBLY_FAILED, 4),
+                (name::REASSEMBLY_TIMEOUTS, 1),
+                (name::NEIGHBOUR_DISCARDS, 32),
+                (name::NEIGHBOUR_FAILURES, 4),
+                (name::REASSEMBLY_OPEN, 3),
+            ]
+        );
+        assert_eq!(
+            host_on(&files, true),
+            [
+                (name::BACKLOG, 26),
+                (name::SQUEEZED, 0),
+                (name::FRAGMENTS, 7),
+                (name::REASSEMBLED, 2),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_rate_of_all_queues_below_mq_is_told() {
+        let of = |kind: &str, rate_bps| netlink::Qdisc {
+            kind: kind.to_owned(),
+            rate_bps,
+            ..netlink::Qdisc::default()
+        };
+        let (slow, fast, none) = (of("tbf", Some(7)), of("tbf", Some(9)), of("fq", None));
+        for (root, below, rates) in [
+            (
+                of("tbf", Some(5)),
+                vec![none.clone()],
+                vec![(name::QDISC_RATE, 5)],
+            ),
+            (
+                of("mq", None),
+                vec![slow.clone(), slow.clone()],
+                vec![(name::QUEUE_RATE, 7)],
+            ),
+            (of("mq", None), vec![slow.clone(), fast], vec![]),
+            (of("mq", None), vec![slow.clone(), none], vec![]),
+            (of("mq", None), vec![], vec![]),
+            (of("htb", None), vec![slow], vec![]),
+        ] {
+            let counts = of_qdiscs(&root, &below);
+            assert_eq!(counts[2..], rates, "{} over {below:?}", root.kind);
+        }
+    }
+
+    #[test]
+    fn frames_that_arrive_broken_are_apart_from_those_without_room() {
+        let counts = of_link(netlink::Statistics {
+            rx_errors: 7,
+            rx_missed: 30,
+            rx_dropped: 2,
+            tx_errors: 1,
+            tx_dropped: 4,
+            ..netlink::Statistics::default()
+        });
+        for (counter, want) in [
+            (name::RX_MISSED, 30),
+            (name::RX_ERRORS, 7),
+            (name::RX, 2),
+            (name::TX, 5),
+        ] {
+            let found = counts.iter().find(|(name, _)| *name == counter);
+            assert_eq!(found.map(|(_, count)| *count), Some(want), "{counter}");
+        }
+    }
+
+    #[test]
+    fn full_buffers_of_sockets_are_counted_by_family() {
+        let (_directory, files) = tree(&[
+            (
+                "/proc/thread-self/net/snmp",
+                "Udp: InDatagrams RcvbufErrors SndbufErrors\nUdp: 9 7 2\n",
+            ),
+            (
+                "/proc/thread-self/net/snmp6",
+                "Udp6RcvbufErrors 4\nUdp6SndbufErrors 1\n",
+            ),
+        ]);
+        assert_eq!(udp_buffers_full_on(&files, false), Some([2, 7]));
+        assert_eq!(udp_buffers_full_on(&files, true), Some([1, 4]));
+        let (_directory, none) = tree(&[]);
+        assert_eq!(udp_buffers_full_on(&none, false), None);
+        assert!(udp_buffers_full(false).is_some());
+    }
+
+    #[test]
+    fn this_host_counts() {
+        let names: Vec<_> = host(false).into_iter().map(|(name, _)| name).collect();
+        assert!(names.contains(&name::BACKLOG), "{names:?}");
+        assert!(names.contains(&name::FRAGMENTS), "{names:?}");
+        let lo: Vec<_> = interface("lo").into_iter().map(|(name, _)| name).collect();
+        assert!(lo.contains(&name::RX) && lo.contains(&name::TX), "{lo:?}");
+        assert!(interface("none-such0").is_empty());
+    }
+}

@@ -1,0 +1,115 @@
+//! Sockets of probes, before anything of the server is known: of the kernel or of the user-space
+//! stack.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use linerate_host::sys::clock;
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use super::flow_socket::FlowSocket;
+use crate::error::MeasureError;
+use crate::netstack::StackHandle;
+use crate::session::dial::{Local, open};
+use crate::session::local_stack;
+
+/// Interval at which a wait checks for Ctrl-C.
+const LOOK_UP: Duration = Duration::from_millis(50);
+
+/// Opens sockets for probes.
+pub struct Asker<'a> {
+    /// Local address and interface.
+    pub local: &'a Local,
+    /// User-space stack, if it carries the test.
+    pub stack: Option<&'a StackHandle>,
+    pub stop: &'a AtomicBool,
+}
+
+/// Datagram socket connected to one address.
+pub struct Line<'a> {
+    socket: FlowSocket,
+    stop: &'a AtomicBool,
+}
+
+impl<'a> Asker<'a> {
+    /// Connects to an address; on the user-space stack, returns the local end of a pair whose bytes
+    /// the stack carries.
+    ///
+    /// # Errors
+    /// Error of the connect; [`MeasureError::Refused`] if no program listens.
+    pub fn connect(&self, address: SocketAddr) -> Result<Socket, MeasureError> {
+        let Some(stack) = self.stack else {
+            return open(address, self.local, self.stop).map(Socket::from);
+        };
+        let (pair, _) = stack
+            .connect(address, &|| self.stop.load(Relaxed))
+            .map_err(|error| local_stack::failed(address, error))?;
+        Ok(OwnedFd::from(pair).into())
+    }
+
+    /// Opens a datagram socket to an address.
+    ///
+    /// # Errors
+    /// Error of the socket.
+    pub fn datagrams(&self, address: SocketAddr) -> Result<Line<'a>, MeasureError> {
+        let system = |error| MeasureError::system("a UDP socket", error);
+        let socket = match self.stack {
+            None => {
+                let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None);
+                let socket = socket.map_err(system)?;
+                self.local.bind(&socket)?;
+                socket.connect(&SockAddr::from(address)).map_err(system)?;
+                FlowSocket::Kernel(socket)
+            }
+            Some(stack) => {
+                let any: IpAddr = match address.is_ipv4() {
+                    true => [0; 4].into(),
+                    false => [0; 16].into(),
+                };
+                let local = SocketAddr::new(self.local.address.unwrap_or(any), 0);
+                FlowSocket::datagrams(stack, local, address).map_err(system)?
+            }
+        };
+        Ok(Line {
+            socket,
+            stop: self.stop,
+        })
+    }
+}
+
+impl Line<'_> {
+    /// Sends a datagram.
+    ///
+    /// # Errors
+    /// Error of the socket, also an ICMP error of the previous datagram.
+    pub fn send(&self, datagram: &[u8]) -> io::Result<()> {
+        self.socket.send(datagram)
+    }
+
+    /// Receives the next datagram.
+    ///
+    /// # Errors
+    /// Error of the socket; `WouldBlock` at the timeout or on Ctrl-C.
+    pub fn receive(&self, room: &mut [u8], patience: Duration) -> io::Result<usize> {
+        let until = clock::now() + u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+        loop {
+            let left = Duration::from_nanos(until.saturating_sub(clock::now()));
+            if self.socket.wait(left.min(LOOK_UP))? {
+                return self.socket.receive(room);
+            }
+            if left.is_zero() || self.stop.load(Relaxed) {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+        }
+    }
+}
+
+impl Drop for Line<'_> {
+    fn drop(&mut self) {
+        // A stack has few sockets, and outlives the probe.
+        self.socket.close();
+    }
+}

@@ -1,0 +1,241 @@
+//! Creates a stack from its plan: configuration, addresses, port, memory.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use linerate_host::snapshot::is_own_address;
+use linerate_host::sys::cpu;
+use linerate_metric::stack::{StackFacts, StackPlan};
+use linerate_metric::units::format_bytes;
+use linerate_port::{AnyPort, Memory, PortUrl, Receive, Transmit};
+use linerate_stack::config::MemoryAccount;
+use linerate_stack::{Addressing, Config, Stack, StackError, memory_plan, port_url};
+
+use super::port_driver::Driver;
+use super::port_state::PortState;
+use super::{stack_facts, thread_schedule};
+use crate::error::MeasureError;
+use crate::flow_memory;
+
+/// Returns the configuration of a plan: its profile, with the changed keys.
+///
+/// # Errors
+/// [`StackError`] with the key, its value and the accepted values.
+pub fn config(plan: &StackPlan) -> Result<Config, StackError> {
+    let mut config = Config::profile(&plan.profile)?;
+    for (key, value) in &plan.configuration {
+        config.set(key, value)?;
+    }
+    Ok(config)
+}
+
+/// Returns the addresses and gateways of a plan.
+///
+/// # Errors
+/// [`StackError::BadNetwork`], and contradictions between them.
+pub fn addressing(plan: &StackPlan) -> Result<Addressing, StackError> {
+    let addresses: Vec<&str> = plan.addresses.iter().map(String::as_str).collect();
+    let mut addressing = Addressing::new(&addresses)?;
+    for gateway in &plan.gateways {
+        let address = gateway.parse().map_err(|_| StackError::BadNetwork {
+            text: gateway.clone(),
+        })?;
+        addressing.gateways.push(address);
+    }
+    addressing.seed = fastrand::u64(..);
+    Ok(addressing)
+}
+
+/// Returns the port's URL, with descriptors and MTU of the configuration as defaults.
+///
+/// # Errors
+/// When the URL is invalid.
+pub fn url(config: &Config, plan: &StackPlan) -> Result<PortUrl, MeasureError> {
+    Ok(port_url(config, &plan.device)?)
+}
+
+/// Rejects an address that the kernel has, too, on a port whose frames the kernel also receives.
+/// The
+/// kernel would refuse connections to the stack, and treat the stack's packets as its own.
+fn check_addresses(
+    plan: &StackPlan,
+    addressing: &Addressing,
+    is_kernels: impl Fn(IpAddr) -> bool,
+) -> Result<(), MeasureError> {
+    let shared = ["packet:", "tap:"]
+        .iter()
+        .any(|kind| plan.device.starts_with(kind));
+    let mut own = addressing.networks.iter().map(|network| network.address);
+    match own.find(|address| shared && is_kernels(*address)) {
+        None => Ok(()),
+        Some(address) => Err(MeasureError::OptionRefused {
+            option: format!("--ip {address} on {}", plan.device),
+            why: "the kernel of this host has the same address and would respond in the stack's place".to_owned(),
+            next_step: "give the stack an address of its own in that network".to_owned(),
+        }),
+    }
+}
+
+/// Rejects a configuration that needs more memory than is available. All buffers are allocated
+/// before
+/// the first packet; an excess would make the kernel kill some process later.
+fn check_memory(config: &Config, url: &PortUrl) -> Result<(), MeasureError> {
+    let needed = config.memory(url).bytes() as u64;
+    match flow_memory::available() {
+        Some(available) if needed > available => Err(MeasureError::OptionRefused {
+            option: format!("--set, for {} of memory", format_bytes(needed)),
+            why: format!("the machine has {} available", format_bytes(available)),
+            next_step: lower(&config.memory(url)),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Returns advice to lower the keys of the largest memory item.
+fn lower(account: &MemoryAccount) -> String {
+    const KEYS: &[(&str, &str)] = &[
+        (
+            "TCP buffers",
+            "tcp.send_buffer, tcp.receive_window or sockets.tcp",
+        ),
+        ("TCP connections", "sockets.tcp"),
+        ("UDP sockets and queues", "udp.receive_queue or sockets.udp"),
+        ("UDP port table", "sockets.udp"),
+        (
+            "reassembly buffers",
+            "ip.reassembly_buffers.count or ip.reassembly_buffers.bytes",
+        ),
+        ("neighbours", "arp.cache"),
+        (
+            "frames",
+            "udp.buffers, udp.receive_queue, rx_descriptors, tx_descriptors or mtu",
+        ),
+    ];
+    let most = account.items().max_by_key(|item| item.bytes);
+    let (name, bytes) = most.map_or(("", 0), |item| (item.name, item.bytes as u64));
+    let keys = KEYS.iter().find(|(item, _)| *item == name);
+    let keys = keys.map_or("sizes", |(_, keys)| *keys);
+    format!(
+        "{name} take {} of it: set {keys} lower",
+        format_bytes(bytes)
+    )
+}
+
+/// Opens the port and creates the stack, with all the memory that it will ever use.
+///
+/// # Errors
+/// When the port cannot be opened, or does not support the configuration.
+pub fn open(
+    plan: &StackPlan,
+    state: &Arc<PortState>,
+) -> Result<(Stack, StackFacts, Option<Driver>), MeasureError> {
+    let config = config(plan)?;
+    let addressing = addressing(plan)?;
+    let url = url(&config, plan)?;
+    let usable = cpu::usable().map_err(|error| MeasureError::system("affinity", error))?;
+    thread_schedule::check(&config, &usable)?;
+    check_addresses(plan, &addressing, is_own_address)?;
+    check_memory(&config, &url)?;
+    let memory = Memory::new(memory_plan(&config, &url))?;
+    let mut ports = linerate_port::open(&url, &memory)?;
+    let port = match (ports.pop(), ports.is_empty()) {
+        (Some(port), true) => port,
+        _ => {
+            return Err(MeasureError::OptionRefused {
+                option: format!("--dev {}", plan.device),
+                why: "the stack polls one queue, and this port has several".to_owned(),
+                next_step: match url.kind().keys.iter().any(|key| key.name == "q") {
+                    true => "name one of them: q=0".to_owned(),
+                    false => "leave out queues=".to_owned(),
+                },
+            });
+        }
+    };
+    let drops = [port.receive.counters(), port.transmit.counters()].map(Arc::clone);
+    let (port, driver) = match config.threads {
+        1 => (port, None),
+        _ => {
+            let (near, driver) = between_threads(port, &memory, &config, state)?;
+            (near, Some(driver))
+        }
+    };
+    let mut stack = Stack::new(port, &memory, &config, &addressing)?;
+    stack.count_drops_of(drops);
+    let facts = stack_facts::of(plan, &config, &url, &stack);
+    Ok((stack, facts, driver))
+}
+
+/// Starts a driver thread for a port. The stack gets one end of a ring instead, with the
+/// capabilities of
+/// the port.
+fn between_threads(
+    port: AnyPort,
+    memory: &Memory,
+    config: &Config,
+    state: &Arc<PortState>,
+) -> Result<(AnyPort, Driver), MeasureError> {
+    let end = |end: &str| -> Result<AnyPort, MeasureError> {
+        let url: PortUrl = linerate_stack::ring_url(config, end).parse()?;
+        let mut ports = linerate_port::open(&url, memory)?;
+        ports
+            .pop()
+            .ok_or_else(|| MeasureError::system("a ring", std::io::Error::other("it has no queue")))
+    };
+    let (mut near, far) = (end("a")?, end("b")?);
+    near.capabilities = port.capabilities.clone();
+    let driver = Driver::start(port, far, memory, config, Arc::clone(state))?;
+    Ok((near, driver))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without the check the kernel refused connections, and the server seemed to use another
+    /// protocol.
+    #[test]
+    fn an_address_of_the_kernel_s_is_refused_where_it_sees_the_frames() {
+        let kernels = |address: IpAddr| address == IpAddr::from([10, 0, 0, 1]);
+        for (device, address, refused) in [
+            ("packet:eth0", "10.0.0.1/24", true),
+            ("tap:t0", "10.0.0.1/24", true),
+            ("packet:eth0", "10.0.0.2/24", false),
+            ("xdp:eth0", "10.0.0.1/24", false),
+            ("shm:x", "10.0.0.1/24", false),
+        ] {
+            let plan = StackPlan {
+                device: device.to_owned(),
+                addresses: vec![address.to_owned()],
+                ..StackPlan::default()
+            };
+            let found = check_addresses(&plan, &addressing(&plan).unwrap(), kernels);
+            assert_eq!(found.is_err(), refused, "{device} {address}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn what_takes_most_is_to_be_lowered() {
+        let url: PortUrl = "null:".parse().unwrap();
+        for (setting, key) in [
+            ("tcp.send_buffer=1G", "tcp.send_buffer"),
+            (
+                "ip.reassembly_buffers.count=4096",
+                "ip.reassembly_buffers.count",
+            ),
+            ("udp.buffers=1048576", "udp.buffers"),
+            ("sockets.udp=65535", "udp.receive_queue or sockets.udp"),
+            ("arp.cache=65536", "arp.cache"),
+        ] {
+            let mut config = Config::profile("embedded-default").unwrap();
+            if setting.starts_with("udp.buffers") {
+                config.apply("udp.receive_queue=65536").unwrap();
+            }
+            config.apply(setting).unwrap();
+            let advice = lower(&config.memory(&url));
+            assert!(
+                advice.contains(&format!("set {key}")),
+                "{setting}: {advice}"
+            );
+        }
+    }
+}

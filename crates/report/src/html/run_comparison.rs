@@ -1,0 +1,215 @@
+//! Comparison of several runs.
+
+use linerate_metric::histogram::Histogram;
+use linerate_metric::plan::{Ends, Kind, Wait};
+use linerate_metric::record::Record;
+use linerate_metric::units::{format_bit_rate, format_nanos};
+
+use super::figure::{self, Data, Row};
+use super::pretty;
+use crate::phrases;
+use crate::svg::{Axis, Bar, BarChart, Chart, Mark, Series, Unit, escape};
+
+/// Largest number of lines in a chart of distributions; with more, only the series chart is shown.
+const DISTRIBUTIONS: usize = 6;
+
+/// Renders the comparison; empty for a single run. `lengths` holds the number of runs per document,
+/// `series` the chart of the knob that varies within a document.
+pub(super) fn section(runs: &[Record], lengths: &[usize], series: &str) -> String {
+    if runs.len() < 2 {
+        return String::new();
+    }
+    let mut out = String::from("<section>\n<h2>Comparison</h2>\n");
+    out.push_str(&table(runs, lengths));
+    out.push_str(&goodput(runs).map_or(String::new(), |bars| figure::bars(&bars)));
+    if series.is_empty() {
+        out.push_str(&round_trips(runs).map_or(String::new(), |bars| figure::bars(&bars)));
+    }
+    out.push_str(series);
+    let latency: Vec<_> = runs
+        .iter()
+        .filter(|run| run.kind == Kind::Latency)
+        .collect();
+    if (2..=DISTRIBUTIONS).contains(&latency.len()) {
+        out.push_str(&distribution("Round-trip times by percentile", &latency));
+    }
+    out.push_str("</section>\n");
+    out
+}
+
+fn table(runs: &[Record], lengths: &[usize]) -> String {
+    let mut out = String::from("<table class=\"measurements\"><tbody>");
+    let mut from = 0;
+    let documents = lengths.iter().flat_map(|length| {
+        let own = from..from + length;
+        from = own.end;
+        phrases::measurements(&runs[own])
+    });
+    for row in documents {
+        let number = runs.iter().position(|run| std::ptr::eq(run, row.run));
+        out.push_str(&format!(
+            "<tr><th scope=\"row\"><a href=\"#{}\">{}</a></th><td class=\"figure\">{}</td><td>{}</td></tr>",
+            super::anchor(runs, number.expect("a row is about one of the runs")),
+            escape(&row.name),
+            escape(&pretty(&row.figure)).replace(' ', "&nbsp;"),
+            escape(&pretty(&row.meaning))
+        ));
+    }
+    out.push_str("</tbody></table>\n");
+    out
+}
+
+fn goodput(runs: &[Record]) -> Option<BarChart> {
+    let mut rows = Vec::new();
+    for run in runs.iter().filter(|run| run.kind == Kind::Throughput) {
+        let both = run.directions.len() > 1;
+        for way in &run.directions {
+            let name = if both {
+                format!(
+                    "{}: {}",
+                    phrases::name(run),
+                    phrases::way_of(run, way.direction)
+                )
+            } else {
+                phrases::name(run)
+            };
+            rows.extend(way.summary.goodput_bps.map(|rate| (name, rate)));
+        }
+    }
+    if rows.len() < 2 {
+        return None;
+    }
+    let highest = rows.iter().map(|row| row.1).fold(0.0, f64::max);
+    let lowest = rows.iter().map(|row| row.1).fold(highest, f64::min);
+    Some(BarChart {
+        title: "Goodput".to_owned(),
+        axis: Axis::of_bars("goodput", lowest, highest, Unit::of_rate(highest)),
+        bars: rows
+            .into_iter()
+            .map(|(name, value)| Bar {
+                name,
+                value,
+                reach: None,
+                text: format_bit_rate(value),
+                color: 0,
+            })
+            .collect(),
+    })
+}
+
+fn round_trips(runs: &[Record]) -> Option<BarChart> {
+    let rows: Vec<_> = runs
+        .iter()
+        .filter_map(|run| Some((run, run.summary.rtt_ns?)))
+        .collect();
+    if rows.len() < 2 {
+        return None;
+    }
+    let highest = rows.iter().map(|row| row.1.p50).max()? as f64;
+    let lowest = rows.iter().map(|row| row.1.p50).min()? as f64;
+    Some(BarChart {
+        title: "Median round trip (shorter is better)".to_owned(),
+        axis: Axis::of_bars("median round trip", lowest, highest, Unit::of_time(highest)),
+        bars: rows
+            .into_iter()
+            .map(|(run, rtt)| Bar {
+                name: phrases::name(run),
+                value: rtt.p50 as f64,
+                reach: None,
+                text: pretty(&format_nanos(rtt.p50 as f64)),
+                color: usize::from(run.plan.wait == Some(Ends::both(Wait::Spin))),
+            })
+            .collect(),
+    })
+}
+
+/// Percentiles in the data table of a distribution.
+const PERCENTILES: &[f64] = &[
+    0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.999_5, 0.999_9,
+    0.999_99, 0.999_999, 1.0,
+];
+
+/// Renders round-trip times by percentile on an axis that stretches the tail.
+pub(super) fn distribution(title: &str, runs: &[&Record]) -> String {
+    distribution_of(title, ("rtt_ns", "round trips", "round-trip time"), runs)
+}
+
+/// Renders times by percentile on an axis that stretches the tail. The tuple holds the name of the
+/// histogram, the noun of what was timed, and the name of the time.
+pub(super) fn distribution_of(
+    title: &str,
+    (histogram, many, time): (&str, &str, &str),
+    runs: &[&Record],
+) -> String {
+    let found: Vec<_> = runs
+        .iter()
+        .filter_map(|run| {
+            let histogram = Histogram::from(run.histograms.get(histogram)?);
+            (histogram.count() > 0).then(|| (phrases::name(run), histogram))
+        })
+        .collect();
+    let lowest = found.iter().filter_map(|(_, h)| h.min()).min();
+    let highest = found.iter().filter_map(|(_, h)| h.max()).max();
+    let most = found.iter().map(|(_, h)| h.count()).max();
+    let (Some(lowest), Some(highest), Some(most)) = (lowest, highest, most) else {
+        return String::new();
+    };
+    let series = found
+        .iter()
+        .map(|(name, histogram)| {
+            // Starts at the minimum, since the first bucket would leave the start of the line open.
+            let mut points = vec![(0.0, histogram.min().unwrap_or(lowest) as f64)];
+            let mut before = 0.0;
+            for (value, share) in histogram.cumulative() {
+                points.push((f64::midpoint(before, share), value as f64));
+                before = share;
+            }
+            // The line ends at the share of the last sample.
+            points.push((
+                1.0 - 0.5 / histogram.count() as f64,
+                histogram.max().unwrap_or(highest) as f64,
+            ));
+            points.sort_by(|a, b| a.0.total_cmp(&b.0));
+            Series {
+                name: name.clone(),
+                mark: Mark::Line(points),
+            }
+        })
+        .collect();
+    let chart = Chart {
+        title: title.to_owned(),
+        low: false,
+        x: Axis::tail(&format!("percentile of {many}"), most),
+        y: Axis::log_time(time, lowest as f64, highest as f64),
+        series,
+        shades: Vec::new(),
+        references: Vec::new(),
+    };
+    let mut headings = vec!["percentile".to_owned()];
+    headings.extend(found.iter().map(|(name, _)| name.clone()));
+    let rows = PERCENTILES
+        .iter()
+        // Percentiles above 1 - 1/n equal the maximum.
+        .filter(|&&share| share == 1.0 || (1.0 - share) * most as f64 >= 1.0)
+        .map(|&share| Row {
+            x: share,
+            text: match share {
+                0.0 => "min".to_owned(),
+                1.0 => "max".to_owned(),
+                share => format!("{} %", (share * 1e8).round() / 1e6),
+            },
+            cells: found
+                .iter()
+                .map(|(_, histogram)| {
+                    let value = if share == 0.0 {
+                        histogram.min()?
+                    } else {
+                        histogram.quantile(share)?
+                    } as f64;
+                    Some((value, pretty(&format_nanos(value))))
+                })
+                .collect(),
+        })
+        .collect();
+    figure::chart(&chart, &Data { headings, rows })
+}

@@ -1,0 +1,125 @@
+//! Phrases for plans and records, shared by text, HTML and Markdown. The texts are not cleaned or
+//! escaped; the renderer does that.
+
+mod caveats_and_findings;
+mod document_comparison;
+mod headline;
+mod measurements;
+mod plan_text;
+
+pub(crate) use caveats_and_findings::{counted, doubts, evidence, finding_end};
+pub(crate) use document_comparison::against;
+pub(crate) use headline::{capitalised, headline, set_headline};
+pub(crate) use measurements::measurements;
+pub(crate) use plan_text::{
+    cores, details, ends, granted_buffers, name, near_end, run_title, served_title, skipped, title,
+    told_apart, waiting, way, way_of,
+};
+
+use linerate_metric::units::format_count;
+
+/// Placeholder for an unknown value.
+pub(crate) const UNKNOWN: &str = "-";
+
+/// Formats a value, or returns the placeholder for an unknown one.
+pub(crate) fn or_unknown<T>(value: Option<T>, format: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| UNKNOWN.to_owned(), format)
+}
+
+/// Formats a count with its noun: `1 run`, `1,234 runs`.
+pub(crate) fn amount(count: u64, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{} {what}{plural}", format_count(count))
+}
+
+/// Formats a socket address: `10.77.0.2:5201`, `[fd00::1]:5201`.
+pub(crate) fn address(host: &str, port: u16) -> String {
+    if host.contains(':') && !host.starts_with('[') {
+        format!("[{host}]:{port}")
+    } else {
+        format!("{host}:{port}")
+    }
+}
+
+/// Formats a configured duration without padding zeros: `10 s`, `1.5 s`, `500 ms`.
+pub(crate) fn duration(nanoseconds: u64) -> String {
+    let (unit, name) = match nanoseconds {
+        n if n >= 1_000_000_000 => (1e9, "s"),
+        n if n >= 1_000_000 => (1e6, "ms"),
+        n if n >= 1_000 => (1e3, "us"),
+        _ => (1.0, "ns"),
+    };
+    format!("{} {name}", short(nanoseconds as f64 / unit))
+}
+
+/// Formats a number with up to three decimals and no trailing zeros.
+pub(crate) fn short(value: f64) -> String {
+    let text = format!("{value:.3}");
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    if text == "-0" {
+        "0".to_owned()
+    } else {
+        text.to_owned()
+    }
+}
+
+/// Formats a ratio with three significant digits, or more for large ratios: `0.736`, `2.57`,
+/// `1,544`.
+pub(crate) fn ratio(ratio: f64) -> String {
+    match ratio {
+        r if r < 0.0995 => format!("{r:.4}"),
+        r if r < 0.9995 => format!("{r:.3}"),
+        r if r < 1.1 => format!("{r:.3}"),
+        r if r < 9.995 => format!("{r:.2}"),
+        r if r < 99.95 => format!("{r:.1}"),
+        r => format_count(r.round() as u64),
+    }
+}
+
+/// Formats a factor with one decimal below ten: `7.9x`, `12x`.
+pub(crate) fn times(ratio: f64) -> String {
+    if ratio >= 9.95 {
+        format!("{ratio:.0}x")
+    } else {
+        format!("{ratio:.1}x")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_have_the_digits_that_are_read() {
+        for (value, text) in [
+            (0.002, "0.0020"),
+            (0.7361, "0.736"),
+            (1.0043, "1.004"),
+            (2.567, "2.57"),
+            (34.351, "34.4"),
+            (1544.462, "1,544"),
+        ] {
+            assert_eq!(ratio(value), text);
+        }
+    }
+
+    #[test]
+    fn chosen_lengths_print_short() {
+        for (nanoseconds, want) in [
+            (10_000_000_000, "10 s"),
+            (1_500_000_000, "1.5 s"),
+            (500_000_000, "500 ms"),
+            (20_000, "20 us"),
+            (0, "0 ns"),
+        ] {
+            assert_eq!(duration(nanoseconds), want);
+        }
+    }
+
+    #[test]
+    fn addresses_of_both_families() {
+        assert_eq!(address("10.0.0.1", 7), "10.0.0.1:7");
+        assert_eq!(address("fd00::1", 7), "[fd00::1]:7");
+        assert_eq!(address("[fd00::1]", 7), "[fd00::1]:7");
+    }
+}
